@@ -7,7 +7,7 @@ from urllib.parse import unquote_plus
 
 from gateway.domain.errors import Forbidden
 from gateway.domain.request import Tier
-from gateway.domain.scopes import Scopes, told
+from gateway.domain.scopes import Scopes, listed
 from gateway.domain.surface import ENGINE
 
 _INSTEAD = (Tier.STANDARD, Tier.REALTIME, Tier.BATCH)
@@ -29,7 +29,7 @@ def permitted_tier(scopes: Scopes, model: str, route: str, tier: Tier | None) ->
     Raises Forbidden: ``model_not_allowed``, ``route_not_allowed``, ``tier_not_allowed``.
     """
     if scopes.routes is not None and route not in scopes.routes:
-        raise _refused("route", f"requests of the kind {route!r}", told(scopes.routes), param=None)
+        raise _refused("route", f"requests of the kind {route!r}", listed(scopes.routes), param=None)
     if scopes.models is not None:
         if route == ENGINE.route and scopes.routes is None:
             raise Forbidden(
@@ -44,7 +44,7 @@ def permitted_tier(scopes: Scopes, model: str, route: str, tier: Tier | None) ->
     if tier is None:
         tier = next((each for each in _INSTEAD if each in scopes.tiers), Tier.STANDARD)
     if tier not in scopes.tiers:
-        raise _refused("tier", f"the tier {tier.value!r}", told(scopes.tiers), param="x-trunkline-tier")
+        raise _refused("tier", f"the tier {tier.value!r}", listed(scopes.tiers), param="x-trunkline-tier")
     return tier
 
 

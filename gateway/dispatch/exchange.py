@@ -64,7 +64,7 @@ class RequestExchange:
         self._answer: RunningAnswer | None = None
         self._queue_s = 0.0
         self._timer = LazyTimer(context.timers, self._on_time)
-        self._timer.due(ticket.expires_s)
+        self._timer.set(ticket.expires_s)
 
     # --- From the dispatcher ---
 
@@ -251,7 +251,7 @@ class RequestExchange:
         self._pending.give_up(ErrorCode.CANCELLED)
         self.state = ExchangeState.WAITING
         self._context.wait_again(self.ticket, preempted=preempted, refused=held)
-        self._timer.due(self.ticket.expires_s)
+        self._timer.set(self.ticket.expires_s)
 
     def _response(
         self, attempt: Attempt, head: ResponseHead, record: AnswerRecord | None, held: bool
@@ -304,7 +304,7 @@ class RequestExchange:
 
     def _finish(self) -> None:
         self.state = ExchangeState.DONE
-        self._timer.off()
+        self._timer.cancel()
         self._leave()
 
     def _leave(self) -> None:
@@ -325,7 +325,7 @@ class RequestExchange:
 
     def _watch(self) -> None:
         """When to look again while no answer has begun."""
-        self._timer.due(self._pending.due_s)
+        self._timer.set(self._pending.due_s)
 
     def _on_time(self, now: float) -> None:
         if self._answer is not None:
@@ -341,7 +341,7 @@ class RequestExchange:
             self.fail(self._context.waited_too_long(self.request, self._retries.refusals))
         else:
             self.ticket.expires_s = until_s
-            self._timer.due(until_s)
+            self._timer.set(until_s)
 
     def _act(self, decision: Deployment | GiveUp | NextStep | None, attempt: Attempt) -> None:
         """What was decided while no answer has begun."""

@@ -102,11 +102,11 @@ class AnswerWatch:
 
     def again_at(self, at_s: float) -> None:
         """Look at the answer then, or when it must be complete."""
-        self._timer.due(min(at_s, self.ends_s))
+        self._timer.set(min(at_s, self.ends_s))
 
     def stop(self) -> None:
         """Look no more."""
-        self._timer.off()
+        self._timer.cancel()
 
     def expect_bytes(self, attempt: Attempt, now: float) -> None:
         """Bytes are expected from now on."""

@@ -5,8 +5,8 @@ the model as served by those that say no version; an ``@`` in a model's own name
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from shared.protocol.limits import MODEL_NAME_CHARS
@@ -42,9 +42,6 @@ class AliasTarget:
         """Whether it is the same model and version."""
         return self.model == other.model and self.version == other.version
 
-    def to_dict(self) -> dict[str, Any]:
-        return {"model": self.model, "version": self.version, "weight": self.weight}
-
 
 @dataclass(frozen=True, slots=True)
 class AliasMirror:
@@ -52,9 +49,6 @@ class AliasMirror:
 
     target: AliasTarget
     share: float
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"model": self.target.model, "version": self.target.version, "share": self.share}
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +81,18 @@ class Alias:
 
     def to_dict(self) -> dict[str, Any]:
         """All but the name, as :func:`alias_of` reads it."""
+        mirror = self.mirror
         return {
-            "targets": [target.to_dict() for target in self.targets],
+            "targets": [asdict(target) for target in self.targets],
             "sticky": self.sticky,
-            "mirror": None if self.mirror is None else self.mirror.to_dict(),
-            "fallback": [{"model": each.model, "version": each.version} for each in self.fallback],
+            "mirror": None if mirror is None else {**_named(mirror.target), "share": mirror.share},
+            "fallback": [_named(target) for target in self.fallback],
         }
+
+
+def _named(target: AliasTarget) -> dict[str, Any]:
+    """A target without its weight."""
+    return {"model": target.model, "version": target.version}
 
 
 def alias_of(name: str, value: Mapping[str, Any]) -> Alias:
@@ -165,23 +165,22 @@ def _check_version(version: str) -> None:
 def check_together(aliases: Mapping[str, Alias], alias: Alias) -> None:
     """That ``alias`` may be one of ``aliases``: a target is always a model. Raises BadAlias."""
     others = [each for name, each in aliases.items() if name != alias.name]
-    pure = {each.name for each in others if not each.shadows}
-    for target in _aims(alias):
-        if target.model in pure:
+    no_models = {each.name for each in others if not each.shadows}
+    for target in _destinations(alias):
+        if target.model in no_models:
             raise BadAlias(
                 f"{target.model!r} is an alias itself, and a target must be a model: "
                 f"see what it stands for with: trunkline alias list"
             )
     if not alias.shadows:
         for other in others:
-            if any(target.model == alias.name for target in _aims(other)):
+            if any(target.model == alias.name for target in _destinations(other)):
                 raise BadAlias(f"{alias.name!r} is a target of the alias {other.name!r}, so it is a model")
 
 
-def _aims(alias: Alias) -> Iterable[AliasTarget]:
-    yield from alias.targets
-    if alias.mirror is not None:
-        yield alias.mirror.target
+def _destinations(alias: Alias) -> tuple[AliasTarget, ...]:
+    """Where requests for it go."""
+    return alias.targets if alias.mirror is None else (*alias.targets, alias.mirror.target)
 
 
 def read_target(text: str, *, weighted: bool = False) -> AliasTarget:

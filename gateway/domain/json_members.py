@@ -73,17 +73,11 @@ def value_end(body: bytes, start: int, most_tokens: int) -> int | None:
     return None
 
 
-def text_place(body: bytes, start: int, text: str) -> Place | None:
-    """The place of the string that begins at ``start``, or behind blanks, with its quotes; None if there is
-    none, or it does not read ``text``."""
-    value = _TEXT_VALUE.match(body, start)
-    return value.span(1) if value is not None and _reads(value[1], text) else None
-
-
 def text_places(body: bytes, starts: Iterable[int], text: str) -> list[Place]:
-    """Of those of ``starts`` where a string stands that reads ``text``; see :func:`text_place`."""
-    places = (text_place(body, start, text) for start in starts)
-    return [place for place in places if place is not None]
+    """The places, quotes included, of the strings that read ``text`` and begin at one of ``starts`` or behind
+    blanks there."""
+    values = (_TEXT_VALUE.match(body, start) for start in starts)
+    return [value.span(1) for value in values if value is not None and _reads(value[1], text)]
 
 
 def _reads(quoted: bytes, text: str) -> bool:

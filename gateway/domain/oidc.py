@@ -2,10 +2,16 @@
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, FilePath, field_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, FilePath
 
 from gateway.domain.scopes import AdminRole
 from gateway.domain.urls import check_url
+
+
+def _checked_url(value: str) -> str:
+    check_url(value)
+    return value
+
 
 Claim = Annotated[str, Field(min_length=1, max_length=256)]
 Texts = Annotated[
@@ -20,11 +26,11 @@ class OidcTable(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    issuer: Annotated[str, Field(min_length=1, max_length=1024)]
-    """As tokens name it (iss), to the letter."""
+    issuer: Annotated[str, Field(min_length=1, max_length=1024), AfterValidator(_checked_url)]
+    """As tokens name it (iss), to the letter. Its discovery document is below it."""
     audience: Texts
     """As tokens name this gateway (aud); one of several will do."""
-    jwks_url: str | None = None
+    jwks_url: Annotated[str, AfterValidator(_checked_url)] | None = None
     """Where the issuer's keys are; without it, its discovery document says so."""
     algorithms: Annotated[list[Literal["RS256", "ES256", "EdDSA"]], Field(min_length=1, max_length=3)] = [
         "RS256",
@@ -54,16 +60,3 @@ class OidcTable(BaseModel):
     """So long after the last success keys are used that cannot be fetched anew."""
     ca_file: FilePath | None = None
     """Authorities for the issuer's certificate, PEM; without it, the system's."""
-
-    @field_validator("jwks_url")
-    @classmethod
-    def _can_be_fetched(cls, value: str | None) -> str | None:
-        if value is not None:
-            check_url(value)
-        return value
-
-    @field_validator("issuer")
-    @classmethod
-    def _is_url(cls, value: str) -> str:
-        check_url(value)  # its discovery document is below it
-        return value

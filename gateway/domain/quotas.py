@@ -99,8 +99,8 @@ class TenantLimits:
 
     def facts(self) -> dict[str, Any]:
         """Every limit by its name, as the store and ``--json`` have them; :meth:`of` is the way back."""
-        shares = {"queue_share": self.queue_share, "weight": self.weight}
-        return {**asdict(self.rates), **asdict(self.budgets), **shares}
+        found = asdict(self)
+        return {**found.pop("rates"), **found.pop("budgets"), **found}
 
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> "TenantLimits":

@@ -13,7 +13,7 @@ from typing import Any
 
 _PATTERN = re.compile(r"[*?\[]")
 
-TOLD_CHARS = 200
+NAMED_CHARS = 200
 """Of what is allowed that a refusal names."""
 
 
@@ -61,7 +61,7 @@ class NamePatterns:
         return name in self._exact or (self._others is not None and self._others.match(name) is not None)
 
     def __str__(self) -> str:
-        return _told(self.patterns)
+        return _joined(self.patterns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +91,7 @@ class Scopes:
 
 def scopes_of(values: Mapping[str, Any]) -> Scopes | None:
     """The scopes in what :meth:`Scopes.to_dict` made; None when nothing is limited."""
-    models, routes, tiers = (values.get(name) for name in ("models", "routes", "tiers"))
-    return limited(models, routes, tiers)
+    return limited(values.get("models"), values.get("routes"), values.get("tiers"))
 
 
 def limited(
@@ -110,11 +109,11 @@ def limited(
     )
 
 
-def told(names: Iterable[str]) -> str:
-    """Names in a sentence, cut where there are many."""
-    return _told(sorted(names))
+def listed(names: Iterable[str]) -> str:
+    """Names in a sentence, in order, cut where there are many."""
+    return _joined(sorted(names))
 
 
-def _told(names: Iterable[str]) -> str:
+def _joined(names: Iterable[str]) -> str:
     text = ", ".join(names)
-    return text if len(text) <= TOLD_CHARS else text[:TOLD_CHARS] + "…"
+    return text if len(text) <= NAMED_CHARS else text[:NAMED_CHARS] + "…"

@@ -146,7 +146,7 @@ class EngineTarget:
     model: str | None = None
     base: str = ""
     """Before an engine's own path, what its client writes to reach the engine: ``/engines/{model}``."""
-    addressed: "AddressedPath | None" = None
+    addressed: AddressedPath | None = None
     """How else the model's segment can be read: as a model at an agent."""
 
 
@@ -265,12 +265,9 @@ def nearest(path: str) -> str | None:
         return "/engines/{model}/…"
     if len(words) > 1 and (below := [known for known in _KNOWN if _words(known)[: len(words)] == words]):
         return min(below, key=len)
-    best: tuple[float, str] | None = None
-    for known in _KNOWN:
-        likeness = _likeness(words, _words(known)) if known != "/" else 0.0
-        if likeness and (best is None or likeness > best[0]):
-            best = likeness, known
-    return None if best is None else best[1]
+    likenesses = {known: _likeness(words, _words(known)) for known in _KNOWN if known != "/"}
+    best = max(likenesses, key=likenesses.__getitem__)
+    return best if likenesses[best] else None
 
 
 def _words(path: str) -> list[str]:

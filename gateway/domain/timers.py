@@ -24,43 +24,44 @@ class Timers(Protocol):
 
 
 class LazyTimer:
-    """Calls ``ring(now)`` when it is due. Setting it later costs nothing: it wakes early and sleeps again."""
+    """Calls ``callback(now)`` at a set time. Setting it later costs nothing: it wakes early and waits
+    again."""
 
-    __slots__ = ("_due_s", "_ring", "_timer", "_timer_s", "_timers")
+    __slots__ = ("_callback", "_due_s", "_timer", "_timer_s", "_timers")
 
-    def __init__(self, timers: Timers, ring: Callable[[float], None]) -> None:
+    def __init__(self, timers: Timers, callback: Callable[[float], None]) -> None:
         self._timers = timers
-        self._ring = ring
+        self._callback = callback
         self._due_s = 0.0
         self._timer_s = 0.0
         self._timer: Cancellable | None = None
 
-    def due(self, when_s: float) -> None:
-        """Ring at ``when_s`` and at no other time."""
+    def set(self, when_s: float) -> None:
+        """Call at ``when_s`` and at no other time."""
         self._due_s = when_s
         if self._timer is None or self._timer_s > when_s:
-            self.off()
+            self.cancel()
             self._timer_s = when_s
             self._timer = self._timers.call_at(when_s, self._on_time)
 
-    def off(self) -> None:
+    def cancel(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def close(self) -> None:
-        """It never rings again, and forgets whom it would have told."""
-        self.off()
-        self._ring = _nobody
+        """Cancel it for good, and forget the callback with all that it refers to."""
+        self.cancel()
+        self._callback = _do_nothing
 
     def _on_time(self) -> None:
         self._timer = None
         now = self._timers.time()
         if now < self._due_s:
-            self.due(self._due_s)
+            self.set(self._due_s)
         else:
-            self._ring(now)
+            self._callback(now)
 
 
-def _nobody(now: float) -> None:
-    """Was to be told."""
+def _do_nothing(now: float) -> None:
+    """The callback of a closed timer."""

@@ -1,6 +1,5 @@
 """What a client sent before the body, and what is read from its header fields (SCHEDULING §1). Pure."""
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -83,22 +82,24 @@ def deadline_s_of(head: ClientHead) -> float | None:
     Only for answers in one piece: a stream restarts the client's read timeout with every byte, and while it
     waits it gets comments.
     """
-    try:
-        wait_s = float(head.fields[b"x-stainless-read-timeout"])
-    except (KeyError, ValueError):
-        return None
-    if not math.isfinite(wait_s) or not 0 < wait_s <= DEADLINE_MAX_S:
-        return None
-    return head.arrived_s + wait_s + DEADLINE_GRACE_S
+    wait_s = _seconds(head.fields.get(b"x-stainless-read-timeout"))
+    return None if wait_s is None else head.arrived_s + wait_s + DEADLINE_GRACE_S
 
 
 def ttft_s_of(fields: Mapping[bytes, bytes]) -> float | None:
     """When the client wants its first token, from llm-d's header; None for what is no time."""
-    try:
-        wanted_s = float(fields[b"x-llm-d-slo-ttft-ms"]) / 1000.0
-    except (KeyError, ValueError):
+    return _seconds(fields.get(b"x-llm-d-slo-ttft-ms"), unit_s=0.001)
+
+
+def _seconds(value: bytes | None, unit_s: float = 1.0) -> float | None:
+    """A time in a header field; None for what is no time or too long."""
+    if value is None:
         return None
-    return wanted_s if math.isfinite(wanted_s) and 0 < wanted_s <= DEADLINE_MAX_S else None
+    try:
+        seconds = float(value) * unit_s
+    except ValueError:
+        return None
+    return seconds if 0 < seconds <= DEADLINE_MAX_S else None
 
 
 def session_of(fields: Mapping[bytes, bytes]) -> str | None:

@@ -215,10 +215,10 @@ def as_request_error(broken: StreamBroken) -> RequestError:
     return EngineError(broken.reason)
 
 
-def _text(said: object) -> str:
-    """What an engine said in words, or in JSON as some do; nothing of what is nested too deeply."""
+def _text(value: object) -> str:
+    """An engine's words, or its JSON as text; nothing of what is nested too deeply."""
     try:
-        return str(said or "")
+        return str(value or "")
     except RecursionError:
         return ""
 
@@ -227,10 +227,10 @@ def engine_refusal(status: int, body: bytes) -> RequestError:
     """An engine's own error as ours; its message is found in OpenAI's shape or its common variants."""
     message, kind, code = f"The engine refused the request with status {status}.", None, None
     try:
-        said: Any = orjson.loads(body)
+        value: Any = orjson.loads(body)
     except orjson.JSONDecodeError:
-        said = None
-    detail = said.get("error", said) if isinstance(said, dict) else None
+        value = None
+    detail = value.get("error", value) if isinstance(value, dict) else None
     if isinstance(detail, dict):
         message = _text(detail.get("message") or detail.get("detail")) or message
         kind, code = detail.get("type"), detail.get("code")
@@ -239,7 +239,6 @@ def engine_refusal(status: int, body: bytes) -> RequestError:
     named = isinstance(code, str) and _CODE.match(code)
     error = EngineRefused(message, code=code if named else "engine_refused")
     error.status = status
-    error.type = (
-        kind if isinstance(kind, str) else ("invalid_request_error" if status < 500 else "server_error")
-    )
+    fallback = "invalid_request_error" if status < 500 else "server_error"
+    error.type = kind if isinstance(kind, str) else fallback
     return error

@@ -10,6 +10,7 @@ without regard to case, parameters behind a semicolon, doubled and trailing slas
 
 import re
 import unicodedata
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from urllib.parse import unquote
 
@@ -41,11 +42,11 @@ class _Rules:
 
     def __init__(self, rules: Iterable[str], *, anchored: bool = False) -> None:
         """``anchored``: a rule is for the whole path, not for its end."""
-        by_method: dict[str, list[str]] = {}
+        by_method: dict[str, list[str]] = defaultdict(list)
         for rule in rules:
             methods, expression = _expression(rule)
             for method in methods:
-                by_method.setdefault(method, []).append(expression)
+                by_method[method].append(expression)
         begins = r"\A" if anchored else ""
         self._patterns = {
             method: re.compile(f"{begins}(?:{'|'.join(expressions)})\\Z")
@@ -88,7 +89,8 @@ class EnginePaths:
         if canonical is None:
             return True
         kind = kind if kind in KINDS else "generic"
-        methods = ENGINE_METHODS if overridden or "_method" in query else (_as(method),)
+        answering = "GET" if method == "HEAD" else method  # the same code answers both
+        methods = ENGINE_METHODS if overridden or "_method" in query else (answering,)
         if not any(self._managing[kind].fit(each, canonical) for each in methods):
             return False
         return not all(self._allowed[kind].fit(each, canonical) for each in methods)
@@ -107,17 +109,16 @@ class EnginePaths:
     def check(self, request: Request, kinds: Collection[str]) -> None:
         """Raises Forbidden, ``role_required``, for what manages an engine of one of ``kinds``, of which there
         may be none, asked by a key without the role."""
-        if request.route != ENGINE.route or self.role is None:
+        if self.role is None or not any(self.bars(request, kind) for kind in kinds or ("generic",)):
             return
-        if any(self.bars(request, kind) for kind in kinds or ("generic",)):
-            has = request.principal.role
-            told = "has none" if has is None else f"has the role {has.value!r}"
-            raise Forbidden(
-                f"{request.method} {request.path.partition('?')[0][:200]} manages the engine. That takes the "
-                f"role {self.role.value!r}, and this key {told} (trunkline key set NAME --role "
-                f"{self.role.value}, or the roles in a token).",
-                code="role_required",
-            )
+        has = request.principal.role
+        its_role = "has none" if has is None else f"has the role {has.value!r}"
+        raise Forbidden(
+            f"{request.method} {request.path.partition('?')[0][:200]} manages the engine. That takes the "
+            f"role {self.role.value!r}, and this key {its_role} (trunkline key set NAME --role "
+            f"{self.role.value}, or the roles in a token).",
+            code="role_required",
+        )
 
 
 def canonical_path(place: str) -> str | None:
@@ -167,8 +168,3 @@ def _expression(rule: str) -> tuple[tuple[str, ...], str]:
         raise BadRule(f"{rule!r}: '**' stands alone at the end, behind at least one name")
     written = "".join("/" + "[^/]*".join(map(re.escape, segment.split("*"))) for segment in segments)
     return methods, written + ("(?:/.*)?" if below else "")
-
-
-def _as(method: str) -> str:
-    """Who answers GET answers HEAD by the same code."""
-    return "GET" if method == "HEAD" else method

@@ -130,13 +130,9 @@ def _links(value: str, target: EngineTarget) -> str | None:
     return ", ".join(kept) or None
 
 
-def _nowhere(value: str, target: EngineTarget) -> None:
-    return None
-
-
 _READ = {
     **dict.fromkeys(ADDRESSES, client_reference),
-    **dict.fromkeys(_LEFT_OUT, _nowhere),
+    **dict.fromkeys(_LEFT_OUT, lambda value, target: None),
     "refresh": _refresh,
     "link": _links,
 }

@@ -11,7 +11,11 @@ or the engine's secrets, and what makes the engine's host fetch or run something
 
 from collections.abc import Mapping
 
-WRITE = "POST,PUT,PATCH,DELETE"
+
+def _writes(*paths: str) -> tuple[str, ...]:
+    """Rules for the methods that change something."""
+    return tuple(f"POST,PUT,PATCH,DELETE {path}" for path in paths)
+
 
 EVERYWHERE = (
     "/admin/**",
@@ -72,15 +76,9 @@ SGLANG = (
 LLAMA_CPP = (
     # tools/server/server.cpp; /slots shows what others ask, POST /slots/{id}?action= saves, loads and erases
     "/slots/**",
-    f"{WRITE} /props",
-    f"{WRITE} /lora-adapters",
-    f"{WRITE} /models",
-    "/models/load",
-    "/models/unload",
-    "/models/sse",
-    "/v1/streams",
-    "/cors-proxy",
-    "/tools",
+    *_writes("/props", "/lora-adapters", "/models"),
+    *("/models/load", "/models/unload", "/models/sse", "/v1/streams"),
+    *("/cors-proxy", "/tools"),
 )
 
 OLLAMA = (
@@ -97,82 +95,45 @@ OLLAMA = (
     "/api/user/**",
 )
 
-LM_STUDIO = (f"{WRITE} /api/v*/models/**", f"{WRITE} /models/load", f"{WRITE} /models/unload")
+LM_STUDIO = _writes("/api/v*/models/**", "/models/load", "/models/unload")
 
 TGI = ()
 """It has nothing of the kind (router/src/server.rs)."""
 
 KSERVE = (
     # the protocol's repository extension, and Triton's (docs/protocol); its shared memory is the host's
-    "/v2/repository/models/**",
-    "/v2/repository/*/models/**",
-    "/v2/systemsharedmemory/**",
-    "/v2/cudasharedmemory/**",
-    f"{WRITE} /v2/logging",
-    f"{WRITE} /trace/setting",
+    *("/v2/repository/models/**", "/v2/repository/*/models/**"),
+    *("/v2/systemsharedmemory/**", "/v2/cudasharedmemory/**"),
+    *_writes("/v2/logging", "/trace/setting"),
     # TorchServe's management API, TensorFlow Serving's configuration
-    f"{WRITE} /models",
+    *_writes("/models", "/set-default"),
     "PUT,PATCH,DELETE /models/**",
-    f"{WRITE} /set-default",
 )
 
 COMFYUI = (
     # server.py, app/user_manager.py, and the manager most have beside it, whose GET /manager/reboot restarts
-    f"{WRITE} /interrupt",
-    f"{WRITE} /queue",
-    f"{WRITE} /free",
-    f"{WRITE} /history",
-    f"{WRITE} /settings/**",
-    f"{WRITE} /users",
-    f"{WRITE} /userdata/**",
-    "/internal/**",
-    "/manager/**",
-    "/comfyui_manager/**",
-    "/customnode/**",
-    "/snapshot/**",
-    "/externalmodel/**",
+    *_writes("/interrupt", "/queue", "/free", "/history"),
+    *_writes("/settings/**", "/users", "/userdata/**"),
+    *("/internal/**", "/manager/**", "/comfyui_manager/**"),
+    *("/customnode/**", "/snapshot/**", "/externalmodel/**"),
 )
 
 OTHERS = (
     # lmdeploy, tabbyAPI, Aphrodite, text-generation-webui, KoboldCpp, LocalAI, Xinference, whisper.cpp,
     # Stable Diffusion web UI, Speaches, Spring, Ray Serve
-    "/wakeup",
-    "/distserve/**",
-    f"{WRITE} /model/load",
-    f"{WRITE} /model/unload",
-    f"{WRITE} /lora/load",
-    f"{WRITE} /lora/unload",
-    f"{WRITE} /soft_prompt/**",
-    f"{WRITE} /template/switch",
-    f"{WRITE} /template/unload",
-    f"{WRITE} /override/switch",
-    f"{WRITE} /v1/download",
-    f"{WRITE} /v1/internal/**",
-    f"{WRITE} /extra/abort",
-    f"{WRITE} /models/apply",
-    f"{WRITE} /models/delete/**",
-    f"{WRITE} /models/galleries/**",
-    f"{WRITE} /models/load",
-    f"{WRITE} /models/unload",
-    f"{WRITE} /models/download/**",
-    f"{WRITE} /v1/models",
+    *("/wakeup", "/distserve/**"),
+    *_writes("/model/load", "/model/unload", "/lora/load", "/lora/unload", "/soft_prompt/**"),
+    *_writes("/template/switch", "/template/unload", "/override/switch", "/v1/download"),
+    *_writes("/v1/internal/**", "/extra/abort"),
+    *_writes("/models/apply", "/models/delete/**", "/models/galleries/**"),
+    *_writes("/models/load", "/models/unload", "/models/download/**"),
+    *_writes("/v1/models", "/backend/**"),
     "PUT,PATCH,DELETE /v1/models/**",
-    f"{WRITE} /backend/**",
-    f"{WRITE} /load",
-    f"{WRITE} /unload",
-    f"{WRITE} /reload",
-    f"{WRITE} /reload_config",
-    f"{WRITE} /sdapi/v1/options",
-    f"{WRITE} /sdapi/v1/*-checkpoint",
-    f"{WRITE} /sdapi/v1/refresh-*",
-    f"{WRITE} /sdapi/v1/server-*",
-    f"{WRITE} /sdapi/v1/interrupt",
-    f"{WRITE} /sdapi/v1/skip",
+    *_writes("/load", "/unload", "/reload", "/reload_config"),
+    *_writes("/sdapi/v1/options", "/sdapi/v1/*-checkpoint", "/sdapi/v1/refresh-*"),
+    *_writes("/sdapi/v1/server-*", "/sdapi/v1/interrupt", "/sdapi/v1/skip"),
     "/actuator/**",
-    f"{WRITE} /serve/applications",
-    f"{WRITE} /api/jobs/**",
-    f"{WRITE} /config",
-    f"{WRITE} /configure",
+    *_writes("/serve/applications", "/api/jobs/**", "/config", "/configure"),
 )
 
 TABLES: Mapping[str, tuple[str, ...]] = {

@@ -1,4 +1,4 @@
-"""From the database, where administrative acts are noted as they are done, into the audit log."""
+"""Moves administrative acts into the audit log from the database, where they are noted as they are done."""
 
 import contextlib
 import time
@@ -37,7 +37,12 @@ def append_acts(files: AuditFiles, acts: AdminActs, wall_s: float, entries: Sequ
     Raises StateError, and has appended nothing then. Where only the database fails, ``entries`` are appended.
     """
     with files.held(wall_s, lambda: _signers(acts)) as appender:
-        waiting = _waiting(acts, sure=not entries)
+        waiting: tuple[Act, ...] | None = None
+        try:
+            waiting = acts.pending(MOST_ACTS)
+        except StateError:
+            if not entries:
+                raise
         taken = appender.head.taken
         fresh = [act for act in waiting or () if act.id not in taken]
         if fresh or entries:
@@ -55,16 +60,6 @@ def prune(files: AuditFiles, acts: AdminActs, wall_s: float) -> list[str]:
     """Delete segments that are to be kept no longer; their names. Raises StateError."""
     with files.held(wall_s, lambda: _signers(acts)) as appender:
         return appender.prune(wall_s)
-
-
-def _waiting(acts: AdminActs, *, sure: bool) -> tuple[Act, ...] | None:
-    """None: the database does not say, and that is not ``sure`` to matter."""
-    try:
-        return acts.pending(MOST_ACTS)
-    except StateError:
-        if sure:
-            raise
-        return None
 
 
 def _signers(acts: AdminActs) -> tuple[bytes, ...]:

@@ -163,7 +163,8 @@ class Appender:
         gone = self._too_old(present, wall_s)
         if not gone:
             return []
-        first = _first_seq(self._directory / present[len(gone)])
+        with (self._directory / present[len(gone)]).open("rb") as file:
+            first = _seq_of(file.readline().rstrip(b"\n"))
         facts = {"segments": len(gone), "up_to": gone[-1], "first": first}
         self.append([AuditEntry(wall_s, "pruned", facts)], wall_s, self.head.taken)
         for name in gone:
@@ -197,7 +198,7 @@ class Appender:
             return self._without_head(str(error), wall_s)
 
     def _without_head(self, reason: str, wall_s: float) -> ChainHead:
-        """Go on after the last whole line there is; a line says that nobody knows whether it was the last."""
+        """Continue after the last whole line there is; a line says that it may not have been the last."""
         self._notes.append(AuditEntry(wall_s, "head_lost", {"reason": reason}))
         present = segment_names(self._directory)
         if not present:
@@ -205,8 +206,7 @@ class Appender:
         data = (self._directory / present[-1]).read_bytes()
         whole = data[: data.rfind(b"\n") + 1]
         last = whole[:-1].rpartition(b"\n")[2]
-        seq = _seq_of(last)
-        return ChainHead(seq, hash_of(last) if whole else START, present[-1], len(whole))
+        return ChainHead(_seq_of(last), hash_of(last) if whole else START, present[-1], len(whole))
 
     def _recover(self, wall_s: float) -> None:
         """Take over or cut off what lies beyond the head."""
@@ -278,11 +278,6 @@ def _follows(line: bytes, head: ChainHead) -> bool:
 def _acts_in(line: bytes) -> list[str]:
     act = orjson.loads(line).get("act")
     return [act] if isinstance(act, str) else []
-
-
-def _first_seq(path: Path) -> int:
-    with path.open("rb") as file:
-        return _seq_of(file.readline().rstrip(b"\n"))
 
 
 def _last_time(path: Path, wall_s: float) -> float:

@@ -1,4 +1,4 @@
-"""Lines of the audit log, and its head. Pure.
+"""Lines of the audit log, what they say of requests, and its head. Pure.
 
 A line is a JSON object that begins with ``seq`` (1, 2, 3 …), ``prev`` (the SHA-256 of the line before, in
 hex, without its newline; of the first line 64 zeros), ``at`` (UTC) and ``kind``. The head says, under the
@@ -7,7 +7,7 @@ gateway's signature, what the last line is and where it ends.
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, Protocol
@@ -15,6 +15,10 @@ from typing import Any, NamedTuple, Protocol
 import orjson
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+from gateway.domain.quotas import Price
+from gateway.domain.request import Tier
+from shared.protocol.messages import Usage
 
 START = "0" * 64
 """``prev`` of the first line."""
@@ -51,6 +55,41 @@ class AuditEntry(NamedTuple):
     kind: str
     facts: Mapping[str, Any]
     """Without the names of ``RESERVED``."""
+
+
+class RequestFacts(NamedTuple):
+    """Who asked, where it ran and why, and what it used. Put together at a request's end, which is cheap, and
+    made into a line later. No content."""
+
+    at_s: float
+    """Seconds since 1970."""
+    id: str
+    status: int
+    error: str | None
+    """A code."""
+    key_id: str
+    tenant: str
+    route: str
+    model: str | None
+    alias: str | None
+    target: str
+    version: str | None
+    tier: Tier | None
+    deployments: Sequence[str]
+    """It was given to these, in order."""
+    troubles: Sequence[tuple[str, str]] | None
+    """Deployments that did not bring it to an end, in order, and why."""
+    queue_s: float | None
+    first_byte_s: float | None
+    total_s: float
+    usage: Usage | None
+    gpu_s: float
+    """Seconds of devices, as far as they are known at its end."""
+    price: Price | None
+    """Of its model."""
+
+    def entry(self) -> AuditEntry:
+        return AuditEntry(self.at_s, "request", facts_of(self))
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +151,62 @@ def _is_small(value: object) -> bool:
 
 def _type_name(value: object) -> str:
     return f"<{type(value).__name__}>"
+
+
+def facts_of(request: RequestFacts) -> dict[str, Any]:
+    """As the line has them; times in milliseconds. What is not known is left out."""
+    usage = request.usage
+    ran = request.deployments or None
+    found: dict[str, Any] = {
+        "id": request.id,
+        "who": f"key:{request.key_id}",
+        "tenant": request.tenant,
+        "status": request.status,
+        "route": request.route,
+        "total_ms": _ms(request.total_s),
+        "error": request.error,
+        "model": request.model,
+        "alias": request.alias,
+        "target": None if request.alias is None else request.target,
+        "version": request.version or None,
+        "tier": None if request.tier is None else request.tier.value,
+        "queue_ms": _ms(request.queue_s),
+        "first_byte_ms": _ms(request.first_byte_s),
+        "ran": ran,
+        "why_not": _why_not(ran, request.troubles) if ran and request.troubles else None,
+        "tokens_in": None if usage is None else usage.prompt_tokens,
+        "tokens_out": None if usage is None else usage.completion_tokens,
+        "tokens_cached": (usage.cached_tokens or None) if usage is not None else None,
+        "gpu_s": round(request.gpu_s, 6) if request.gpu_s else None,
+        "cost": _cost(request),
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _cost(request: RequestFacts) -> float | None:
+    """In money; None where it costs nothing or has no price."""
+    usage, price = request.usage, request.price
+    if price is None:
+        return None
+    cost = request.gpu_s * price.gpu_second
+    if usage is not None:
+        cost += price.of_tokens(usage.prompt_tokens, usage.completion_tokens)
+    return round(cost, 9) if cost else None
+
+
+def _why_not(deployments: Sequence[str], troubles: Sequence[tuple[str, str]]) -> list[str]:
+    """Why each deployment did not bring it to its end; empty: it did, or the request ended with it."""
+    left, why_not = list(troubles), []
+    for deployment in deployments:
+        trouble = next((each for each in left if each[0] == deployment), None)
+        if trouble is not None:
+            left.remove(trouble)
+        why_not.append(trouble[1] if trouble is not None else "")
+    return why_not
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds * 1000, 2)
 
 
 def encode_head(head: ChainHead, signer: Signer) -> bytes:

@@ -109,10 +109,7 @@ def _wanted(line: bytes, since: str, kinds: tuple[str, ...]) -> bool:
     try:
         record = orjson.loads(line)
         at, kind = record["at"], record["kind"]
-        return bool(at >= since) and (not kinds or any(_is(kind, each) for each in kinds))
-    except (ValueError, TypeError, KeyError):
+        beginnings = tuple(each for each in kinds if each.endswith("."))
+        return bool(at >= since) and (not kinds or kind in kinds or kind.startswith(beginnings))
+    except (ValueError, TypeError, KeyError, AttributeError):
         return False
-
-
-def _is(kind: str, wanted: str) -> bool:
-    return kind.startswith(wanted) if wanted.endswith(".") else kind == wanted

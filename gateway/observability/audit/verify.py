@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,10 +22,10 @@ from gateway.storage.errors import StateBusy, StateMissing, StateUnwritable
 from gateway.storage.locks import Holding
 
 FINDINGS = 1000
-"""Findings that are told; a log in which more is wrong is lost anyway."""
+"""Findings that are reported; a log in which more is wrong is lost anyway."""
 
 LOCK_WAIT_S = 5.0
-LOOKS = 3
+READS = 3
 """A gateway may delete old segments while they are read."""
 
 
@@ -72,7 +72,7 @@ def verify(directory: Path, keys: Collection[bytes], anchor: Anchor | None = Non
     if not directory.is_dir():
         raise StateMissing(f"there is no audit log in {directory}: give the --state of the gateway")
     try:
-        for _ in range(LOOKS - 1):
+        for _ in range(READS - 1):
             with contextlib.suppress(FileNotFoundError):  # deleted meanwhile, in order or not
                 return _read(directory, keys, anchor)
         return _read(directory, keys, anchor)
@@ -82,11 +82,13 @@ def verify(directory: Path, keys: Collection[bytes], anchor: Anchor | None = Non
 
 def _read(directory: Path, keys: Collection[bytes], anchor: Anchor | None) -> AuditReport:
     sizes, data = _snapshot(directory)
-    return _Reader(directory, sizes, _head_of(data, keys), anchor).read()
+    report = AuditReport()
+    _Reader(report, _head_of(data, keys, report), anchor).read(directory, sizes)
+    return report
 
 
 def _snapshot(directory: Path) -> tuple[dict[str, int], bytes]:
-    """Segments with their sizes, and the head, of one moment between two appends."""
+    """Segments with their sizes, and the head's file, as they are between two appends."""
     holding = Holding(directory / LOCK) if os.access(directory, os.W_OK) else None
     try:
         if holding is not None and not holding.alone(LOCK_WAIT_S):
@@ -99,52 +101,47 @@ def _snapshot(directory: Path) -> tuple[dict[str, int], bytes]:
             holding.close()
 
 
-def _head_of(data: bytes, keys: Collection[bytes]) -> ChainHead | str:
-    """The head, or what is wrong with it."""
+def _head_of(data: bytes, keys: Collection[bytes], report: AuditReport) -> ChainHead | None:
+    """The head; None where something is wrong with it, which is reported."""
     if not data:
-        return f"{HEAD} is missing: whether lines were cut off at the end cannot be told"
+        report.find(f"{HEAD} is missing: whether lines were cut off at the end cannot be told")
+        return None
     try:
         return decode_head(data, keys)
     except BadChainHead as error:
-        return f"{HEAD}: {error}"
+        report.find(f"{HEAD}: {error}")
+        return None
 
 
 class _Reader:
-    def __init__(
-        self, directory: Path, sizes: dict[str, int], head: ChainHead | str, anchor: Anchor | None
-    ) -> None:
-        self._directory = directory
-        self._sizes = sizes
+    """Compares each line with the one before, and both ends with the head."""
+
+    def __init__(self, report: AuditReport, head: ChainHead | None, anchor: Anchor | None) -> None:
+        self._report = report
         self._head = head
         self._anchor = anchor
-        self._report = AuditReport()
         self._seq = 0
         self._hash = START
         self._begun = False
         self._pruned_to = 1
         """The log may begin at any line up to this one."""
-        self._met: set[str] = set()
+        self._head_met = head is not None and head.seq == 0
+        self._anchor_met = anchor is None or anchor == Anchor(0, START)
         self._after = ""
         """The segment before the one being read."""
 
-    def read(self) -> AuditReport:
-        report = self._report
-        if isinstance(self._head, str):
-            report.find(self._head)
-        elif self._head.seq == 0:
-            self._met.add("head")
-        for name, size_bytes in self._sizes.items():
-            report.segments += 1
-            for number, line, ended in _lines(self._directory / name, size_bytes):
+    def read(self, directory: Path, sizes: Mapping[str, int]) -> None:
+        for name, size_bytes in sizes.items():
+            self._report.segments += 1
+            for number, line, ended in _lines(directory / name, size_bytes):
                 self._read_line(name, number, line, ended)
             self._after = name
         self._end()
-        return report
 
     def _read_line(self, name: str, number: int, line: bytes, ended: bool) -> None:
         where = f"{name} line {number}"
         if not ended:
-            self._incomplete(where, name, number)
+            self._incomplete(where)
             return
         record = _record(line)
         if record is None:
@@ -154,11 +151,9 @@ class _Reader:
         digest = hash_of(line)
         if not self._begun:
             self._report.first_seq = record["seq"]
-            self._begun = True
-            if record["seq"] == 1:
-                self._compare(where, record, digest)
-        else:
+        if self._begun or record["seq"] == 1:
             self._compare(where, record, digest)
+        self._begun = True
         self._learn(where, name, number, record)
         self._report.lines += 1
         self._seq, self._hash = record["seq"], digest
@@ -210,19 +205,17 @@ class _Reader:
 
     def _meet(self, where: str, digest: str) -> None:
         head, anchor = self._head, self._anchor
-        if isinstance(head, ChainHead) and self._seq == head.seq:
-            self._met.add("head")
+        if head is not None and self._seq == head.seq:
+            self._head_met = True
             if digest != head.hash:
                 self._report.find(f"{where}: changed: {HEAD} names another line {self._seq}")
         if anchor is not None and self._seq == anchor.seq:
-            self._met.add("anchor")
+            self._anchor_met = True
             if digest != anchor.hash:
                 self._report.find(f"{where}: line {self._seq} is not the one that was written down")
 
-    def _incomplete(self, where: str, name: str, number: int) -> None:
-        head = self._head
-        beyond = isinstance(head, ChainHead) and self._seq >= head.seq
-        if beyond:
+    def _incomplete(self, where: str) -> None:
+        if self._head is not None and self._seq >= self._head.seq:
             self._report.note(f"{where}: incomplete, and was never acknowledged: a crash; it will be cut off")
         else:
             self._report.find(f"{where}: truncated")
@@ -232,14 +225,14 @@ class _Reader:
         report.last_seq, report.last_hash = self._seq, self._hash
         if report.first_seq > self._pruned_to:
             report.find(f"lines up to {report.first_seq - 1} are missing at the beginning")
-        if isinstance(head, ChainHead) and "head" not in self._met:
+        if head is not None and not self._head_met:
             if self._seq < head.seq:
                 report.find(f"lines {self._seq + 1} to {head.seq} are missing at the end, in {head.segment}")
             else:
                 report.find(f"line {head.seq}, which {HEAD} names, is missing")
-        elif isinstance(head, ChainHead) and self._seq > head.seq:
+        elif head is not None and self._seq > head.seq:
             report.note(f"lines {head.seq + 1} to {self._seq} are not signed yet: the writer was interrupted")
-        if anchor is not None and "anchor" not in self._met and anchor != Anchor(0, START):
+        if anchor is not None and not self._anchor_met:
             deleted = ": it was in a segment that was deleted" if anchor.seq < report.first_seq else ""
             report.find(f"line {anchor.seq}, which was written down, is missing{deleted}")
 

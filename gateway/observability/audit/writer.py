@@ -18,8 +18,7 @@ from gateway.domain.errors import StateUnavailable
 from gateway.observability.audit.acts import AdminActs, append_acts, audit_files, prune
 from gateway.observability.audit.believed_time import BelievedTime
 from gateway.observability.audit.files import AuditFiles, Retention
-from gateway.observability.audit.records import AuditEntry
-from gateway.observability.audit.requests import RequestFacts
+from gateway.observability.audit.records import AuditEntry, RequestFacts
 from gateway.observability.gauges import Family
 from gateway.storage import Store
 from gateway.storage.errors import StateError
@@ -179,7 +178,10 @@ class AuditWriter:
         version = None
         with contextlib.suppress(StateError):  # the log does not need the database for what is here already
             version = self._changed()
-        self._fill()
+        for _ in range(min(self.settings.batch_records - len(self._batch), len(self._buffer))):
+            record = self._buffer.popleft()
+            self._batch.append(record if isinstance(record, AuditEntry) else record.entry())
+            self._taken += 1
         if not self._batch and version == self._version:
             return False
         dropped, entries = self.dropped, self._batch
@@ -190,13 +192,6 @@ class AuditWriter:
         self._reported, self._version = dropped, version
         self._batch.clear()
         return bool(self._buffer)
-
-    def _fill(self) -> None:
-        room = self.settings.batch_records - len(self._batch)
-        for _ in range(min(room, len(self._buffer))):
-            record = self._buffer.popleft()
-            self._batch.append(record if isinstance(record, AuditEntry) else record.entry())
-            self._taken += 1
 
     def _prune(self) -> None:
         """By the time of day that is believed, once an hour."""

@@ -79,11 +79,6 @@ class AliasCache:
         self.records: Mapping[str, AliasRecord] = {}
         self.versioned: Collection[str] = ()
         """Models of which some alias names a version."""
-        self.refresh()
-
-    def refresh(self) -> None:
-        """Read them again if any has changed, in this thread. Raises StateError, and nothing has changed
-        then."""
         self.read()()
 
     def read(self) -> Callable[[], None]:

@@ -5,7 +5,6 @@ at once. It starts after the real one is under way. Its answer is read, timed an
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from gateway.domain.aliases import AliasMirror, AliasTarget
@@ -16,7 +15,7 @@ from gateway.pipeline.aliases.cache import lot
 from gateway.pipeline.aliases.figures import AliasFigures
 from gateway.pipeline.aliases.rewrite import rename
 from gateway.pipeline.aliases.served_versions import has_slot
-from gateway.pipeline.relay import Response
+from gateway.pipeline.relay import Run
 from shared.protocol.limits import MIB
 
 MOST_OPEN = 16
@@ -38,7 +37,7 @@ class Mirrors:
 
     def __init__(
         self,
-        run: Callable[[Request], Awaitable[Response]],
+        run: Run,
         index: ModelIndex,
         figures: AliasFigures,
         timers: Timers,
@@ -70,7 +69,7 @@ class Mirrors:
         task.add_done_callback(self._open.discard)
 
     def stop(self) -> None:
-        """No more of it: the gateway is to stop."""
+        """Cancel all copies, and make no more: the gateway is to stop."""
         self._stopped = True
         for task in self._open:
             task.cancel()
@@ -83,6 +82,7 @@ class Mirrors:
         return None if has_slot(self._index, target, request) else "skipped_busy"
 
     async def _send(self, copy: Request, model: str) -> None:
+        """Send ``copy`` and read its answer to the end."""
         began_s, outcome = self._timers.time(), "cancelled"
         total_s: float | None = None
         task = asyncio.current_task()
@@ -90,23 +90,19 @@ class Mirrors:
         try:
             async with asyncio.timeout(MOST_S):
                 rename(copy, model)
-                outcome = f"{await self._answer(copy) // 100}xx"
+                response = await self._run(copy)
+                try:
+                    while chunks := await response.next_chunks():
+                        response.consumed(sum(map(len, chunks)))
+                finally:
+                    response.abort()
+            outcome = f"{response.status // 100}xx"
             total_s = self._timers.time() - began_s
         except Exception:  # whatever becomes of a copy concerns nobody
             outcome = "failed"
         finally:
             waiting.cancel()
             self._figures.mirrored(copy.alias or "", copy.target, outcome, total_s)
-
-    async def _answer(self, copy: Request) -> int:
-        """Read the answer to its end; its status."""
-        response = await self._run(copy)
-        try:
-            while chunks := await response.next_chunks():
-                response.consumed(sum(map(len, chunks)))
-        finally:
-            response.abort()
-        return response.status
 
 
 def _copy(request: Request, target: AliasTarget) -> Request:

@@ -46,18 +46,17 @@ class ServedVersions:
         question = target.model, version, request.need, request.where, request.agent
         known = self._found.get(question)
         if isinstance(known, Deployment):
-            if self._there(known) and known.suits(fit):
+            if self._is_known(known) and known.suits(fit):
                 return True
         elif known is not None and self.clock() < known:
             return False
-        suiting = (each for each in deployments_of(self.index, target) if each.suits(fit))
-        found = next(suiting, None)
+        found = next((each for each in deployments_of(self.index, target) if each.suits(fit)), None)
         if len(self._found) >= MOST:
             self._found.clear()
         self._found[question] = found if found is not None else self.clock() + ABSENT_S
         return found is not None
 
-    def _there(self, deployment: Deployment) -> bool:
+    def _is_known(self, deployment: Deployment) -> bool:
         record = self.index.models.get(deployment.model)
         return record is not None and any(
             known.get(deployment.key) is deployment for known in (record.serving, record.loadable)

@@ -15,7 +15,6 @@ from gateway.domain.json_members import (
     text_places,
     value_starts,
 )
-from gateway.domain.prompt import PROMPT_MEMBERS, NestedTooDeep, prompt_of
 from gateway.scheduling.learning.prefix import fingerprints
 from shared.process.frozen import frozen
 from shared.protocol import limits
@@ -48,14 +47,20 @@ MOST_MEMBERS = 1000
 """At the top of a long body. What clients send has some thirty."""
 
 TEXT_CHARS = 512
-"""Of a string that are told of a long body."""
+"""Kept of a string in a long body."""
 
-TOLD_VALUES = 20_000
+EXCERPT_VALUES = 20_000
 """Beside the prompt of a long body. Schemas and biases have some hundreds."""
 
 DEPTH = 4
-"""What is told of a long body reaches so deep."""
+"""So many levels of a long body are kept."""
 
+_PROMPT = (
+    *("tools", "system", "instructions"),  # chat templates put them before everything else
+    *("template", "context", "messages", "prompt", "input", "inputs", "query", "documents", "queries"),
+    *("text_1", "text_2", "data_1", "data_2", "suffix", "content", "items"),
+)
+"""Members that engines read as the prompt, in the order in which they read them."""
 
 _NO_MEMORY = "Not enough memory"
 """How orjson begins to say so; it has no error of its own for it."""
@@ -118,23 +123,20 @@ def read_json(body: bytes) -> dict[str, Any]:
 
 
 def read_facts(body: bytes, *, long: bool = False) -> JsonFacts:
-    """The facts of a body; ``long``: for telling them to another process. Raises BadRequest."""
+    """The facts of a body; ``long``: an excerpt of its members, for another process. Raises BadRequest."""
     members = read_json(body)
     if long and len(members) > MOST_MEMBERS:
         raise BadRequest(
             f"The JSON body has more than {MOST_MEMBERS} members at its top.", code="invalid_json"
         )
-    try:
-        prompt = prompt_of(members)
-    except NestedTooDeep as error:
-        raise nested_too_deep(error.member) from None
+    prompt = prompt_of(members)
     starts = value_starts(body, "model") if "model" in members else []
     model = members.get("model")
-    told = _Telling().members(members) if long else members
-    if told.get(OPTIONS) != members.get(OPTIONS):  # it is written anew from what is told
+    kept = _Excerpt().members(members) if long else members
+    if kept.get(OPTIONS) != members.get(OPTIONS):  # it is written anew from what is kept
         raise BadRequest(f"{OPTIONS!r} has more in it than anybody means.", param=OPTIONS)
     return JsonFacts(
-        members=told,
+        members=kept,
         prompt_bytes=len(prompt),
         prefix=fingerprints(prompt),
         prompts=_prompts(members.get("prompt")),
@@ -146,6 +148,22 @@ def read_facts(body: bytes, *, long: bool = False) -> JsonFacts:
     )
 
 
+def prompt_of(members: Mapping[str, Any]) -> bytes:
+    """Bytes that are equal for two requests exactly as far as what their engines read is; empty for none.
+
+    Members that are no part of the prompt (the temperature, who asks) do not count, nor does the order of
+    members. Raises BadRequest for one that is nested deeper than it can be written (254 levels).
+    """
+    return b"\n".join([_written(name, members[name]) for name in _PROMPT if members.get(name)])
+
+
+def _written(name: str, value: Any) -> bytes:
+    try:
+        return orjson.dumps(value)
+    except orjson.JSONEncodeError:
+        raise nested_too_deep(name) from None
+
+
 def _prompts(prompt: object) -> int:
     """How many prompts a completion has: an array of numbers is one of tokens."""
     if not isinstance(prompt, list) or len(prompt) < 2 or isinstance(prompt[0], int):
@@ -153,17 +171,17 @@ def _prompts(prompt: object) -> int:
     return len(prompt)
 
 
-class _Telling:
+class _Excerpt:
     """Copies what may decide about a request, which is short and near the top: no long text, no text of an
     array (a prompt is one), nothing deep. Raises BadRequest for more than anybody means."""
 
     def __init__(self) -> None:
-        self._left = TOLD_VALUES
+        self._left = EXCERPT_VALUES
 
     def value(self, value: Any, depth: int = 0) -> Any:
         self._left -= 1
         if self._left < 0:
-            message = f"The JSON body has more than {TOLD_VALUES} values beside its prompt."
+            message = f"The JSON body has more than {EXCERPT_VALUES} values beside its prompt."
             raise BadRequest(message, code="invalid_json")
         if isinstance(value, str):
             return value[:TEXT_CHARS]
@@ -177,12 +195,12 @@ class _Telling:
         return value
 
     def members(self, members: Mapping[str, Any]) -> dict[str, Any]:
-        """Of a body. What is its prompt is told as empty where it is long."""
-        told: dict[str, Any] = {}
+        """Of a body. What is its prompt is left empty where it is long."""
+        kept: dict[str, Any] = {}
         for name, value in members.items():
-            hidden = name in PROMPT_MEMBERS and isinstance(value, dict | list)
-            told[name[:TEXT_CHARS]] = type(value)() if hidden else self.value(value, 1)
-        return told
+            hidden = name in _PROMPT and isinstance(value, dict | list)
+            kept[name[:TEXT_CHARS]] = type(value)() if hidden else self.value(value, 1)
+        return kept
 
 
 def _fault(error: orjson.JSONDecodeError, body: bytes) -> str:

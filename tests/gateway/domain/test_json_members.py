@@ -12,7 +12,7 @@ from gateway.domain.errors import BadRequest
 from gateway.domain.json_members import (
     MOST_REPEATED,
     option_places,
-    text_place,
+    text_places,
     top_values,
     usage_edits,
     value_end,
@@ -152,6 +152,6 @@ def test_a_value_of_more_tokens_than_asked_for_has_no_end() -> None:
 
 def test_a_text_is_found_with_its_quotes_if_it_reads_so() -> None:
     body = b'{"model": "\\u0061b"}'
-    assert text_place(body, 9, "ab") == (10, 19)
-    assert text_place(body, 9, "b") is None
-    assert text_place(b'{"model":1}', 9, "1") is None
+    assert text_places(body, [9], "ab") == [(10, 19)]
+    assert text_places(body, [9], "b") == []
+    assert text_places(b'{"model":1}', [9], "1") == []

@@ -4,6 +4,7 @@ A running gateway goes by a change from the next request on.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 from annotated_types import MaxLen, MinLen
@@ -304,7 +305,7 @@ def remove_alias(store: "Store", request: AdminRequest) -> Json:
 def alias_facts(alias: Alias) -> Json:
     """What an alias stands for, with each target's share of the requests."""
     whole = sum(target.weight for target in alias.stands_for)
-    shares = [each.to_dict() | {"share": each.weight / whole} for each in alias.stands_for]
+    shares = [asdict(each) | {"share": each.weight / whole} for each in alias.stands_for]
     return {"alias": alias.name, "name": alias.name, **alias.to_dict(), "targets": shares}
 
 

@@ -47,7 +47,7 @@ def test_what_does_not_concern_aliases_leaves_them_as_they_are(store: Store) -> 
     book = AliasCache(store.aliases)
     before = book.choices
     store.keys.create("k", "default", 1.0)
-    book.refresh()
+    book.read()()
     assert book.choices is before
 
 
