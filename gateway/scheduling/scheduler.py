@@ -14,7 +14,7 @@ Pure: it decides, somebody else carries out. The owner of the deployments calls,
 """
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gateway.scheduling import policy_named
@@ -49,10 +49,17 @@ class Scheduler:
     """One for a gateway, or for a simulated one. Equal calls give equal answers for an equal ``seed``."""
 
     def __init__(
-        self, policy: str = "cost", *, seed: int = 0, performance: Performance | None = None
+        self,
+        policy: str = "cost",
+        *,
+        seed: int = 0,
+        performance: Performance | None = None,
+        make: Callable[[str, Knowledge | None], Policy] = policy_named,
     ) -> None:
-        """``policy`` is a name of ``gateway.scheduling.POLICIES``. Raises ValueError for any other."""
-        policy_named(policy)
+        """``policy`` is a name that ``make`` knows: of ``gateway.scheduling.POLICIES``, unless the caller has
+        others. Raises ValueError for any other."""
+        make(policy, None)
+        self._make = make
         self.performance = performance or Performance()
         self._default = policy
         self._names: dict[str, str] = {}
@@ -65,7 +72,7 @@ class Scheduler:
         """From now on ``default`` is the policy of every model that is not ``named`` with another; nothing
         learnt is lost. Raises ValueError for a policy there is none of, and has changed nothing then."""
         for name in (default, *named.values()):
-            policy_named(name)
+            self._make(name, None)
         before = {model: self.policy_of(model) for model in self._models}
         self._default, self._names = default, dict(named)
         for model, known in self._models.items():
@@ -186,7 +193,7 @@ class Scheduler:
         )
 
     def _policy(self, model: str, knowledge: Knowledge) -> Policy:
-        policy = policy_named(self.policy_of(model), knowledge)
+        policy = self._make(self.policy_of(model), knowledge)
         for view in knowledge.views.values():
             policy.deployment_added(view, 0.0)
         return policy

@@ -17,9 +17,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from zlib import crc32
 
-from gateway.scheduling import POLICIES
-from gateway.scheduling.base import Assignment, DeploymentView, Outcome, Waiting
-from gateway.scheduling.learning.prefix import PrefixIndex
+from gateway.scheduling import POLICIES, policy_named
+from gateway.scheduling.base import Assignment, DeploymentView, Outcome, Policy, Waiting
+from gateway.scheduling.learning.knowledge import Knowledge
 from gateway.scheduling.scheduler import Scheduler
 from gateway.tools.simulate.engine import SimulatedEngine
 from gateway.tools.simulate.fleet import SimulatedDeployment
@@ -29,27 +29,24 @@ _TYPICAL_TOKENS = 1000
 """What one placed in the same turn is taken for."""
 
 
-class Rival:
-    """A policy that looks at one request at a time, and at the deployments that take it.
+class Rival(Policy):
+    """A policy that looks at one request at a time, and at the deployments that take it. It learns only from
+    what it has placed."""
 
-    It is called as :class:`~gateway.scheduling.scheduler.Scheduler` is, for one model, and learns only from
-    what it has placed.
-    """
+    turn = 0
 
-    name = ""
-
-    def __init__(self, sites: Sequence[SimulatedDeployment]) -> None:
+    def __init__(self, sites: Sequence[SimulatedDeployment], knowledge: Knowledge) -> None:
         self.sites = {site.view.key: site for site in sites}
+        self.prefixes = knowledge.prefixes
         self.given: dict[str, int] = {}
-        """In the ``assign`` under way."""
+        """Requests given to each deployment in the ``assign`` under way."""
 
     def assign(
-        self, model: str, waiting: Sequence[Waiting], deployments: Sequence[DeploymentView], now: float
+        self, waiting: Sequence[Waiting], deployments: Sequence[DeploymentView], now: float
     ) -> list[Assignment]:
         """See :class:`~gateway.scheduling.base.Policy`."""
         assignments: list[Assignment] = []
-        given: dict[str, int] = {}
-        self.given = given
+        given = self.given = {}
         for item in waiting:
             open_now = deployments
             if given:
@@ -70,20 +67,11 @@ class Rival:
     def running(self, view: DeploymentView) -> int:
         return view.in_flight + self.given.get(view.key, 0)
 
-    def look_again_s(self, model: str) -> float | None:
-        return None
-
-    def is_resting(self, model: str, now: float) -> bool:
-        return False
-
-    def first_token(self, number: int, view: DeploymentView, now: float) -> bool:
-        return False
-
-    def deployment_added(self, view: DeploymentView, now: float) -> None: ...
-    def deployment_removed(self, view: DeploymentView, now: float) -> None: ...
-    def loaded(self, view: DeploymentView, load_s: float) -> None: ...
-    def placed(self, item: Waiting, view: DeploymentView, now: float) -> None: ...
-    def finished(self, number: int, view: DeploymentView, outcome: Outcome, now: float) -> None: ...
+    def rotated(self, views: Sequence[DeploymentView]) -> Sequence[DeploymentView]:
+        """``views``, beginning with another one each time, so that ties do not all go to the same."""
+        self.turn += 1
+        start = self.turn % len(views)
+        return [*views[start:], *views[:start]]
 
 
 class LeastLoad(Rival):
@@ -94,11 +82,9 @@ class LeastLoad(Rival):
 
     name = "least-load"
 
-    def __init__(self, sites: Sequence[SimulatedDeployment]) -> None:
-        super().__init__(sites)
+    def __init__(self, sites: Sequence[SimulatedDeployment], knowledge: Knowledge) -> None:
+        super().__init__(sites, knowledge)
         self._tokens = dict.fromkeys(self.sites, 0)
-        self._placed: dict[int, int] = {}
-        """Tokens of each request that is there."""
 
     def choose(self, item: Waiting, open_now: Sequence[DeploymentView], now: float) -> DeploymentView:
         """The least of the formula."""
@@ -111,30 +97,14 @@ class LeastLoad(Rival):
         used = min(0.999, memory.used / memory.capacity_tokens)
         return tokens * engine.pace.token_s + 0.15 * used / (1 - used), view.in_flight
 
-    def placed(self, item: Waiting, view: DeploymentView, now: float) -> None:
-        self._placed[item.number] = item.input_tokens + item.output_tokens
-        self._tokens[view.key] += self._placed[item.number]
+    def placed(self, item: Waiting, key: str, now: float) -> None:
+        self._tokens[key] += item.input_tokens + item.output_tokens
 
-    def finished(self, number: int, view: DeploymentView, outcome: Outcome, now: float) -> None:
-        self._tokens[view.key] -= self._placed.pop(number)
-
-
-class _PrefixRival(Rival):
-    """Knows which prompts it has sent where."""
-
-    def __init__(self, sites: Sequence[SimulatedDeployment]) -> None:
-        super().__init__(sites)
-        self._index = PrefixIndex()
-        self._turn = 0
-
-    def placed(self, item: Waiting, view: DeploymentView, now: float) -> None:
-        self._index.note_read(view.key, item.prefix)
-
-    def deployment_removed(self, view: DeploymentView, now: float) -> None:
-        self._index.forget(view.key)
+    def finished(self, item: Waiting, key: str, outcome: Outcome, now: float) -> None:
+        self._tokens[key] -= item.input_tokens + item.output_tokens
 
 
-class CacheAware(_PrefixRival):
+class CacheAware(Rival):
     """Out of balance (max - min > 32 and max > 1.1 min in flight): the least loaded. Else who has read most
     of the prompt, if that is more than half of it; else the least loaded."""
 
@@ -144,17 +114,16 @@ class CacheAware(_PrefixRival):
         loads = [view.in_flight for view in open_now]
         least, most = min(loads), max(loads)
         if not (most - least > 32 and most > 1.1 * least):
-            longest = self._index.longest_matches(item.prefix)
+            longest = self.prefixes.longest_matches(item.prefix)
             if longest and longest[0][0] * item.block_tokens > 0.5 * item.input_tokens:
                 holders = longest[0][1]
                 found = [view for view in open_now if view.key in holders]
                 if found:
                     return min(found, key=self.running)
-        self._turn += 1
-        return min(_rotated(open_now, self._turn), key=self.running)
+        return min(self.rotated(open_now), key=self.running)
 
 
-class LoadAwarePrefix(_PrefixRival):
+class LoadAwarePrefix(Rival):
     """The greatest ``matched / prompt - (load - mean) / max(1, mean)``."""
 
     name = "load-aware-prefix"
@@ -163,15 +132,14 @@ class LoadAwarePrefix(_PrefixRival):
         mean = sum(map(self.running, open_now)) / len(open_now)
         scale = max(1.0, mean)
         share = item.block_tokens / max(1, item.input_tokens)
-        longest = self._index.longest_matches(item.prefix)
+        longest = self.prefixes.longest_matches(item.prefix)
         holders = longest[-1][1] if longest else ()
 
         def score(view: DeploymentView) -> float:
-            matched = self._index.matched_blocks(view.key, item.prefix) if view.key in holders else 0
+            matched = self.prefixes.matched_blocks(view.key, item.prefix) if view.key in holders else 0
             return matched * share - (self.running(view) - mean) / scale
 
-        self._turn += 1
-        return max(_rotated(open_now, self._turn), key=score)
+        return max(self.rotated(open_now), key=score)
 
 
 class Chwbl(Rival):
@@ -183,8 +151,8 @@ class Chwbl(Rival):
     POINTS = 64
     """Of each deployment on the ring."""
 
-    def __init__(self, sites: Sequence[SimulatedDeployment]) -> None:
-        super().__init__(sites)
+    def __init__(self, sites: Sequence[SimulatedDeployment], knowledge: Knowledge) -> None:
+        super().__init__(sites, knowledge)
         self._ring: list[tuple[int, str]] = []
         self._in_flight = 0
 
@@ -205,13 +173,13 @@ class Chwbl(Rival):
         points = [(crc32(f"{view.key}/{point}".encode()), view.key) for point in range(self.POINTS)]
         self._ring = sorted(self._ring + points)
 
-    def deployment_removed(self, view: DeploymentView, now: float) -> None:
-        self._ring = [point for point in self._ring if point[1] != view.key]
+    def deployment_removed(self, key: str, now: float) -> None:
+        self._ring = [point for point in self._ring if point[1] != key]
 
-    def placed(self, item: Waiting, view: DeploymentView, now: float) -> None:
+    def placed(self, item: Waiting, key: str, now: float) -> None:
         self._in_flight += 1
 
-    def finished(self, number: int, view: DeploymentView, outcome: Outcome, now: float) -> None:
+    def finished(self, item: Waiting, key: str, outcome: Outcome, now: float) -> None:
         self._in_flight -= 1
 
 
@@ -224,21 +192,21 @@ class Clairvoyant(Rival):
 
     name = "clairvoyant"
 
-    def __init__(self, sites: Sequence[SimulatedDeployment]) -> None:
-        super().__init__(sites)
-        self._sent: dict[str, list[tuple[float, int, int]]] = {}
-        """Of what is on its way to each: when it arrives, its uncached and its context tokens."""
+    def __init__(self, sites: Sequence[SimulatedDeployment], knowledge: Knowledge) -> None:
+        super().__init__(sites, knowledge)
+        self._sent: dict[str, list[tuple[float, int]]] = {}
+        """Of what is on its way to each: when it arrives, and its uncached tokens."""
 
     def choose(self, item: Waiting, open_now: Sequence[DeploymentView], now: float) -> DeploymentView:
         return min(open_now, key=lambda view: (self._cost_s(item, view, now), view.in_flight))
 
-    def placed(self, item: Waiting, view: DeploymentView, now: float) -> None:
-        site = self.sites[view.key]
+    def placed(self, item: Waiting, key: str, now: float) -> None:
+        site = self.sites[key]
         uncached = item.input_tokens - _cached(item, site.engine)
-        self._sent.setdefault(view.key, []).append((now + site.one_way_s, uncached, item.input_tokens))
+        self._sent.setdefault(key, []).append((now + site.one_way_s, uncached))
 
-    def deployment_removed(self, view: DeploymentView, now: float) -> None:
-        self._sent.pop(view.key, None)
+    def deployment_removed(self, key: str, now: float) -> None:
+        self._sent.pop(key, None)
 
     def _cost_s(self, item: Waiting, view: DeploymentView, now: float) -> float:
         site = self.sites[view.key]
@@ -271,12 +239,6 @@ def _cached(item: Waiting, engine: SimulatedEngine) -> int:
     return min(memory.known(item.prefix) * memory.block_tokens, item.input_tokens - 1)
 
 
-def _rotated(views: Sequence[DeploymentView], turn: int) -> Sequence[DeploymentView]:
-    """Beginning with another one each turn, so that ties do not all go to the same."""
-    start = turn % len(views)
-    return [*views[start:], *views[:start]]
-
-
 QUEUED = "@queue"
 
 CLASSICS = frozenset(("round-robin", "least-connections", "power-of-two", "random"))
@@ -300,10 +262,14 @@ class PolicyChoice:
     def knows_output_lengths(self) -> bool:
         return self.policy == Clairvoyant.name
 
-    def decider(self, sites: Sequence[SimulatedDeployment], seed: int) -> Scheduler | Rival:
-        """A fresh one: the gateway's own scheduler, or a rival."""
-        rival = RIVALS.get(self.policy)
-        return Scheduler(self.policy, seed=seed) if rival is None else rival(sites)
+    def scheduler(self, sites: Sequence[SimulatedDeployment], seed: int) -> Scheduler:
+        """The gateway's own scheduler, fresh, with this policy."""
+
+        def make(name: str, knowledge: Knowledge | None) -> Policy:
+            rival = RIVALS.get(name)
+            return policy_named(name, knowledge) if rival is None else rival(sites, knowledge or Knowledge())
+
+        return Scheduler(self.policy, seed=seed, make=make)
 
 
 def policy_names() -> list[str]:

@@ -67,7 +67,7 @@ def simulate(plan: SimulationPlan, choice: PolicyChoice) -> Figures:
     sites = deployments_of(plan.fleet, plan.model, block_tokens, plan.build, late=choice.late, seed=plan.seed)
     world = SimulatedWorld(
         sites,
-        choice.decider(sites, plan.seed),
+        choice.scheduler(sites, plan.seed),
         Fair() if choice.late else FirstCome(),
         PolicyTally(plan.slo),
         plan.rules,

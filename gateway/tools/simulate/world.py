@@ -19,7 +19,6 @@ from gateway.tools.simulate.engine import NEVER, EngineRun
 from gateway.tools.simulate.fleet import ROUTE, OpenSlots, SimulatedDeployment
 from gateway.tools.simulate.inputs import Job
 from gateway.tools.simulate.line import Fair, FirstCome
-from gateway.tools.simulate.policies import Rival
 from gateway.tools.simulate.tally import Figures, PolicyTally, TimeWindows
 
 LOOK = 64
@@ -68,7 +67,7 @@ class SimulatedWorld:
     def __init__(
         self,
         sites: Sequence[SimulatedDeployment],
-        decider: Scheduler | Rival,
+        scheduler: Scheduler,
         line: Fair | FirstCome,
         tally: PolicyTally,
         rules: Rules,
@@ -79,7 +78,7 @@ class SimulatedWorld:
     ) -> None:
         """With ``knows_output_lengths`` the policy is told how long answers will be, else an estimate."""
         self._sites = {site.view.key: site for site in sites}
-        self._decider = decider
+        self._scheduler = scheduler
         self._line = line
         self._tally = tally
         self._rules = rules
@@ -197,13 +196,12 @@ class SimulatedWorld:
         for run in woken.first:
             flight = self._flights[run.number]
             flight.client_first_s = seen_s
-            if isinstance(self._decider, Scheduler):
-                self._plan(seen_s, self._see_first, flight)
+            self._plan(seen_s, self._see_first, flight)
         for run in woken.finished:
             self._plan(seen_s, self._done, self._flights[run.number])
 
     def _see_first(self, flight: SimulatedRequest, now: float) -> None:
-        if flight.site is not None and self._decider.first_token(flight.run.number, flight.site.view, now):
+        if flight.site is not None and self._scheduler.first_token(flight.run.number, flight.site.view, now):
             self._changed = True
 
     def _done(self, flight: SimulatedRequest, now: float) -> None:
@@ -238,13 +236,13 @@ class SimulatedWorld:
         view.outstanding = max(0.0, view.outstanding - flight.item.work) if view.in_flight else 0.0
         flight.site = None
         self._note(site)
-        self._decider.finished(flight.item.number, view, outcome, now)
+        self._scheduler.finished(flight.item.number, view, outcome, now)
 
     # --- Decisions ---
 
     def _decide(self, now: float) -> None:
         self._changed = False
-        if self._decider.is_resting(self._model, now):
+        if self._scheduler.is_resting(self._model, now):
             return
         line = self._line
         while line and self._slots.free:
@@ -252,7 +250,7 @@ class SimulatedWorld:
             placed = sum(self._carry_out(part, now) for part in self._parts(items))
             if placed < len(items):
                 break
-        at_s = self._decider.look_again_s(self._model) if line else None
+        at_s = self._scheduler.look_again_s(self._model) if line else None
         if at_s is not None and now < at_s < self._look_at_s:
             self._look_at_s = at_s
             self._plan(at_s, self._look_again, at_s)
@@ -274,14 +272,14 @@ class SimulatedWorld:
         views = self._slots.views(self._flights[items[0].number].run.job)
         if not views:
             return 0
-        assignments = self._decider.assign(self._model, items, views, now)
+        assignments = self._scheduler.assign(self._model, items, views, now)
         for assignment in assignments:
             flight, site = self._flights[assignment.number], self._sites[assignment.key]
             view, item = site.view, flight.item
             assert view.free, f"{view.key} was given more than it takes"
             assert flight.site is None, "one request was given twice"
             self._line.leave(item, now, departed=True)
-            self._decider.placed(item, view, now)
+            self._scheduler.placed(item, view, now)
             view.in_flight += 1
             view.outstanding += item.work
             self._note(site)
@@ -305,7 +303,7 @@ class SimulatedWorld:
 
     def _up(self, site: SimulatedDeployment, now: float) -> None:
         site.view.usable = True
-        self._decider.deployment_added(site.view, now)
+        self._scheduler.deployment_added(site.view, now)
         self._note(site)
         if self._rules.mtbf_s < NEVER:
             self._plan(now + self._chance.expovariate(1 / self._rules.mtbf_s), self._fail, site)
@@ -320,7 +318,7 @@ class SimulatedWorld:
         for run in lost:
             self._lose(self._flights[run.number], now)
         site.report()
-        self._decider.deployment_removed(site.view, now)
+        self._scheduler.deployment_removed(site.view, now)
         self._plan(now + self._rules.repair_s + site.engine.pace.load_s, self._repaired, site)
 
     def _repaired(self, site: SimulatedDeployment, now: float) -> None:
@@ -333,7 +331,7 @@ class SimulatedWorld:
         if epoch != site.epoch:
             return
         site.view.loaded = True
-        self._decider.loaded(site.view, site.engine.pace.load_s)
+        self._scheduler.loaded(site.view, site.engine.pace.load_s)
         held, site.held = site.held, []
         for run in held:
             self._submit(site, run, now)

@@ -3,18 +3,13 @@
 import pytest
 
 from gateway.scheduling.base import DeploymentView, Outcome, Waiting
+from gateway.scheduling.scheduler import Scheduler
 from gateway.tools.simulate.devices import DEFAULT_MODEL, MODELS
 from gateway.tools.simulate.engine import EngineRun
 from gateway.tools.simulate.fleet import DeploymentBuild, SimulatedDeployment, deployments_of, fleet_of
 from gateway.tools.simulate.inputs import BadSpec, Job
 from gateway.tools.simulate.policies import (
     PUSHED,
-    CacheAware,
-    Chwbl,
-    Clairvoyant,
-    LeastLoad,
-    LoadAwarePrefix,
-    Rival,
     choices,
     policy_names,
 )
@@ -32,9 +27,17 @@ def item(number: int, tokens: int = 1024, prefix: tuple[int, ...] = (), output: 
     )
 
 
-def chosen(policy: Rival, there: list[SimulatedDeployment], waiting: Waiting) -> str:
+def scheduler(name: str, there: list[SimulatedDeployment]) -> Scheduler:
+    (choice,) = choices(name)
+    made = choice.scheduler(there, 0)
+    for site in there:
+        made.deployment_added(site.view, 0.0)
+    return made
+
+
+def chosen(policy: Scheduler, there: list[SimulatedDeployment], waiting: Waiting) -> str:
     """Where it goes; it is placed there."""
-    (assignment,) = policy.assign("m", [waiting], [site.view for site in there], 0.0)
+    (assignment,) = policy.assign(DEFAULT_MODEL, [waiting], [site.view for site in there], 0.0)
     view = view_of(there, assignment.key)
     policy.placed(waiting, view, 0.0)
     view.in_flight += 1
@@ -47,7 +50,7 @@ def view_of(there: list[SimulatedDeployment], key: str) -> DeploymentView:
 
 def test_least_load_counts_tokens_by_what_the_device_makes_of_them() -> None:
     there = sites("1*h100,1*t4")
-    policy = LeastLoad(there)
+    policy = scheduler("least-load", there)
     keys = [chosen(policy, there, item(number)) for number in range(1, 17)]
     assert keys.count(there[0].view.key) == 15
     for number in range(1, 17):
@@ -58,7 +61,7 @@ def test_least_load_counts_tokens_by_what_the_device_makes_of_them() -> None:
 
 def test_cache_aware_goes_where_more_than_half_was_read_unless_out_of_balance() -> None:
     there = sites("3*l4")
-    policy = CacheAware(there)
+    policy = scheduler("cache-aware", there)
     home = chosen(policy, there, item(1, prefix=(1, 2, 3)))
     assert chosen(policy, there, item(2, prefix=(1, 2, 3))) == home
     assert chosen(policy, there, item(3, prefix=(1, 8, 9))) != home
@@ -68,7 +71,7 @@ def test_cache_aware_goes_where_more_than_half_was_read_unless_out_of_balance() 
 
 def test_load_aware_prefix_weighs_the_match_against_the_load() -> None:
     there = sites("4*l4")
-    policy = LoadAwarePrefix(there)
+    policy = scheduler("load-aware-prefix", there)
     home = chosen(policy, there, item(1, prefix=(1, 2, 3, 4)))
     for site in there:
         site.view.in_flight = 1
@@ -78,9 +81,7 @@ def test_load_aware_prefix_weighs_the_match_against_the_load() -> None:
 
 def test_chwbl_keeps_beginnings_together_until_the_load_is_over_its_bound() -> None:
     there = sites("4*l4")
-    policy = Chwbl(there)
-    for site in there:
-        policy.deployment_added(site.view, 0.0)
+    policy = scheduler("chwbl", there)
     keys = [chosen(policy, there, item(number, prefix=(7, number))) for number in range(1, 41)]
     counts = sorted(keys.count(site.view.key) for site in there)
     assert max(counts) <= 1.25 * 40 / 4 + 1
@@ -94,7 +95,7 @@ def test_chwbl_keeps_beginnings_together_until_the_load_is_over_its_bound() -> N
 
 def test_the_clairvoyant_knows_lengths_caches_and_queues() -> None:
     there = sites("2*l4,1*h100")
-    policy = Clairvoyant(there)
+    policy = scheduler("clairvoyant", there)
     assert chosen(policy, there, item(1, output=2000)) == there[2].view.key
     there[1].engine.submit(EngineRun(5, Job(0.0, 30_000, 1, tuple(range(117))), 0.0), 0.0)
     while there[1].engine.wake_s < float("inf"):
