@@ -23,12 +23,16 @@ TIME_WEIGHT = 0.1
 class Classic(Policy):
     """In order of turns, each request goes to the deployment that :meth:`choose` picks of those that fit."""
 
+    heeds_memory = True
+    """Whether a request waits for one that says it has room for its context."""
+
     def __init__(self, knowledge: Knowledge) -> None:
         self.knowledge = knowledge
         seed = blake2b(f"{knowledge.seed} {self.name}".encode(), digest_size=8).digest()
         self.random = random.Random(int.from_bytes(seed, "little"))
         self.given: dict[str, int] = {}
         """Requests given to each deployment in this call."""
+        self.now = 0.0
         self.scores: dict[str, float] = {}
         """What the policy remembers of each deployment, by key."""
 
@@ -36,7 +40,7 @@ class Classic(Policy):
         self, waiting: Sequence[Waiting], deployments: Sequence[DeploymentView], now: float
     ) -> list[Assignment]:
         """See :class:`~gateway.scheduling.base.Policy`."""
-        self.given = {}
+        self.given, self.now = {}, now
         context = ContextRoom(now)
         assignments: list[Assignment] = []
         open_now = [
@@ -47,7 +51,8 @@ class Classic(Policy):
         for item in waiting:
             if not open_now:
                 break
-            fitting = takers(item, open_now, partial(context.fits, item))
+            has_room = partial(context.fits, item) if self.heeds_memory else _has_room
+            fitting = takers(item, open_now, has_room)
             if not fitting:
                 context.reserve(item, open_now)
                 continue
@@ -187,6 +192,10 @@ class Random(Classic):
 
     def choose(self, item: Waiting, fitting: Sequence[DeploymentView]) -> DeploymentView:
         return self.random.choice(fitting)
+
+
+def _has_room(view: DeploymentView) -> bool:
+    return True
 
 
 def _first_of_least(views: Sequence[DeploymentView], values: Sequence[float]) -> DeploymentView:

@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from zlib import crc32
 
 from gateway.scheduling import POLICIES, policy_named
-from gateway.scheduling.base import Assignment, DeploymentView, Outcome, Policy, Waiting
+from gateway.scheduling.base import DeploymentView, Outcome, Policy, Waiting
 from gateway.scheduling.learning.knowledge import Knowledge
+from gateway.scheduling.policies.classics import Classic
 from gateway.scheduling.scheduler import Scheduler
 from gateway.tools.simulate.engine import SimulatedEngine
 from gateway.tools.simulate.fleet import SimulatedDeployment
@@ -29,43 +30,15 @@ _TYPICAL_TOKENS = 1000
 """What one placed in the same turn is taken for."""
 
 
-class Rival(Policy):
-    """A policy that looks at one request at a time, and at the deployments that take it. It learns only from
-    what it has placed."""
+class Rival(Classic):
+    """A policy that looks at one request at a time, and learns only from what it has placed."""
 
+    heeds_memory = False
     turn = 0
 
     def __init__(self, sites: Sequence[SimulatedDeployment], knowledge: Knowledge) -> None:
+        super().__init__(knowledge)
         self.sites = {site.view.key: site for site in sites}
-        self.prefixes = knowledge.prefixes
-        self.given: dict[str, int] = {}
-        """Requests given to each deployment in the ``assign`` under way."""
-
-    def assign(
-        self, waiting: Sequence[Waiting], deployments: Sequence[DeploymentView], now: float
-    ) -> list[Assignment]:
-        """See :class:`~gateway.scheduling.base.Policy`."""
-        assignments: list[Assignment] = []
-        given = self.given = {}
-        for item in waiting:
-            open_now = deployments
-            if given:
-                open_now = [
-                    view for view in deployments if view.key not in given or view.free > given[view.key]
-                ]
-            if not open_now:
-                break
-            view = self.choose(item, open_now, now)
-            given[view.key] = given.get(view.key, 0) + 1
-            assignments.append(Assignment(item.number, view.key))
-        return assignments
-
-    def choose(self, item: Waiting, open_now: Sequence[DeploymentView], now: float) -> DeploymentView:
-        """The deployment for ``item``, out of those with a slot free."""
-        raise NotImplementedError
-
-    def running(self, view: DeploymentView) -> int:
-        return view.in_flight + self.given.get(view.key, 0)
 
     def rotated(self, views: Sequence[DeploymentView]) -> Sequence[DeploymentView]:
         """``views``, beginning with another one each time, so that ties do not all go to the same."""
@@ -86,9 +59,9 @@ class LeastLoad(Rival):
         super().__init__(sites, knowledge)
         self._tokens = dict.fromkeys(self.sites, 0)
 
-    def choose(self, item: Waiting, open_now: Sequence[DeploymentView], now: float) -> DeploymentView:
+    def choose(self, item: Waiting, fitting: Sequence[DeploymentView]) -> DeploymentView:
         """The least of the formula."""
-        return min(open_now, key=self._load)
+        return min(fitting, key=self._load)
 
     def _load(self, view: DeploymentView) -> tuple[float, int]:
         engine = self.sites[view.key].engine
@@ -110,17 +83,17 @@ class CacheAware(Rival):
 
     name = "cache-aware"
 
-    def choose(self, item: Waiting, open_now: Sequence[DeploymentView], now: float) -> DeploymentView:
-        loads = [view.in_flight for view in open_now]
+    def choose(self, item: Waiting, fitting: Sequence[DeploymentView]) -> DeploymentView:
+        loads = [view.in_flight for view in fitting]
         least, most = min(loads), max(loads)
         if not (most - least > 32 and most > 1.1 * least):
-            longest = self.prefixes.longest_matches(item.prefix)
+            longest = self.knowledge.prefixes.longest_matches(item.prefix)
             if longest and longest[0][0] * item.block_tokens > 0.5 * item.input_tokens:
                 holders = longest[0][1]
-                found = [view for view in open_now if view.key in holders]
+                found = [view for view in fitting if view.key in holders]
                 if found:
                     return min(found, key=self.running)
-        return min(self.rotated(open_now), key=self.running)
+        return min(self.rotated(fitting), key=self.running)
 
 
 class LoadAwarePrefix(Rival):
@@ -128,18 +101,20 @@ class LoadAwarePrefix(Rival):
 
     name = "load-aware-prefix"
 
-    def choose(self, item: Waiting, open_now: Sequence[DeploymentView], now: float) -> DeploymentView:
-        mean = sum(map(self.running, open_now)) / len(open_now)
+    def choose(self, item: Waiting, fitting: Sequence[DeploymentView]) -> DeploymentView:
+        mean = sum(map(self.running, fitting)) / len(fitting)
         scale = max(1.0, mean)
         share = item.block_tokens / max(1, item.input_tokens)
-        longest = self.prefixes.longest_matches(item.prefix)
+        longest = self.knowledge.prefixes.longest_matches(item.prefix)
         holders = longest[-1][1] if longest else ()
 
         def score(view: DeploymentView) -> float:
-            matched = self.prefixes.matched_blocks(view.key, item.prefix) if view.key in holders else 0
+            matched = (
+                self.knowledge.prefixes.matched_blocks(view.key, item.prefix) if view.key in holders else 0
+            )
             return matched * share - (self.running(view) - mean) / scale
 
-        return max(self.rotated(open_now), key=score)
+        return max(self.rotated(fitting), key=score)
 
 
 class Chwbl(Rival):
@@ -156,18 +131,18 @@ class Chwbl(Rival):
         self._ring: list[tuple[int, str]] = []
         self._in_flight = 0
 
-    def choose(self, item: Waiting, open_now: Sequence[DeploymentView], now: float) -> DeploymentView:
+    def choose(self, item: Waiting, fitting: Sequence[DeploymentView]) -> DeploymentView:
         blocks = item.prefix[: max(1, int(256 // item.block_tokens))]
         text = repr(blocks or item.session_key or item.number)
         count = self._in_flight + sum(self.given.values())
-        most = -(-5 * (count + 1) // (4 * len(open_now)))
-        allowed = {view.key: view for view in open_now}
+        most = -(-5 * (count + 1) // (4 * len(fitting)))
+        allowed = {view.key: view for view in fitting}
         start = bisect_left(self._ring, (crc32(text.encode()), ""))
         for step in range(len(self._ring)):
             view = allowed.get(self._ring[(start + step) % len(self._ring)][1])
             if view is not None and self.running(view) + 1 <= most:
                 return view
-        return min(open_now, key=self.running)
+        return min(fitting, key=self.running)
 
     def deployment_added(self, view: DeploymentView, now: float) -> None:
         points = [(crc32(f"{view.key}/{point}".encode()), view.key) for point in range(self.POINTS)]
@@ -197,8 +172,8 @@ class Clairvoyant(Rival):
         self._sent: dict[str, list[tuple[float, int]]] = {}
         """Of what is on its way to each: when it arrives, and its uncached tokens."""
 
-    def choose(self, item: Waiting, open_now: Sequence[DeploymentView], now: float) -> DeploymentView:
-        return min(open_now, key=lambda view: (self._cost_s(item, view, now), view.in_flight))
+    def choose(self, item: Waiting, fitting: Sequence[DeploymentView]) -> DeploymentView:
+        return min(fitting, key=lambda view: (self._cost_s(item, view), view.in_flight))
 
     def placed(self, item: Waiting, key: str, now: float) -> None:
         site = self.sites[key]
@@ -208,14 +183,14 @@ class Clairvoyant(Rival):
     def deployment_removed(self, key: str, now: float) -> None:
         self._sent.pop(key, None)
 
-    def _cost_s(self, item: Waiting, view: DeploymentView, now: float) -> float:
+    def _cost_s(self, item: Waiting, view: DeploymentView) -> float:
         site = self.sites[view.key]
         engine, pace = site.engine, site.engine.pace
         sent = self._sent.get(view.key)
         if sent:
-            sent[:] = [each for each in sent if each[0] > now]
+            sent[:] = [each for each in sent if each[0] > self.now]
         company = len(engine.running) + len(engine.waiting) + len(sent or ()) + self.given.get(view.key, 0)
-        ahead = engine.backlog_by(now) + sum(each[1] for each in sent or ())
+        ahead = engine.backlog_by(self.now) + sum(each[1] for each in sent or ())
         cached = _cached(item, engine)
         uncached = item.input_tokens - cached
         step_s = (
