@@ -32,7 +32,7 @@ class BackendRefused(BackendError):
 
 
 class RequestUnfit(BackendRefused):
-    """No engine is sent such a request: nobody has to be spared for it, and nobody else asked."""
+    """No engine is sent such a request, so it says nothing about this engine and is not tried at another."""
 
     code = ErrorCode.PROTOCOL_ERROR
 
@@ -50,8 +50,8 @@ class BackendTimeout(BackendError):
 
 
 class BackendBusy(BackendError):
-    """The engine works on requests, so that it is not asked how it is, or that it does not answer says
-    nothing."""
+    """The engine was not asked for its state because it works on requests, or did not answer for that
+    reason."""
 
     code = ErrorCode.REFUSED
 

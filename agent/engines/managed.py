@@ -1,4 +1,4 @@
-"""A backend that starts its engine itself, and ends it: when told, when it is not used, and for good."""
+"""A backend that starts its engine itself, and ends it when it is unloaded and when the agent stops."""
 
 import asyncio
 import time
@@ -36,7 +36,7 @@ class LoadAttempt:
     """When an engine is loaded, and what that takes."""
 
     at_start: bool = True
-    """Loaded by :meth:`ManagedBackend.start`; otherwise not before somebody says so."""
+    """Loaded by :meth:`ManagedBackend.start`; otherwise when :meth:`ManagedBackend.load` is called."""
     managed: bool = False
     """A gateway may have it loaded and unloaded; otherwise it is always to be loaded."""
     memory_bytes: int | None = None
@@ -70,7 +70,7 @@ class ManagedBackend(ABC):
         loading: LoadAttempt,
         **supervision: Unpack[Supervision],
     ) -> None:
-        """``known``: what it will serve, as far as that can be said before it ever ran."""
+        """``known``: what it will serve, as far as that is known before its first start."""
         self.name = name
         self.loading = loading
         self.unloading = False
@@ -84,13 +84,13 @@ class ManagedBackend(ABC):
         self._supervisor: asyncio.Task[None] | None = None
         """Runs as long as the engine is to be loaded."""
         self._ending: asyncio.Task[None] | None = None
-        self._at_once = asyncio.Event()
-        """Do not wait with the next start."""
+        self._start_now = asyncio.Event()
+        """Set to start a crashed engine again without waiting any longer."""
         self._http: OpenAIHTTPBackend | None = None
-        """There while the engine can serve."""
+        """None unless the engine can serve."""
         self._began_s = 0.0
         self._served = False
-        """The engine's process of now could serve."""
+        """Whether the engine's present process could serve."""
         self._status = DeploymentStatus.LOADING if loading.at_start else DeploymentStatus.LOADABLE
         self._reason = LOADING if loading.at_start else ""
         self._progress: float | None = None
@@ -119,10 +119,10 @@ class ManagedBackend(ABC):
             raise BackendRefused(UNLOADING)
         if not self.wanted:
             self._began_s = self._clock()
-            self._become(DeploymentStatus.LOADING, LOADING)
+            self._set_status(DeploymentStatus.LOADING, LOADING)
             self._supervisor = asyncio.create_task(self._supervise(), name=f"supervise {self.name}")
         elif self._status is DeploymentStatus.FAILED:
-            self._at_once.set()
+            self._start_now.set()
         elif self._http is not None and all(
             d.status is DeploymentStatus.FAILED for d in self._http.deployments()
         ):
@@ -147,7 +147,7 @@ class ManagedBackend(ABC):
     def deployments(self) -> tuple[DeploymentState, ...]:
         if self.unloading:
             return tuple(replace(state, reason=UNLOADING) for state in self._known)
-        states = self._served_now() or tuple(self._as_now(state) for state in self._known)
+        states = self._served_now() or tuple(self._with_status(state) for state in self._known)
         managed, load_s = self.loading.managed, self._load_s()
         return tuple(replace(state, managed=managed, load_s=load_s) for state in states)
 
@@ -160,13 +160,12 @@ class ManagedBackend(ABC):
         states = self.deployments()
         kind = "" if self._http is None else self._http.kind
         state = engine_state(self.name, states, kind=kind, without=self._reason)
-        if (
-            states and state.status is not DeploymentStatus.LOADING
-        ) or self._status is not DeploymentStatus.LOADING:
+        loading = DeploymentStatus.LOADING
+        if self._status is not loading or (states and state.status is not loading):
             return state
         return replace(
             state,
-            status=DeploymentStatus.LOADING,
+            status=loading,
             reason=self._step or self._reason,
             load_progress=self._progress,
             loading_s=round(self._clock() - self._began_s, 1),
@@ -198,7 +197,7 @@ class ManagedBackend(ABC):
             end = EngineEnd(f"the engine cannot be started: {error}")
         finally:
             self._http = None
-            self._become(DeploymentStatus.FAILED, end.reason)
+            self._set_status(DeploymentStatus.FAILED, end.reason)
             await to_the_end(life.aclose())
         return end
 
@@ -208,7 +207,7 @@ class ManagedBackend(ABC):
         while True:
             self._progress, self._step = None, ""
             self._began_s, self._served = self._clock(), False
-            self._become(DeploymentStatus.LOADING, LOADING)
+            self._set_status(DeploymentStatus.LOADING, LOADING)
             try:
                 end = await self._one_life()
             except Exception as error:
@@ -218,32 +217,31 @@ class ManagedBackend(ABC):
             rarely = self._restarts.hopeless(crashes, served=self._served)
             if end.hopeless or (rarely and self.loading.managed):
                 log.error("engine given up", engine=self.name, reason=end.reason, crashes=crashes)
-                self._become(DeploymentStatus.FAILED, f"{end.reason} (given up)")
+                self._set_status(DeploymentStatus.FAILED, f"{end.reason} (given up)")
                 return
             delay_s = self._restarts.delay_s(crashes, served=self._served)
             log.warning("engine crashed", engine=self.name, reason=end.reason, again_in_s=delay_s)
-            self._become(DeploymentStatus.FAILED, f"{end.reason} (again in {delay_s:g} s)")
-            await self._rest(delay_s)
+            self._set_status(DeploymentStatus.FAILED, f"{end.reason} (again in {delay_s:g} s)")
+            await self._wait_before_restart(delay_s)
 
-    async def _rest(self, delay_s: float) -> None:
-        """Wait, unless the engine is to be started at once."""
-        self._at_once.clear()
-        await first_of(self._sleep(delay_s), self._at_once.wait())
+    async def _wait_before_restart(self, delay_s: float) -> None:
+        self._start_now.clear()
+        await first_of(self._sleep(delay_s), self._start_now.wait())
 
     def _serve(self, http: OpenAIHTTPBackend, *known: DeploymentState) -> None:
-        """From now on requests go to ``http``, which has been started; ``known``: what is known of it should
-        it not have said so itself."""
+        """Send requests to ``http``, which has been started. ``known``: what it serves, as far as the
+        caller knows."""
         self._http, self._served = http, True
         self._known = known or self._served_now() or self._known
         if self._durations is not None:
             self._durations.note(self.name, self._clock() - self._began_s)
-        self._become(DeploymentStatus.LOADED, "")
+        self._set_status(DeploymentStatus.LOADED, "")
 
     def _served_now(self) -> tuple[DeploymentState, ...]:
         """What the running engine says it serves, if it does."""
         return () if self._http is None else self._http.deployments()
 
-    def _as_now(self, state: DeploymentState) -> DeploymentState:
+    def _with_status(self, state: DeploymentState) -> DeploymentState:
         loading = self._status is DeploymentStatus.LOADING
         return replace(
             state,
@@ -260,15 +258,15 @@ class ManagedBackend(ABC):
             self._supervisor.cancel()
             await asyncio.gather(self._supervisor, return_exceptions=True)
         self.unloading = False
-        self._become(DeploymentStatus.LOADABLE, "")
+        self._set_status(DeploymentStatus.LOADABLE, "")
         log.info("engine unloaded", engine=self.name)
 
-    def _become(self, status: DeploymentStatus, reason: str) -> None:
+    def _set_status(self, status: DeploymentStatus, reason: str) -> None:
         self._status, self._reason = status, reason[: limits.REASON_CHARS]
         self._changed()
 
     def _note_progress(self, progress: float | None, step: str = "") -> None:
-        """Loading is at ``step`` now, of which ``progress`` (0 to 1) is done, where that can be told."""
+        """Loading is at ``step`` now, of which ``progress`` (0 to 1) is done, where that is known."""
         if (progress, step) != (self._progress, self._step) and self._status is DeploymentStatus.LOADING:
             self._progress, self._step = progress, step
             self._changed()

@@ -35,7 +35,7 @@ class ProcessGuard:
     def __init__(self, grace_s: float, command: list[str]) -> None:
         self._grace_s = grace_s
         self._command = command
-        self._told = False
+        self._stop_requested = False
         self._pid = 0
         """The engine's first process, which leads a group."""
         self._status: int | None = None
@@ -49,7 +49,7 @@ class ProcessGuard:
         signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, self._tell)
+            signal.signal(number, self._request_stop)
         _control(_PR_SET_CHILD_SUBREAPER, 1)
         try:
             engine = self._start()
@@ -60,8 +60,7 @@ class ProcessGuard:
         self._pid = engine.pid
         self._wait()
         self._end()
-        engine.returncode = self._status if self._status is not None else signal.SIGKILL
-        return engine.returncode
+        return self._status if self._status is not None else signal.SIGKILL
 
     def _start(self) -> "subprocess.Popen[bytes]":
         parent = os.getpid()
@@ -79,8 +78,8 @@ class ProcessGuard:
             preexec_fn=before_exec,
         )
 
-    def _tell(self, number: int, frame: object) -> None:
-        self._told = True
+    def _request_stop(self, number: int, frame: object) -> None:
+        self._stop_requested = True
 
     def _wait(self) -> None:
         """Until the engine's first process has ended, or its grace is over."""
@@ -96,7 +95,7 @@ class ProcessGuard:
                 _read(self._awake)
             if orphaned:
                 watched.remove(0)
-            if (orphaned or self._told) and until_s is None:
+            if (orphaned or self._stop_requested) and until_s is None:
                 _signal_group(self._pid, signal.SIGTERM)
                 until_s = time.monotonic() + self._grace_s
             if orphaned and until_s is not None:

@@ -1,4 +1,4 @@
-"""One engine as the agent is told of it."""
+"""The settings of one engine."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -43,7 +43,7 @@ class EngineSettings:
     """A path that answers below 400 while the engine serves ``models``, which are then not asked for: for an
     engine without ``/v1/models``."""
     version: str = ""
-    """What its deployments are said to be a version of; nothing is made of it but choosing."""
+    """The version of its deployments; it is only used to choose among deployments."""
     continues: Mapping[str, str] | None = None
     """Route → how it is asked to go on with another's answer; None: what is known of its kind."""
     stateful: bool | None = None

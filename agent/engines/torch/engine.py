@@ -5,7 +5,6 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -66,23 +65,16 @@ class TorchEngine:
     def start(self, on_failure: Callable[[str], None]) -> None:
         """Deliver answers to the running loop from now on. ``on_failure`` is called with the reason when
         computing has ended."""
-        loop = asyncio.get_running_loop()
 
-        def failed(error: BaseException) -> None:
+        def broken(error: BaseException) -> None:
             self.failure = f"computing has come to an end: {error}"
             on_failure(self.failure)
 
-        def on_ended(error: BaseException | None) -> None:
-            """On a computing thread."""
-            if error is not None:
-                with suppress(RuntimeError):  # the loop is closed
-                    loop.call_soon_threadsafe(failed, error)
-
         if self.vectors is not None:
-            self.vectors.on_broken = failed
+            self.vectors.on_broken = broken
         if self.manager is not None and self.texts is not None:
-            self.manager.on_stopped = on_ended
-            self.manager.deliver_to(loop, self.texts)
+            self.manager.on_broken = broken
+            self.manager.deliver_to(asyncio.get_running_loop(), self.texts)
 
     def stop(self, timeout_s: float) -> bool:
         """Give up what runs. Whether the computing thread ended within ``timeout_s``."""

@@ -63,13 +63,14 @@ class LoopRouter(OutputRouter):
         self.deliver_batch([output])
 
     def deliver_batch(self, outputs: list[GenerationOutput]) -> None:
-        self._call(self._sink.on_outputs, outputs)
+        self.call(self._sink.on_outputs, outputs)
 
     def fail_and_deliver(self, state: RequestState, error: BaseException) -> None:
         state.status = RequestStatus.FAILED
-        self._call(self._sink.on_failure, state.request_id, error)
+        self.call(self._sink.on_failure, state.request_id, error)
 
-    def _call(self, function: Callable[..., None], *arguments: Any) -> None:
+    def call(self, function: Callable[..., None], *arguments: Any) -> None:
+        """On the loop's thread, unless the loop is closed."""
         try:
             self._loop.call_soon_threadsafe(function, *arguments)
         except RuntimeError:
@@ -92,8 +93,8 @@ class ResilientManager(ContinuousBatchingManager):
         self.steps = 0
         self.out_of_memory = 0
         """How many requests were given up for want of memory."""
-        self.on_stopped: Callable[[BaseException | None], None] = lambda error: None
-        """Called on the computing thread as its last act, with what ended it if it was not told to end."""
+        self.on_broken: Callable[[BaseException], None] = lambda error: None
+        """Called on the event loop's thread when computing has ended without :meth:`halt`."""
         self._failed_steps = 0
 
     def deliver_to(self, loop: asyncio.AbstractEventLoop, sink: Sink) -> None:
@@ -119,7 +120,9 @@ class ResilientManager(ContinuousBatchingManager):
 
     def _run_generation_loop(self) -> None:
         super()._run_generation_loop()
-        self.on_stopped(self.background_thread_status.fatal_error)
+        error = self.background_thread_status.fatal_error
+        if error is not None and isinstance(self.output_router, LoopRouter):
+            self.output_router.call(self.on_broken, error)
 
     def _generation_loop_body(self, batch_processor: ContinuousBatchProcessor, bootstrapping: bool) -> bool:
         """One turn of the loop: a step, or a wait for work. Whether to go on."""

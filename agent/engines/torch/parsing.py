@@ -200,7 +200,7 @@ class Message(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _without_what_says_nothing(cls, value: Any) -> Any:
+    def _leave_out_the_empty(cls, value: Any) -> Any:
         """An SDK sends a message it was given back with all its members, most of them null."""
         if not isinstance(value, dict):
             return value
@@ -286,12 +286,8 @@ def _has_effect(name: str, value: Any) -> bool:
     """False for a parameter that never changes the answer, and for a value that asks for nothing."""
     if value is None or name in _WITHOUT_EFFECT:
         return False
-    return not any(_same(value, neutral) for neutral in _NEUTRAL.get(name, ()))
-
-
-def _same(value: Any, other: Any) -> bool:
-    """Equal, with 0 and 1 kept apart from false and true."""
-    return bool(value == other) and isinstance(value, bool) == isinstance(other, bool)
+    neutral = [item for item in _NEUTRAL.get(name, ()) if isinstance(item, bool) == isinstance(value, bool)]
+    return value not in neutral  # in which 0 would equal False
 
 
 def _unsupported(param: str, value: Any, *place: str) -> InvalidRequest:

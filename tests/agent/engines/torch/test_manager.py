@@ -180,13 +180,8 @@ async def test_requests_that_do_not_fit_the_cache_together_are_all_answered(
 async def test_a_model_whose_every_step_fails_ends_the_thread_with_its_reason(tiny_directory: Path) -> None:
     options = EngineOptions(model=tiny_directory, name="tiny", device="cpu", slots=2)
     model, manager = batching.start(models.load(options))
-    ended: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
-    loop = asyncio.get_running_loop()
-
-    def on_stopped(error: BaseException | None) -> None:
-        loop.call_soon_threadsafe(ended.set_result, error)
-
-    manager.on_stopped = on_stopped
+    ended: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
+    manager.on_broken = ended.set_result
     with spoil(model.network, lambda: RuntimeError("CUDA error: illegal memory access"), when=None):
         texts = await generate((model, manager), prompts(12))
     assert all(isinstance(text, RequestError) for text in texts)
