@@ -11,7 +11,6 @@ from typing import Annotated, Any, Literal, Self
 
 import orjson
 from pydantic import (
-    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -116,13 +115,14 @@ class EngineRequest(BaseModel):
         """What a client is told of an error of pydantic's. A field's description says what is wanted."""
         name, *place = error["loc"]
         param = str(name)
-        if name == "messages":
-            param += "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in place)
+        field = cls.model_fields.get(param)
+        if name == "messages" and place:
+            param += f"[{place[0]}]" + "".join(f".{step}" for step in place[1:2])
+            field = Message.model_fields.get("".join(map(str, place[1:2])))
         if error["type"] == "extra_forbidden":
             return _unsupported(param, error["input"], *map(str, place))
-        wanted = cls.model_fields[str(name)].description
-        ours = error.get("ctx", {}).get("error")
-        reason = ours or (f"must be {wanted}" if wanted else f"is refused: {error['msg']}")
+        wanted = field.description if field is not None else "an object with a role and a content"
+        reason = f"must be {wanted}" if wanted else f"is refused: {error['msg']}"
         return InvalidRequest(f"{param} {reason}.", param=param)
 
 
@@ -175,40 +175,30 @@ class TextRequest(EngineRequest):
         return self
 
 
-def _role(value: str) -> str:
-    role = "system" if value == "developer" else value
-    if role not in ("system", "user", "assistant"):
-        raise ValueError("must be system, developer, user or assistant: this engine calls no tools")
-    return role
-
-
-def _content(value: Any) -> str:
-    parts = [{"type": "text", "text": value}] if isinstance(value, str) else value
-    if not isinstance(parts, list):
-        raise ValueError("must be a string or a list of text parts")  # noqa: TRY004  pydantic takes no TypeError
-    for part in parts:
-        if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
-            raise ValueError("must hold text parts only: this engine reads text")
-    return "".join(part["text"] for part in parts)
+class TextPart(BaseModel):
+    type: Literal["text"]
+    text: StrictStr
 
 
 class Message(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    """One message of a chat. :class:`ChatRequest` looks at members that are not known here."""
 
-    role: Annotated[StrictStr, AfterValidator(_role)]
-    content: Annotated[str, BeforeValidator(_content)]
+    model_config = ConfigDict(extra="allow", frozen=True)
 
-    @model_validator(mode="before")
-    @classmethod
-    def _leave_out_the_empty(cls, value: Any) -> Any:
-        """An SDK sends a message it was given back with all its members, most of them null."""
-        if not isinstance(value, dict):
-            return value
-        return {
-            name: item
-            for name, item in value.items()
-            if name in cls.model_fields or not (name in _MESSAGE_WITHOUT_EFFECT or item in (None, []))
-        }
+    role: Literal["system", "developer", "user", "assistant"] = Field(
+        description="system, developer, user or assistant: this engine calls no tools"
+    )
+    content: StrictStr | list[TextPart] = Field(
+        description="a string or a list of text parts: this engine reads text"
+    )
+
+    @property
+    def text(self) -> str:
+        return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
+
+    def plain(self) -> dict[str, str]:
+        """As chat templates take it."""
+        return {"role": "system" if self.role == "developer" else self.role, "content": self.text}
 
 
 class ChatRequest(TextRequest):
@@ -225,6 +215,11 @@ class ChatRequest(TextRequest):
     @model_validator(mode="after")
     def _settle(self) -> Self:
         self.max_tokens = self.max_completion_tokens or self.max_tokens
+        for index, message in enumerate(self.messages):
+            for name, value in (message.model_extra or {}).items():
+                if name not in _MESSAGE_WITHOUT_EFFECT and value not in (None, []):
+                    param = f"messages[{index}].{name}"
+                    raise InvalidRequest(f"This engine does not support {param}.", param=param)
         if not self.continue_final_message:
             return self
         if "add_generation_prompt" in self.model_fields_set and self.add_generation_prompt:
@@ -286,7 +281,9 @@ def _has_effect(name: str, value: Any) -> bool:
     """False for a parameter that never changes the answer, and for a value that asks for nothing."""
     if value is None or name in _WITHOUT_EFFECT:
         return False
-    neutral = [item for item in _NEUTRAL.get(name, ()) if isinstance(item, bool) == isinstance(value, bool)]
+    if name not in _NEUTRAL:
+        return True
+    neutral = [item for item in _NEUTRAL[name] if isinstance(item, bool) == isinstance(value, bool)]
     return value not in neutral  # in which 0 would equal False
 
 
@@ -296,8 +293,6 @@ def _unsupported(param: str, value: Any, *place: str) -> InvalidRequest:
         reason = f"This engine does not support {param}={json_excerpt(value)}. "
         reason += "Leave it out, or ask a model on another engine."
         return InvalidRequest(reason, param=param, code="unsupported_parameter")
-    if param.startswith("messages"):
-        return InvalidRequest(f"This engine does not support {param}.", param=param)
     unknown = ".".join((param, *place))
     reason = f"Unrecognized request argument supplied: {unknown}. Leave it out."
     return InvalidRequest(reason, param=param, code="unknown_parameter")

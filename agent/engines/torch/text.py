@@ -61,7 +61,7 @@ def _continued(tokenizer: Any, messages: Sequence[Message]) -> Rendered:
     space at the end, reasoning), and tokens may merge across the place where the answer begins; then the
     model would go on from another text than the one it left off at.
     """
-    text = messages[-1].content
+    text = messages[-1].text
     try:
         before = _applied(tokenizer, messages[:-1], add_generation_prompt=True)
     except (jinja2.TemplateError, ValueError, IndexError):
@@ -84,7 +84,7 @@ def _continues(tokenizer: Any, before: tuple[int, ...], begun: tuple[int, ...], 
 
 def _applied(tokenizer: Any, messages: Sequence[Message], **how: bool) -> tuple[int, ...]:
     found = tokenizer.apply_chat_template(
-        [message.model_dump() for message in messages], return_dict=False, sanitize_control_tokens=True, **how
+        [message.plain() for message in messages], return_dict=False, sanitize_control_tokens=True, **how
     )
     return tuple(found)
 

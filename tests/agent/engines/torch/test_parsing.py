@@ -24,7 +24,7 @@ def refusal(read: Any, body: Any) -> InvalidRequest:
 
 def test_a_plain_chat_is_greedy_unlimited_and_whole() -> None:
     request = ChatRequest.read(HELLO)
-    assert [message.model_dump() for message in request.messages] == HELLO["messages"]
+    assert [message.plain() for message in request.messages] == HELLO["messages"]
     assert request.sampling == Sampling(temperature=0.0)
     assert request.max_tokens is None
     assert not request.stream
@@ -33,12 +33,12 @@ def test_a_plain_chat_is_greedy_unlimited_and_whole() -> None:
 
 def test_text_parts_are_joined() -> None:
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
-    assert ChatRequest.read({"messages": [{"role": "user", "content": parts}]}).messages[0].content == "ab"
+    assert ChatRequest.read({"messages": [{"role": "user", "content": parts}]}).messages[0].text == "ab"
 
 
 def test_developer_messages_count_as_system_messages() -> None:
     request = ChatRequest.read({"messages": [{"role": "developer", "content": "be kind"}]})
-    assert request.messages[0].role == "system"
+    assert request.messages[0].plain()["role"] == "system"
 
 
 def test_max_completion_tokens_wins_over_max_tokens() -> None:
