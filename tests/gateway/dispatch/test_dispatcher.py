@@ -1,14 +1,10 @@
-"""Dispatch: late binding, responses, failures, budgets; over real sessions joined in memory."""
+"""Dispatch: late binding, responses, waiting; over real sessions joined in memory."""
 
 import pytest
 
 from gateway.dispatch.dispatcher import DispatchSettings, QueueSettings
-from gateway.dispatch.stall_detection import ANSWER_S
 from gateway.domain.errors import (
-    BodyTooLarge,
     DeadlineExceeded,
-    EngineError,
-    HeadersTooLarge,
     ModelNotFound,
     NoDeployment,
     QueueFull,
@@ -18,43 +14,14 @@ from gateway.domain.errors import (
     StreamBroken,
 )
 from gateway.domain.request import RequestBody
-from shared.protocol.credit import WindowSettings
 from shared.protocol.errors import ErrorCode
 from shared.protocol.messages import (
     AgentStatus,
     DeploymentStatus,
     Drain,
-    ResponseHead,
-    Trailers,
-    Usage,
 )
-from tests.gateway.fleet.fleet import Client, EngineStream, FakeAgent, Fleet, deployment
-from tests.gateway.fleet.tunnels import resume, suspend
-
-HEAD = ResponseHead(200, (("content-type", "text/plain"),))
-TRAILERS = Trailers(usage=Usage(3, 5))
-
-
-async def read(client: Client) -> bytes:
-    """Everything that is there now, consumed."""
-    chunks = await client.response.next_chunks()
-    for chunk in chunks:
-        client.response.consumed(len(chunk))
-    return b"".join(chunks)
-
-
-def answer(stream: EngineStream, body: bytes = b"hello") -> None:
-    stream.stream.send_head(HEAD)
-    stream.stream.send_data(body)
-    stream.stream.end(TRAILERS)
-
-
-async def finish(fleet: Fleet, agent: FakeAgent, client: Client) -> None:
-    """Answer the agent's oldest open stream and read the answer to its end."""
-    answer(agent.open_streams[0])
-    fleet.settle()
-    assert await read(client) == b"hello"
-    assert await read(client) == b""
+from tests.gateway.dispatch.answers import HEAD, TRAILERS, answer, finish, read
+from tests.gateway.fleet.fleet import Fleet, deployment
 
 
 async def test_a_request_goes_to_a_free_slot_and_its_answer_comes_back() -> None:
@@ -210,209 +177,6 @@ async def test_many_small_chunks_are_joined() -> None:
     fleet.assert_quiet()
 
 
-# --- Attempts ---
-
-
-@pytest.mark.parametrize("code", [ErrorCode.REFUSED, ErrorCode.ENGINE_UNREACHABLE, ErrorCode.OVERLOADED])
-async def test_a_refused_request_goes_to_another_deployment(code: ErrorCode) -> None:
-    fleet = Fleet()
-    one, two = fleet.connect("a", deployment()), fleet.connect("b", deployment())
-    client = fleet.submit(fleet.request(body=RequestBody(b"prompt")))
-    one.streams[0].stream.reset(code, "no")
-    fleet.settle()
-    assert two.streams[0].body == b"prompt"
-    await finish(fleet, two, client)
-    assert client.response.attempts == 2
-    assert client.request.attempts == ["a/d-m", "b/d-m"]
-    fleet.advance(1.0)
-    fleet.assert_quiet()
-
-
-async def test_a_request_is_not_given_to_the_same_deployment_while_there_is_another() -> None:
-    fleet = Fleet()
-    one, two = fleet.connect("a", deployment(slots=4)), fleet.connect("b", deployment(slots=0))
-    client = fleet.submit()
-    one.streams[0].stream.reset(ErrorCode.REFUSED)
-    fleet.settle()
-    fleet.advance(5.0)
-    assert len(one.streams) == 1, "b serves the model too, if not at this moment"
-    two.serve(deployment(slots=1))
-    fleet.settle()
-    await finish(fleet, two, client)
-    fleet.assert_quiet()
-
-
-async def test_others_pass_a_request_that_waits_for_another_deployment() -> None:
-    fleet = Fleet()
-    one, _ = fleet.connect("a", deployment(slots=1)), fleet.connect("b", deployment(slots=0))
-    picky = fleet.submit()
-    one.streams[0].stream.reset(ErrorCode.REFUSED)
-    fleet.settle()
-    fleet.advance(1.0)
-    other = fleet.submit()
-    await finish(fleet, one, other)
-    picky.cancel()
-    fleet.assert_quiet()
-
-
-async def test_the_only_deployment_is_asked_again_after_a_rest() -> None:
-    fleet = Fleet(settings=DispatchSettings(rest_s=0.1))
-    agent = fleet.connect("a", deployment())
-    client = fleet.submit()
-    agent.streams[0].stream.reset(ErrorCode.REFUSED)
-    fleet.settle()
-    assert len(agent.streams) == 1
-    fleet.advance(0.11)
-    assert len(agent.streams) == 2
-    agent.streams[1].stream.reset(ErrorCode.REFUSED)
-    fleet.settle()
-    fleet.advance(0.11)
-    assert len(agent.streams) == 2, "the second rest is longer"
-    fleet.advance(0.1)
-    await finish(fleet, agent, client)
-    assert client.response.attempts == 3
-    fleet.assert_quiet()
-
-
-def test_attempts_are_bounded() -> None:
-    fleet = Fleet(settings=DispatchSettings(max_attempts=3))
-    agents = [fleet.connect(name, deployment()) for name in "abcd"]
-    client = fleet.submit()
-    for agent in agents[:3]:
-        agent.streams[0].stream.reset(ErrorCode.ENGINE_FAILED, "it died")
-        fleet.settle()
-    assert isinstance(client.error, EngineError)
-    assert "it died" in client.error.message
-    assert not agents[3].streams
-    fleet.advance(1.0)
-    fleet.assert_quiet()
-
-
-async def test_a_lost_session_moves_built_in_routes_to_another_deployment() -> None:
-    fleet = Fleet()
-    one, two = fleet.connect("a", deployment()), fleet.connect("b", deployment())
-    client = fleet.submit()
-    assert len(one.streams) == 1
-    fleet.cut(one)
-    assert len(two.streams) == 1
-    await finish(fleet, two, client)
-    fleet.assert_quiet()
-
-
-def test_a_lost_session_fails_other_routes_which_may_have_had_an_effect() -> None:
-    fleet = Fleet()
-    routes = ("any",)
-    one, two = fleet.connect("a", deployment(routes=routes)), fleet.connect("b", deployment(routes=routes))
-    client = fleet.submit(fleet.request(route="any"))
-    fleet.cut(one)
-    assert isinstance(client.error, EngineError)
-    assert not two.streams
-    fleet.assert_quiet()
-
-
-async def test_a_refused_request_of_another_route_is_given_on() -> None:
-    fleet = Fleet()
-    routes = ("any",)
-    one, two = fleet.connect("a", deployment(routes=routes)), fleet.connect("b", deployment(routes=routes))
-    client = fleet.submit(fleet.request(route="any"))
-    one.streams[0].stream.reset(ErrorCode.REFUSED)
-    fleet.settle()
-    await finish(fleet, two, client)
-    fleet.advance(1.0)
-    fleet.assert_quiet()
-
-
-async def test_a_session_lost_in_the_middle_breaks_the_response() -> None:
-    fleet = Fleet()
-    one, two = fleet.connect("a", deployment()), fleet.connect("b", deployment())
-    client = fleet.submit()
-    one.streams[0].stream.send_head(HEAD)
-    fleet.settle()
-    fleet.cut(one)
-    with pytest.raises(StreamBroken) as broken:
-        await client.response.next_chunks()
-    assert broken.value.code is ErrorCode.SESSION_LOST
-    assert not two.streams
-    fleet.assert_quiet()
-
-
-@pytest.mark.parametrize(
-    ("code", "error"),
-    [
-        (ErrorCode.PROTOCOL_ERROR, EngineError),
-        (ErrorCode.DEADLINE, DeadlineExceeded),
-        (ErrorCode.TOO_LARGE, BodyTooLarge),
-    ],
-)
-def test_failures_that_no_other_engine_would_avoid_are_told(code: ErrorCode, error: type[Exception]) -> None:
-    fleet = Fleet()
-    one, two = fleet.connect("a", deployment()), fleet.connect("b", deployment())
-    client = fleet.submit()
-    one.streams[0].stream.reset(code, "why")
-    fleet.settle()
-    assert isinstance(client.error, error)
-    assert not two.streams
-    fleet.assert_quiet()
-
-
-@pytest.mark.parametrize(
-    "code", [ErrorCode.ENGINE_FAILED, ErrorCode.INTERNAL, ErrorCode.CANCELLED, ErrorCode.ENGINE_TIMEOUT]
-)
-async def test_other_failures_before_the_head_move_the_request(code: ErrorCode) -> None:
-    fleet = Fleet()
-    one, two = fleet.connect("a", deployment()), fleet.connect("b", deployment())
-    client = fleet.submit()
-    one.streams[0].stream.reset(code, "why")
-    fleet.settle()
-    await finish(fleet, two, client)
-    assert client.response.attempts == 2
-    fleet.assert_quiet()
-
-
-def test_a_full_session_gets_no_more_until_a_stream_closes() -> None:
-    fleet = Fleet()
-    windows = WindowSettings(floor=16384, initial=16384, maximum=16384, session=1 << 20, streams=2)
-    agent = fleet.connect("a", deployment(slots=5), windows=windows)
-    clients = [fleet.submit() for _ in range(3)]
-    assert len(agent.streams) == 2
-    agent.streams[0].stream.reset(ErrorCode.DEADLINE)
-    fleet.settle()
-    assert len(agent.streams) == 3
-    for client in clients[1:]:
-        client.cancel()
-    fleet.settle()
-    for stream in agent.open_streams:
-        stream.confirm()
-    fleet.assert_quiet()
-
-
-async def test_a_session_full_of_unread_answers_opens_when_they_are_read() -> None:
-    fleet = Fleet(settings=DispatchSettings(unread_bytes=0))
-    windows = WindowSettings(floor=16384, initial=16384, maximum=16384, session=1 << 20, streams=1)
-    agent = fleet.connect("a", deployment(slots=5), windows=windows)
-    first = fleet.submit()
-    answer(agent.streams[0])
-    fleet.settle()
-    second = fleet.submit()
-    assert len(agent.streams) == 1, "the first answer still takes the session's room"
-    assert await read(first) == b"hello"
-    assert await read(first) == b""
-    fleet.settle()
-    await finish(fleet, agent, second)
-    fleet.assert_quiet()
-
-
-def test_a_head_too_large_for_a_frame_is_an_error_of_the_request() -> None:
-    fleet = Fleet()
-    agent = fleet.connect("a", deployment())
-    request = fleet.request()
-    request.headers = tuple((f"x-{n}", '"' * 300) for n in range(100))
-    assert isinstance(fleet.submit(request).error, HeadersTooLarge)
-    request.headers = tuple((f"x-{n}", "'" * 300) for n in range(100))
-    fleet.submit(request)
-    assert agent.streams[0].head.headers == request.headers
-
-
 # --- Admission and waiting ---
 
 
@@ -523,113 +287,6 @@ def test_agents_get_work_by_their_status(status: AgentStatus, streams: int) -> N
     fleet.settle()
     fleet.submit()
     assert len(agent.streams) == streams
-
-
-# --- Budgets ---
-
-
-def test_no_head_in_time_is_told_and_stops_the_engine() -> None:
-    fleet = Fleet(settings=DispatchSettings(first_byte_s=10))
-    agent = fleet.connect("a", deployment())
-    client = fleet.submit()
-    fleet.advance(10.0)
-    assert not client.settled, "first the tunnel is asked whether the silence is its own"
-    fleet.advance(ANSWER_S)
-    assert isinstance(client.error, DeadlineExceeded)
-    assert agent.streams[0].reset_code is ErrorCode.DEADLINE
-    agent.streams[0].confirm()
-    fleet.assert_quiet()
-
-
-def test_nobody_is_late_before_what_waited_for_the_tunnel_could_arrive() -> None:
-    """As when a tunnel is half-open: most of the time is over before anybody knows that it is gone."""
-    fleet = Fleet(settings=DispatchSettings(first_byte_s=10))
-    agent = fleet.connect("a", deployment())
-    client = fleet.submit()
-    fleet.advance(9.95)
-    suspend(fleet, agent)
-    fleet.advance(3.0)
-    resume(fleet, agent)
-    fleet.advance(ANSWER_S * 0.9)
-    assert not client.settled
-    agent.streams[0].stream.send_head(HEAD)
-    fleet.settle()
-    assert client.response.status == 200
-
-
-def test_the_deadline_counts_for_the_first_byte_of_a_stream() -> None:
-    fleet = Fleet()
-    agent = fleet.connect("a", deployment())
-    client = fleet.submit(fleet.request(deadline_s=fleet.loop.now_s + 4))
-    assert agent.streams[0].head.deadline_s is None
-    fleet.advance(4.0)
-    assert isinstance(client.error, DeadlineExceeded)
-
-
-async def test_the_deadline_of_a_stream_that_has_begun_is_over() -> None:
-    fleet = Fleet()
-    agent = fleet.connect("a", deployment())
-    client = fleet.submit(fleet.request(deadline_s=fleet.loop.now_s + 4))
-    agent.streams[0].stream.send_head(HEAD)
-    fleet.advance(5.0)
-    agent.streams[0].stream.send_data(b"token")
-    fleet.settle()
-    assert await read(client) == b"token"
-
-
-async def test_the_deadline_of_a_whole_answer_counts_to_its_end() -> None:
-    fleet = Fleet()
-    agent = fleet.connect("a", deployment())
-    client = fleet.submit(fleet.request(streaming=False, deadline_s=fleet.loop.now_s + 4))
-    assert agent.streams[0].head.deadline_s == 4.0
-    agent.streams[0].stream.send_head(HEAD)
-    fleet.advance(4.0)
-    assert isinstance(client.error, DeadlineExceeded)
-
-
-async def test_silence_in_the_middle_breaks_the_response() -> None:
-    fleet = Fleet(settings=DispatchSettings(idle_s=10))
-    agent = fleet.connect("a", deployment())
-    client = fleet.submit()
-    agent.streams[0].stream.send_head(HEAD)
-    for _ in range(5):
-        agent.streams[0].stream.send_data(b"t")
-        fleet.advance(9.0)
-        assert await read(client) == b"t"
-    fleet.advance(11.0)
-    with pytest.raises(StreamBroken) as broken:
-        await client.response.next_chunks()
-    assert broken.value.code is ErrorCode.ENGINE_TIMEOUT
-    agent.streams[0].confirm()
-    fleet.assert_quiet()
-
-
-async def test_a_slow_reader_is_not_taken_for_a_silent_engine() -> None:
-    fleet = Fleet(settings=DispatchSettings(idle_s=10))
-    agent = fleet.connect("a", deployment())
-    client = fleet.submit()
-    answer(agent.streams[0])
-    fleet.advance(100.0)
-    assert await read(client) == b"hello"
-    assert await read(client) == b""
-    fleet.assert_quiet()
-
-
-async def test_an_answer_may_not_take_for_ever() -> None:
-    fleet = Fleet(settings=DispatchSettings(idle_s=10, total_s=35))
-    agent = fleet.connect("a", deployment())
-    client = fleet.submit()
-    agent.streams[0].stream.send_head(HEAD)
-    for _ in range(7):
-        fleet.advance(5.0)
-        if not agent.streams[0].reset_code:
-            agent.streams[0].stream.send_data(b"t")
-            fleet.settle()
-    while await client.response.next_chunks():
-        with pytest.raises(StreamBroken):
-            await client.response.next_chunks()
-        break
-    assert agent.streams[0].reset_code is ErrorCode.DEADLINE
 
 
 # --- Ends ---
