@@ -1,12 +1,12 @@
 """Now, later or no: whether a request gets a place in the waiting room (SURFACE, HTTP; SCHEDULING §3)."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Protocol
 
 import orjson
 
+from gateway.dispatch.placement import LoadWait, Placer
 from gateway.domain.engine_paths import EnginePaths
 from gateway.domain.errors import (
     NO_DEPLOYMENT_RETRY_S,
@@ -49,25 +49,6 @@ _NOT_TEXT = (b"base64", b'"image', b'"input_audio', b'"file', b'"document', b'"v
 """In a body that holds one of these, bytes say little of tokens."""
 
 
-@dataclass(frozen=True, slots=True)
-class LoadWait:
-    """How long a request may wait until its model is loaded, and in how many seconds how many slots are
-    expected then; 0 slots: who knows."""
-
-    hold_s: float
-    coming: int
-    ready_s: float
-
-
-class LoadStates(Protocol):
-    """Who sees to it that models are loaded; :class:`gateway.dispatch.placement.Placer`."""
-
-    def prospect(self, request: Request, now: float) -> LoadWait: ...
-    def hold(self, request: Request, now: float) -> LoadWait: ...
-    def hold_longer(self, request: Request, entered_s: float, now: float) -> float | None: ...
-    def asked(self, request: Request, now: float) -> None: ...
-
-
 class Admission:
     """Lets requests into the waiting room, or says at once why not."""
 
@@ -88,7 +69,7 @@ class Admission:
         """How many of so many slots of a model others would give back for realtime requests."""
         self.engine_paths = EnginePaths()
         """Who may manage engines by their own paths."""
-        self.loads: LoadStates | None = None
+        self.loads: Placer | None = None
         """None: nothing is loaded on demand."""
 
     def admit(self, request: Request, now: float) -> Ticket:
@@ -192,7 +173,7 @@ class Admission:
             request.model, request.need, enough, request.where, request.version, request.agent
         )
 
-    def _enter_for_load(self, request: Request, capacity: Capacity, loads: LoadStates, now: float) -> Ticket:
+    def _enter_for_load(self, request: Request, capacity: Capacity, loads: Placer, now: float) -> Ticket:
         hold = loads.hold(request, now)
         try:
             return self._room.enter(request, _with(capacity, hold), now, hold.hold_s)

@@ -15,10 +15,9 @@ from enum import Enum, auto
 from gateway.dispatch.attempt import Attempt
 from gateway.dispatch.context import DispatchContext
 from gateway.dispatch.heads import head_for, is_event_stream
-from gateway.dispatch.pending_attempts import GiveUp, PendingAttempts
+from gateway.dispatch.pending_attempts import GiveUp, NextStep, PendingAttempts
 from gateway.dispatch.recovery import AnswerRecord
 from gateway.dispatch.response import Ending, EngineResponse
-from gateway.dispatch.retry_policy import NextStep, RetryPolicy
 from gateway.dispatch.running_answer import RunningAnswer
 from gateway.dispatch.stream_recovery import StreamRecovery
 from gateway.dispatch.upload import StreamUpload
@@ -59,8 +58,7 @@ class RequestExchange:
         self._context = context
         self._settle: Callable[[EngineResponse | Exception], None] | None = settle
         """None once it was called."""
-        self._retries = RetryPolicy(context, ticket)
-        self._pending = PendingAttempts(context, ticket, self._retries)
+        self._pending = PendingAttempts(context, ticket)
         self._answer: RunningAnswer | None = None
         self._queue_s = 0.0
         self._timer = LazyTimer(context.timers, self._on_time)
@@ -103,7 +101,7 @@ class RequestExchange:
         with later. False, and nothing is changed, when that would not be sound."""
         if self._answer is not None:
             given_back = self._answer.preempt(attempt, now)
-        elif given_back := self._pending.only(attempt) and self._retries.may_repeat:
+        elif given_back := self._pending.only(attempt) and self._pending.may_repeat:
             self._wait_again(preempted=True)
         if given_back:
             self.request.preempted += 1
@@ -147,23 +145,23 @@ class RequestExchange:
         if self._answer is not None:
             self._answer.answered(attempt, head)
             return
-        now, other_copy = self._context.timers.time(), self._pending.has_other(attempt)
+        now = self._context.timers.time()
         if head.lacks_path and self.request.route != ANY_ROUTE:
-            step = self._retries.after_missing_path(attempt, other_copy=other_copy)
+            step = self._pending.after_missing_path(attempt)
             if not self._goes_on(step, attempt):
                 self.fail(self._context.admission.path_missing(self.request))
             return
-        if self._goes_on(self._retries.after_head(attempt, head, now, other_copy=other_copy), attempt):
+        if self._goes_on(self._pending.after_head(attempt, head, now), attempt):
             return
         if attempt.refused:
-            head = self._retries.with_retry_after(head, now)
+            head = self._pending.with_retry_after(head, now)
         self._pending.answered(attempt, now)
         attempt.first_byte_s = now
         record: AnswerRecord | None = None
         if StreamRecovery.recordable(self.request, head):
             most_bytes = self._context.settings.record_bytes
             record = AnswerRecord(self.request.route, self._context.records, most_bytes)
-        held = not self.request.streaming and not is_event_stream(head.headers) and self._retries.may_repeat
+        held = not self.request.streaming and not is_event_stream(head.headers) and self._pending.may_repeat
         attempt.response = self._response(attempt, head, record, held)
         if not held:
             self._begin_answer(attempt, record)
@@ -187,8 +185,8 @@ class RequestExchange:
         if self._answer is not None:
             self._answer.lost(attempt, code, reason)
             return
-        now, other_copy = self._context.timers.time(), self._pending.has_other(attempt)
-        if not self._goes_on(self._retries.after_reset(attempt, code, now, other_copy=other_copy), attempt):
+        step = self._pending.after_reset(attempt, code, self._context.timers.time())
+        if not self._goes_on(step, attempt):
             self.fail(request_error(code, reason))
 
     def unjoinable(self, attempt: Attempt, reason: str) -> None:
@@ -338,7 +336,7 @@ class RequestExchange:
     def _still_waiting(self, now: float) -> None:
         until_s = self._context.admission.may_wait_until(self.ticket, now)
         if until_s is None:
-            self.fail(self._context.waited_too_long(self.request, self._retries.refusals))
+            self.fail(self._context.waited_too_long(self.request, self._pending.refusals))
         else:
             self.ticket.expires_s = until_s
             self._timer.set(until_s)

@@ -86,16 +86,25 @@ class LoadCommands:
             return Residence.LEAVING
         return Residence.LOADED if status is DeploymentStatus.LOADED else Residence.LOADING
 
-    def load(self, deployment: Deployment, why: str) -> None:
-        """Have it loaded."""
-        _log.info("model_load", deployment=deployment.key, model=deployment.model, why=why)
-        self._send(CommandVerb.LOAD, deployment)
-
-    def unload(self, deployment: Deployment, why: str) -> None:
-        """Have it unloaded. It must run nothing, and gets nothing from now on."""
-        assert not deployment.in_flight, deployment.key
-        _log.info("model_unload", deployment=deployment.key, model=deployment.model, why=why)
-        self._send(CommandVerb.UNLOAD, deployment)
+    def command(self, verb: CommandVerb, deployment: Deployment, why: str) -> None:
+        """Have it loaded or unloaded. What is unloaded must run nothing, and gets nothing from now on."""
+        assert verb is CommandVerb.LOAD or not deployment.in_flight, deployment.key
+        event = "model_load" if verb is CommandVerb.LOAD else "model_unload"
+        _log.info(event, deployment=deployment.key, model=deployment.model, why=why)
+        now = self._timers.time()
+        order = _Order(next(self._ids), verb, deployment, now, now + ANSWER_S)
+        try:
+            command = Command(order.id, verb, deployment.id)
+            deployment.session.endpoint.send_command(command.to_dict())
+        except TrunklineError as error:
+            _log.warning("model_command_failed", deployment=deployment.key, error=str(error))
+            self._history.keep(deployment.key, now)
+            self._history.failures.pause(deployment.key, now)
+            return
+        self._orders[deployment.key] = order
+        if verb is CommandVerb.UNLOAD:
+            deployment.closing = deployment.told_to_go = True
+            self._index.update(deployment)
 
     def began_s(self, deployment: Deployment) -> float:
         """When it began loading."""
@@ -119,7 +128,7 @@ class LoadCommands:
                 self._over(order)
                 self._failed(deployment, "it took too long", now)
                 if deployment.status is DeploymentStatus.LOADING:
-                    self.unload(deployment, "loading took too long")
+                    self.command(CommandVerb.UNLOAD, deployment, "loading took too long")
             elif now >= order.due_s:
                 self._stays(order, "it took too long", now)
 
@@ -207,22 +216,6 @@ class LoadCommands:
         self._over(order)
         self._history.keep(order.deployment.key, now)
         _log.warning("model_unload_failed", deployment=order.deployment.key, reason=why)
-
-    def _send(self, verb: CommandVerb, deployment: Deployment) -> None:
-        now = self._timers.time()
-        order = _Order(next(self._ids), verb, deployment, now, now + ANSWER_S)
-        try:
-            command = Command(order.id, verb, deployment.id)
-            deployment.session.endpoint.send_command(command.to_dict())
-        except TrunklineError as error:
-            _log.warning("model_command_failed", deployment=deployment.key, error=str(error))
-            self._history.keep(deployment.key, now)
-            self._history.failures.pause(deployment.key, now)
-            return
-        self._orders[deployment.key] = order
-        if verb is CommandVerb.UNLOAD:
-            deployment.closing = deployment.told_to_go = True
-            self._index.update(deployment)
 
     def _over(self, order: _Order) -> None:
         deployment = order.deployment

@@ -1,25 +1,58 @@
-"""The attempts of a request whose response has not begun: one, or two of a hedged request.
+"""The attempts of a request whose response has not begun: one, or two of a hedged request (SCHEDULING §6).
 
-What time brings is decided here, and done by :class:`gateway.dispatch.exchange.RequestExchange`.
+What happened to them is reported to the dispatcher here. What follows from that, or from the time, is
+returned, and done by :class:`gateway.dispatch.exchange.RequestExchange`. Once the response has begun,
+:class:`gateway.dispatch.stream_recovery.StreamRecovery` decides.
 """
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
+from enum import Enum, auto
 
 from gateway.dispatch.attempt import Attempt
 from gateway.dispatch.context import DispatchContext
-from gateway.dispatch.retry_policy import NextStep, RetryPolicy
 from gateway.dispatch.stall_detection import ANSWER_S, LOST_PATIENCE_S, may_be_the_tunnels
+from gateway.dispatch.usage_option import is_rejected, note_taken
 from gateway.domain.errors import DeadlineExceeded, RequestError
 from gateway.fleet.deployment import Deployment
-from gateway.scheduling.health.failover import Trouble, request_error
+from gateway.scheduling.health.failover import (
+    ENGINES_FAULT,
+    MOST_REFUSALS,
+    RULES,
+    AttemptCount,
+    Effect,
+    Refusals,
+    Trouble,
+    may_be_repeated,
+    request_error,
+    trouble_of,
+)
 from gateway.scheduling.queue.tickets import Ticket
 from shared.protocol.errors import ErrorCode
+from shared.protocol.messages import ResponseHead
+from shared.protocol.routes import ANY_ROUTE
 
 HEDGE_AGAIN_S = 1.0
 """When to try again to place a second copy for which there was no slot or no budget."""
 
 HEDGE_TIMES = 5.0
 """An engine silent for so many times as long as another took for the same request is taken to hang."""
+
+USAGE_OPTION = "usage_option"
+"""Why a request is asked again that its engine may have rejected for what the gateway added to it."""
+
+
+class NextStep(Enum):
+    """What a request does whose response has not begun."""
+
+    TELL = auto()
+    """Its client is told what the attempt came to."""
+    OTHER_COPY = auto()
+    """The attempt is given up; the other copy of the request goes on."""
+    ASK_AGAIN = auto()
+    """It waits for a deployment again."""
+    HOLD = auto()
+    """The same, and for no longer than it might wait at first: engines have enough to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,18 +75,24 @@ class PendingAttempts:
         "_hedge_at_s",
         "_looked_s",
         "_opened_s",
+        "_rejecting",
         "_request",
-        "_retries",
         "_ticket",
+        "_tries",
         "attempts",
+        "refusals",
     )
 
-    def __init__(self, context: DispatchContext, ticket: Ticket, retries: RetryPolicy) -> None:
+    def __init__(self, context: DispatchContext, ticket: Ticket) -> None:
         self.attempts: list[Attempt] = []
         self._context = context
         self._request = ticket.request
         self._ticket = ticket
-        self._retries = retries
+        self._tries = AttemptCount(context.settings.max_attempts)
+        self._rejecting: Deployment | None = None
+        """Which seemed to reject the option that asks for usage."""
+        self.refusals: Refusals | None = None
+        """Engines that had enough to do; None: none had."""
         self._opened_s = 0.0
         """When the first was opened; later by the time that tunnels were away, or may have been."""
         self._looked_s = 0.0
@@ -90,7 +129,7 @@ class PendingAttempts:
 
     def drop(self, attempt: Attempt) -> bool:
         """Give up ``attempt`` if the other copy goes on."""
-        if not self.has_other(attempt):
+        if not self._has_other(attempt):
             return False
         self.attempts.remove(attempt)
         attempt.give_up(ErrorCode.CANCELLED)
@@ -105,7 +144,7 @@ class PendingAttempts:
 
     # --- How they are ---
 
-    def has_other(self, attempt: Attempt) -> bool:
+    def _has_other(self, attempt: Attempt) -> bool:
         """Whether the other copy of a hedged request runs besides ``attempt``."""
         return len(self.attempts) > 1 and attempt in self.attempts
 
@@ -146,7 +185,96 @@ class PendingAttempts:
                 due_s = min(due_s, self._hedge_at_s)
         return due_s if deadline_s is None else min(due_s, deadline_s)
 
-    # --- What follows from it ---
+    # --- What follows from what happened ---
+
+    @property
+    def may_repeat(self) -> bool:
+        """Whether an engine that may have worked on the request is no reason not to ask another."""
+        return may_be_repeated(self._request, Effect.HARMLESS)
+
+    def after_head(self, attempt: Attempt, head: ResponseHead, now: float) -> NextStep:
+        """A response's head came. TELL: it is the answer."""
+        trouble = None if self._request.route == ANY_ROUTE else trouble_of(head)
+        if trouble is Trouble.OVERLOADED:
+            return self._after_refusal(attempt, head, now)
+        if trouble is not None:
+            self._context.failed(attempt, trouble, now)
+            return self._elsewhere(attempt, trouble, Effect.HARMLESS, only_if_better=True)
+        self._context.health.answered(attempt.deployment, self._request, now)
+        return self._after_answer(attempt.deployment, head.status)
+
+    def after_missing_path(self, attempt: Attempt) -> NextStep:
+        """The engine's router says that there is nothing at the request's path: others may have it."""
+        self._context.lacks_path(attempt)
+        return self._elsewhere(attempt, Trouble.NO_PATH, Effect.NONE, only_if_better=True)
+
+    def after_reset(self, attempt: Attempt, code: ErrorCode, now: float) -> NextStep:
+        """The stream was reset from the other side."""
+        trouble, effect = RULES.get(code, (None, Effect.FINAL))
+        if trouble is None:
+            return NextStep.TELL
+        if trouble is Trouble.OVERLOADED:
+            return self._after_refusal(attempt, None, now)
+        self._context.failed(attempt, trouble, now)
+        return self._elsewhere(attempt, trouble, effect, only_if_better=trouble in ENGINES_FAULT)
+
+    def with_retry_after(self, head: ResponseHead, now: float) -> ResponseHead:
+        """``head`` with the time after which to come back, where the engine does not say."""
+        if any(name in ("retry-after", "retry-after-ms") for name, _ in head.headers):
+            return head
+        seconds = math.ceil(self._context.admission.retry_after_s(self._request, now))
+        return replace(head, headers=(*head.headers, ("retry-after", str(seconds))))
+
+    def _elsewhere(
+        self, attempt: Attempt, trouble: Trouble, effect: Effect, *, only_if_better: bool
+    ) -> NextStep:
+        """Whether somebody else may be tried: that is sound and within every budget.
+
+        ``only_if_better``: what the attempt came to can be told to the client.
+        """
+        if self._has_other(attempt):
+            return NextStep.OTHER_COPY
+        request = self._request
+        if not self._tries.count(trouble) or not may_be_repeated(request, effect):
+            return NextStep.TELL
+        if only_if_better and not self._context.someone_else(request, patiently=True):
+            return NextStep.TELL
+        if not self._context.may_retry(request, trouble):
+            return NextStep.TELL
+        self._context.metrics.retried(request.model, trouble.name.lower())
+        return NextStep.ASK_AGAIN
+
+    def _after_refusal(self, attempt: Attempt, head: ResponseHead | None, now: float) -> NextStep:
+        """The engine has enough to do: the request waits for it, or for another, if that is sound and within
+        the time that it may wait. No budget is asked, for no engine began on it."""
+        self.refusals = self.refusals or Refusals()
+        wait_s = self.refusals.note(head, now)
+        attempt.refused = True
+        self._context.failed(attempt, Trouble.OVERLOADED, now, wait_s)
+        if self._has_other(attempt):
+            return NextStep.OTHER_COPY
+        from_s = now if self._context.someone_else(self._request) else now + wait_s
+        if not self.may_repeat or from_s >= self._ticket.expires_s or self.refusals.count > MOST_REFUSALS:
+            return NextStep.TELL
+        self._context.metrics.retried(self._request.model, Trouble.OVERLOADED.name.lower())
+        return NextStep.HOLD
+
+    def _after_answer(self, deployment: Deployment, status: int) -> NextStep:
+        """The request is sent again without the option that asks for usage, where the engine may have
+        rejected that."""
+        request = self._request
+        if not request.streaming:
+            return NextStep.TELL
+        if status < 400:
+            note_taken(request, deployment, self._rejecting)
+        elif self._rejecting is None and is_rejected(request, deployment, status):
+            self._rejecting = deployment
+            request.note_trouble(deployment.key, USAGE_OPTION)
+            self._context.metrics.retried(request.model, USAGE_OPTION)
+            return NextStep.ASK_AGAIN
+        return NextStep.TELL
+
+    # --- What follows from the time ---
 
     def look(self, now: float) -> Deployment | GiveUp | NextStep | None:
         """No response has begun: what to do about it. ASK_AGAIN: somebody else gets the request."""
@@ -173,11 +301,7 @@ class PendingAttempts:
 
     def _look_at_gone(self, now: float) -> NextStep | None:
         """The tunnel stays away: somebody else gets the request, if there is somebody."""
-        if (
-            self._retries.may_repeat
-            and self._context.someone_else(self._request)
-            and self._retries.may_move()
-        ):
+        if self.may_repeat and self._context.someone_else(self._request) and self._tries.count_move():
             self._context.metrics.failed_over(self._request.model, "suspended")
             return NextStep.ASK_AGAIN
         self._looked_s = now
@@ -188,12 +312,12 @@ class PendingAttempts:
         the engine may answer yet, for a while."""
         attempt = self.attempts[0]
         over = now >= max(lost_s, self._opened_s) + LOST_PATIENCE_S
-        elsewhere = self._retries.may_repeat and self._context.someone_else(self._request, patiently=over)
+        elsewhere = self.may_repeat and self._context.someone_else(self._request, patiently=over)
         if not (over or elsewhere):
             self._looked_s = now
             return None
         self._context.failed(attempt, Trouble.ENGINE_LOST, now)
-        if elsewhere and self._retries.may_move():
+        if elsewhere and self._tries.count_move():
             self._context.metrics.failed_over(self._request.model, "engine_lost")
             return NextStep.ASK_AGAIN
         error = request_error(ErrorCode.ENGINE_UNREACHABLE, attempt.deployment.reason)
@@ -209,12 +333,12 @@ class PendingAttempts:
         for attempt in late if self._request.body.rest is None else ():
             self._context.failed(attempt, Trouble.TIMEOUT, now)
         self.give_up(ErrorCode.ENGINE_TIMEOUT, but=late[0])
-        step = self._retries.after_timeout()
+        step = self._elsewhere(late[0], Trouble.TIMEOUT, Effect.HARMLESS, only_if_better=True)
         return _late() if step is NextStep.TELL else step
 
     def _hedge(self, now: float) -> Deployment | None:
         """It is late: a second copy may be sooner, unless the answer is on its way already."""
-        may = self._alone and self._retries.may_repeat
+        may = self._alone and self.may_repeat
         deployment = self._context.hedge(self._ticket, now) if may else None
         self._hedge_at_s = now + HEDGE_AGAIN_S if may and deployment is None else None
         return deployment

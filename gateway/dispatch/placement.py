@@ -12,7 +12,6 @@ from functools import partial
 
 import structlog
 
-from gateway.dispatch.admission import LoadWait
 from gateway.dispatch.demands import Demands
 from gateway.dispatch.load_commands import LoadCommands
 from gateway.domain.errors import NoDeployment
@@ -27,11 +26,11 @@ from gateway.scheduling.placement.data import (
     NotLoadable,
     PlacementPlan,
     Residence,
-    UnloadDecision,
 )
 from gateway.scheduling.placement.load_options import PlacementRules
 from gateway.scheduling.placement.placement import Placement
 from gateway.scheduling.queue.waiting_room import WaitingRoom
+from shared.protocol.messages import CommandVerb
 
 SPACING_S, SPACING_HOST_S = 0.1, 0.0005
 """It is not decided more often than this: much changes at once. So much longer for each agent that was looked
@@ -58,6 +57,16 @@ class PlacementSettings:
     """A load that takes longer has failed."""
     pinned: tuple[str, ...] = ()
     """Models, as shell patterns, that are never unloaded for others."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadWait:
+    """How long a request may wait until its model is loaded, and in how many seconds how many slots are
+    expected then; 0 slots: who knows."""
+
+    hold_s: float
+    coming: int
+    ready_s: float
 
 
 class Placer:
@@ -215,7 +224,8 @@ class Placer:
         self._ready_s = {model: now + wait_s for model, wait_s in plan.ready_s.items()}
         self._close_and_open(plan, managed)
         for decision in plan.decisions:
-            self._carry_out(decision, managed[decision.key])
+            verb = CommandVerb.LOAD if isinstance(decision, LoadDecision) else CommandVerb.UNLOAD
+            self._loading.command(verb, managed[decision.key], decision.why)
         self._refuse_not_loadable(plan, unserved, now)
         times = [
             at_s
@@ -224,12 +234,6 @@ class Placer:
         ]
         if times:
             self._look_at(max(min(times), now + self._spacing_s))
-
-    def _carry_out(self, decision: LoadDecision | UnloadDecision, deployment: Deployment) -> None:
-        if isinstance(decision, LoadDecision):
-            self._loading.load(deployment, decision.why)
-        else:
-            self._loading.unload(deployment, decision.why)
 
     def _close_and_open(self, plan: PlacementPlan, managed: Mapping[str, Deployment]) -> None:
         """What is to go for another gets nothing new; what no longer is gets requests again."""

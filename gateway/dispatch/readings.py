@@ -23,7 +23,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Work(Protocol):
-    """What can be read a slice at a time; :class:`gateway.dispatch.stream_recovery.StreamRecovery`."""
+    """What can be read a slice at a time; :class:`gateway.dispatch.recovery.ContinuationReading`."""
 
     @property
     def left_bytes(self) -> int:
@@ -40,16 +40,13 @@ class Task:
     """Work that waits for its turn."""
 
     def __init__(self, work: Work, then: Callable[[], None]) -> None:
-        self.work = work
+        self.work: Work | None = work
+        """None: nobody wants to know any more."""
         self._then: Callable[[], None] | None = then
-
-    @property
-    def cancelled(self) -> bool:
-        return self._then is None
 
     def cancel(self) -> None:
         """Nobody wants to know any more. Without effect once it was told."""
-        self._then = None
+        self.work = self._then = None
 
     def tell(self) -> None:
         if self._then is not None:
@@ -102,7 +99,7 @@ class Readings:
     def _read_on(self, entry: tuple[int, int, Task]) -> None:
         """One slice of what is shortest."""
         task = entry[2]
-        if task.cancelled:
+        if task.work is None:
             heappop(self._tasks)
             return
         try:

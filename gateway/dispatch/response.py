@@ -93,7 +93,7 @@ class EngineResponse:
         self.trailers: Trailers | None = None
         """What the agent reports after the end; None before it, and when the agent had nothing to say."""
         self._stream = stream
-        self._on_done = on_done
+        self._on_done: Callable[[Ending], None] | None = on_done
         self.taken_bytes = 0
         """How much its client took."""
         self._buffer = UnreadBudget(0).buffer("", "") if unread is None else unread
@@ -201,11 +201,6 @@ class EngineResponse:
         """Whether the engine may be waiting for its reader, or for a file: then silence is not its own."""
         return self._outstanding_bytes - self._older_bytes >= HOLD_BACK_BYTES
 
-    @property
-    def held_up(self) -> bool:
-        """Whether the engine waits for the reader, and for nothing else."""
-        return self._no_room and self.behind
-
     def feed(self, data: bytes) -> None:
         """Body bytes came."""
         sink, record = self._sink, self._record
@@ -249,9 +244,13 @@ class EngineResponse:
             self._put(data)
 
     def _put_passed(self, data: bytes, passed: bytes) -> None:
-        """``data`` came, and the record lets ``passed`` go on."""
-        if len(passed) != len(data):
-            self._held_back(len(data) - len(passed))
+        """``data`` came, and the record lets ``passed`` go on. What it holds counts as consumed when it came:
+        an event longer than the stream's window would never be whole otherwise."""
+        held_bytes = len(data) - len(passed)
+        if held_bytes < 0:
+            self._older_bytes -= held_bytes
+        elif held_bytes and self._splicer is None:
+            self._stream.consumed(held_bytes)
         self._put(passed)
 
     def _close_sink(self) -> None:
@@ -266,14 +265,6 @@ class EngineResponse:
             self._record.settle()
         self.taken_bytes += size_bytes
         self._stream.consumed(size_bytes)
-
-    def _held_back(self, size_bytes: int) -> None:
-        """The record holds so many bytes more, or fewer. They count as consumed when they came: an event
-        longer than the stream's window would never be whole otherwise."""
-        if size_bytes < 0:
-            self._older_bytes -= size_bytes
-        elif self._splicer is None:
-            self._stream.consumed(size_bytes)
 
     def add(self, data: bytes) -> None:
         """Whole events of our own that belong to the answer."""
@@ -381,11 +372,8 @@ class EngineResponse:
     def _done(self, ending: Ending) -> None:
         if self._ending is None:
             self._ending = ending
-            on_done, self._on_done, self._on_full = self._on_done, _nothing, None
-            self._on_held_up = None
+            on_done, self._on_done = self._on_done, None
+            self._on_full = self._on_held_up = None
             self._buffer.ask_no_more()
-            on_done(ending)
-
-
-def _nothing(ending: Ending) -> None:
-    """There is nobody any more to be told."""
+            if on_done is not None:
+                on_done(ending)

@@ -5,8 +5,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from enum import Enum, auto
 
-import structlog
-
 from gateway.dispatch.attempt import Attempt
 from gateway.dispatch.context import DispatchContext
 from gateway.dispatch.heads import is_event_stream
@@ -26,10 +24,6 @@ REQUEST_BYTES = MIB
 MOST_FAULTS = 12
 """So many engines may fail on one answer, however far it gets: a request can have engine after engine write a
 word and die of it."""
-
-NOT_READ = "how far it came could not be read"
-
-_log = structlog.get_logger(__name__)
 
 
 class RecoveryStep(Enum):
@@ -57,8 +51,6 @@ class StreamRecovery:
         self._question = body.prefix if whole else b""
         self._reading: ContinuationReading | None = None
         """Made when it is needed."""
-        self._failed = False
-        """Reading raised what it should not: nothing more is read."""
         self._progress: Progress | None = None
         self._task: Task | None = None
         """In which it is being read."""
@@ -82,30 +74,12 @@ class StreamRecovery:
 
     # --- How far it came ---
 
-    @property
-    def left_bytes(self) -> int:
-        """Of request and answer, still to be read."""
-        if self.record is None:
-            return 0
-        return self._read(self.record).left_bytes
-
-    def step(self) -> int:
-        """Read on in both; see :meth:`gateway.dispatch.recovery.ContinuationReading.step`. Raises nothing: an
-        answer that cannot be read cannot go on elsewhere, and :meth:`read` says so."""
-        if self.record is None or self._failed:
-            return 0
-        try:
-            return self._read(self.record).step()
-        except Exception:
-            _log.exception("reading_failed")
-            self._failed = True
-            return 0
-
     def is_read(self, then: Callable[[], None]) -> bool:
         """Whether all of it has been read at once; else ``then`` is called when it has, unless nobody wants
         to know any more."""
         if self.record is not None:
-            self._task = self._context.readings.read(self, lambda: self._was_read(then))
+            reading = self._read(self.record)
+            self._task = self._context.readings.read(reading, lambda: self._was_read(then))
         return self._task is None
 
     def _was_read(self, then: Callable[[], None]) -> None:
@@ -126,17 +100,13 @@ class StreamRecovery:
     @property
     def nearly_read(self) -> bool:
         """What is left to read is so little that :meth:`read` need not wait."""
-        return self.record is None or self._failed or self._read(self.record).nearly_done
+        return self.record is None or self._read(self.record).nearly_done
 
     def read(self) -> Progress:
         """How far it came; what is left to read is read at once. Raises
         :class:`~gateway.dispatch.recovery.NotContinuable`."""
         if self.record is None:
             raise NotContinuable("only streamed text can" if self._request.streaming else "")
-        while self.step():
-            pass
-        if self._failed:
-            raise NotContinuable(NOT_READ)
         self._progress = self._read(self.record).progress()
         return self._progress
 

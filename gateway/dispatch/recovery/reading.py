@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
+import structlog
+
 from gateway.dispatch.recovery.asking import AnswerRead, Progress
 from gateway.dispatch.recovery.chunks import ChunksRead
 from gateway.dispatch.recovery.editing import NotContinuable
@@ -28,6 +30,10 @@ LINE_US = 1
 
 KIB_US = 20
 """What reading a kibibyte takes besides."""
+
+NOT_READ = "how far it came could not be read"
+
+_log = structlog.get_logger(__name__)
 
 
 _READERS: Mapping[str, Callable[[], AnswerRead]] = {
@@ -76,7 +82,16 @@ class ContinuationReading:
         return not left or self._why_not() is not None
 
     def step(self) -> int:
-        """Read the next slice. Gives some microseconds that it took; 0 when there is nothing left to read."""
+        """Read the next slice. Gives some microseconds that it took; 0 when there is nothing left to read.
+        Raises nothing: an answer that cannot be read cannot go on elsewhere, and :meth:`progress` says so."""
+        try:
+            return self._step()
+        except Exception:
+            _log.exception("reading_failed")
+            self._refusal = NOT_READ
+            return 0
+
+    def _step(self) -> int:
         if self._why_not() is not None:
             return 0
         if self._asking is not None:

@@ -8,7 +8,7 @@ import pytest
 from gateway.dispatch.answer_state import AnswerPhase
 from gateway.dispatch.dispatcher import DispatchSettings
 from gateway.dispatch.recovery import ContinuationReading
-from gateway.dispatch.stream_recovery import NOT_READ
+from gateway.dispatch.recovery.reading import NOT_READ
 from gateway.domain.errors import StreamBroken
 from gateway.domain.request import PREEMPTED, RequestBody, Tier
 from shared.protocol.errors import ErrorCode, TunnelClosed
@@ -165,7 +165,7 @@ async def test_an_answer_that_cannot_be_read_breaks_with_its_error_at_once(
 ) -> None:
     house = House(2)
     await house.begin(2)
-    step, steps = ContinuationReading.step, list[ContinuationReading]()
+    step, steps = ContinuationReading._step, list[ContinuationReading]()
 
     def fails_once(reading: ContinuationReading) -> int:
         steps.append(reading)
@@ -173,7 +173,7 @@ async def test_an_answer_that_cannot_be_read_breaks_with_its_error_at_once(
             raise RuntimeError("a defect")
         return step(reading)
 
-    monkeypatch.setattr(ContinuationReading, "step", fails_once)
+    monkeypatch.setattr(ContinuationReading, "_step", fails_once)
     house.lose()
     began_s = house.fleet.loop.time()
     await house.read()

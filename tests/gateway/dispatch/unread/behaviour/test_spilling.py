@@ -142,7 +142,8 @@ async def test_a_disk_that_takes_nothing_leaves_engines_waiting_as_without_one(
     engine.stream.send_head(PLAIN)
     written = writes(fleet, engine, LONG)
     assert written < LONG
-    assert client.response.held_up
+    assert client.response._no_room
+    assert client.response.behind
     assert fleet.dispatcher.unread.spilled_bytes == 0
     waiting = fleet.submit(fleet.request(principal=OTHER, tier=Tier.REALTIME))
     wait(fleet, SETTLE_S + WINDOW_S + 2)
@@ -208,7 +209,7 @@ async def test_a_file_with_room_again_is_used_without_waiting_for_the_own_reader
         client.response.abort()
     fleet.settle()
     assert last.ready
-    assert not clients[-1].response.held_up
+    assert not clients[-1].response._no_room
     clients[-1].response.abort()
     end(fleet, *fleet.agents[0].open_streams)
     fleet.assert_quiet()
