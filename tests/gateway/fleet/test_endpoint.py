@@ -23,11 +23,10 @@ from gateway.storage import AgentRecord, AgentStore, Store, identity
 from gateway.storage.errors import StateBusy
 from shared.identity import JoinToken
 from shared.protocol import limits
-from shared.protocol.errors import DialFailed, ErrorCode, HandshakeRejected, TunnelClosed
+from shared.protocol.errors import ErrorCode, HandshakeRejected, TunnelClosed
 from shared.protocol.messages import AgentState, AgentStatus, Drain, ResponseHead, Trailers
-from shared.tunnel import DialledTunnel
-from tests.gateway.fleet.agent_house import Gateway, Host, Running, eventually, running_gateway
-from tests.gateway.fleet.fleet import FakeAgent, Fleet, deployment
+from tests.gateway.fleet.agent_house import Host, eventually, running_gateway
+from tests.gateway.fleet.fleet import Fleet, deployment
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -121,50 +120,6 @@ async def test_a_full_gateway_tells_agents_when_to_come_again(tmp_path: Path) ->
         assert rejected.value.retry_after_s
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        AgentEndpointSettings(max_strangers=2),
-        AgentEndpointSettings(max_strangers_per_address=2),
-    ],
-)
-async def test_strangers_are_bounded(tmp_path: Path, settings: AgentEndpointSettings) -> None:
-    async with running_gateway(tmp_path, settings) as gateway:
-        port = int(gateway.url.rpartition(":")[2].partition("/")[0])
-        silent = []
-        for _ in range(2):
-            _, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.write(UPGRADE)
-            silent.append(writer)
-        await eventually(lambda: gateway.agents.strangers == 2)
-        with pytest.raises(DialFailed, match="503"):
-            await Host(gateway).dial()
-        for writer in silent:
-            writer.close()
-        await eventually(lambda: not gateway.agents.strangers)
-        await Host(gateway).dial()
-
-
-@pytest.mark.parametrize("garbage", [b"\x00" * 100, b"\xff" * 70_000, b"\x82\x05hello", b"\x81\x02hi"])
-async def test_garbage_before_authentication_ends_that_connection_only(
-    tmp_path: Path, garbage: bytes
-) -> None:
-    async with running_gateway(tmp_path) as gateway:
-        port = int(gateway.url.rpartition(":")[2].partition("/")[0])
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(UPGRADE)
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(garbage)
-        try:
-            while await reader.read(65536):
-                pass
-        except ConnectionError:
-            pass
-        writer.close()
-        await eventually(lambda: not gateway.agents.strangers)
-        await Host(gateway).dial()
-
-
 async def test_draining_tells_agents_and_turns_newcomers_away(tmp_path: Path) -> None:
     async with running_gateway(tmp_path) as gateway:
         _, agent = await Host(gateway).dial()
@@ -238,162 +193,7 @@ async def test_a_request_whose_agent_leaves_before_the_answer_is_moved(tmp_path:
         await eventually(lambda: not gateway.dispatcher.open_exchanges)
 
 
-async def serving_one_request(gateway: Gateway, host: Host) -> tuple[DialledTunnel, FakeAgent, Running]:
-    tunnel, agent = await host.dial()
-    agent.serve(deployment("m"))
-    await eventually(lambda: gateway.registry.models())
-    running = asyncio.ensure_future(gateway.dispatcher.run(Fleet().request()))
-    await eventually(lambda: agent.streams)
-    return tunnel, agent, running
-
-
-async def test_an_agent_that_comes_back_goes_on_with_its_session(tmp_path: Path) -> None:
-    async with running_gateway(tmp_path) as gateway:
-        host = Host(gateway)
-        tunnel, agent, running = await serving_one_request(gateway, host)
-        agent.streams[0].stream.send_head(ResponseHead(200, ()))
-        tunnel.abort(TunnelClosed("cut"))
-        agent.streams[0].stream.send_data(b"said without a tunnel")
-        agent.streams[0].stream.end(Trailers())
-        newer, _ = await host.dial(tunnel)
-        assert newer.resumed
-        assert newer.welcome.generation > tunnel.welcome.generation
-        response = await running
-        assert await response.next_chunks() == [b"said without a tunnel"]
-        assert await response.next_chunks() == []
-        response.consumed(21)
-        await eventually(lambda: not gateway.dispatcher.open_exchanges)
-        assert (gateway.count("accepted"), gateway.count("resumed")) == (1, 1)
-        assert gateway.registry.agents_connected == 1
-
-
-async def test_a_session_is_nobody_elses(tmp_path: Path) -> None:
-    async with running_gateway(tmp_path) as gateway:
-        tunnel, _, running = await serving_one_request(gateway, Host(gateway))
-        stranger, _ = await Host(gateway, "gpu-2").dial(tunnel)
-        assert not stranger.resumed
-        assert gateway.registry.agents_connected == 2
-        running.cancel()
-
-
-async def test_a_restarted_agent_ends_the_session_it_had(tmp_path: Path) -> None:
-    async with running_gateway(tmp_path) as gateway:
-        host = Host(gateway)
-        tunnel, _, running = await serving_one_request(gateway, host)
-        tunnel.abort(TunnelClosed("killed"))
-        _, again = await host.dial()
-        again.serve(deployment("m"))
-        await eventually(lambda: again.streams)
-        again.streams[0].stream.send_head(ResponseHead(200, ()))
-        response = await running
-        assert response.attempts == 2
-        response.abort()
-        await eventually(lambda: again.streams[0].reset_code)
-        again.streams[0].confirm()
-        await eventually(lambda: not gateway.dispatcher.open_exchanges)
-
-
-async def test_a_session_that_does_not_come_back_is_given_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(limits, "RESUME_WINDOW_S", 0.3)
-    async with running_gateway(tmp_path) as gateway:
-        host = Host(gateway)
-        tunnel, agent, running = await serving_one_request(gateway, host)
-        agent.streams[0].stream.send_head(ResponseHead(200, ()))
-        response = await running
-        tunnel.abort(TunnelClosed("cut"))
-        with pytest.raises(StreamBroken) as broken:
-            await response.next_chunks()
-        assert broken.value.code is ErrorCode.SESSION_LOST
-        await eventually(lambda: not gateway.registry.agents_connected)
-        newer, _ = await host.dial(tunnel)
-        assert not newer.resumed
-        response.abort()
-        await eventually(lambda: not gateway.dispatcher.open_exchanges)
-
-
-async def test_a_session_that_lost_messages_is_not_gone_on_with(tmp_path: Path) -> None:
-    async with running_gateway(tmp_path) as gateway:
-        host = Host(gateway)
-        tunnel, _, running = await serving_one_request(gateway, host)
-        tunnel.abort(TunnelClosed("cut"))
-        tunnel.endpoint.session.log.received += 5
-        newer, again = await host.dial(tunnel)
-        assert not newer.resumed
-        again.serve(deployment("m"))
-        await eventually(lambda: again.streams)
-        running.cancel()
-        await eventually(lambda: again.streams[0].reset_code)
-        again.streams[0].confirm()
-        await eventually(lambda: not gateway.dispatcher.open_exchanges)
-
-
-async def test_while_draining_an_agent_may_come_back_for_its_session(tmp_path: Path) -> None:
-    async with running_gateway(tmp_path) as gateway:
-        host = Host(gateway)
-        tunnel, agent, running = await serving_one_request(gateway, host)
-        gateway.agents.drain("restart", 30.0)
-        tunnel.abort(TunnelClosed("cut"))
-        newer, _ = await host.dial(tunnel)
-        assert newer.resumed
-        await eventually(lambda: agent.drained)
-        agent.streams[0].stream.send_head(ResponseHead(200, ()))
-        response = await running
-        agent.streams[0].stream.end()
-        assert await response.next_chunks() == []
-        await eventually(lambda: not gateway.dispatcher.open_exchanges)
-
-
-class Wire(asyncio.Transport):
-    """A connection of which nothing is read."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.written = 0
-        self.gone = False
-
-    def write(self, data: bytes) -> None:  # type: ignore[override]
-        self.written += len(data)
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        pass
-
-    def is_closing(self) -> bool:
-        return self.gone
-
-    def abort(self) -> None:
-        self.gone = True
-
-
 SELDOM_ALL = AgentEndpointSettings(revocation_tick_s=3600.0, seen_tick_s=3600.0, renewal_tick_s=3600.0)
-
-UPGRADE = (
-    b"GET /tunnel HTTP/1.1\r\nhost: gateway\r\nupgrade: websocket\r\nconnection: upgrade\r\n"
-    b"sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\nsec-websocket-version: 13\r\n"
-    b"sec-websocket-protocol: trunkline.1\r\n\r\n"
-)
-
-
-async def test_a_crowd_is_challenged_in_many_turns_of_the_loop(tmp_path: Path) -> None:
-    """One challenge takes 0.1 ms or more, of which 2 ms a turn may be spent."""
-    crowd = 250
-    async with running_gateway(tmp_path) as gateway:
-        wires = [(gateway.agents.protocol(), Wire()) for _ in range(crowd)]
-        for tunnel, wire in wires:
-            tunnel.connection_made(wire)
-        for tunnel, _ in wires:
-            tunnel.data_received(UPGRADE)
-        most = challenged = 0
-        while True:
-            before, challenged = challenged, sum(wire.written > 0 for _, wire in wires)
-            most = max(most, challenged - before)
-            if challenged == crowd:
-                break
-            await asyncio.sleep(0)
-        assert most < crowd / 2
-        for tunnel, _ in wires:
-            tunnel.abort()
 
 
 class Readers:
@@ -580,10 +380,3 @@ async def test_a_revocation_is_seen_once_the_database_can_be_read_again(tmp_path
         error = await tunnel.wait_closed()
         assert isinstance(error, TunnelClosed)
         assert error.code is ErrorCode.REVOKED
-
-
-UPGRADE = (
-    b"GET /tunnel HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n"
-    b"Sec-WebSocket-Protocol: trunkline.1\r\n\r\n"
-)
