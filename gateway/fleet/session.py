@@ -1,7 +1,7 @@
 """One agent's session as the gateway keeps it: what the agent says, held against what its identity allows."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import structlog
@@ -73,19 +73,6 @@ class SessionOwner(Protocol):
     def detach(self, session: "AgentSession") -> None: ...
 
 
-@dataclass(slots=True)
-class _Claims:
-    """What an agent said that it may not, models and labels above all: each is told and counted once."""
-
-    refused: set[tuple[str, str]] = field(default_factory=set)
-
-    def first_time(self, reason: str, claim: str) -> bool:
-        if (reason, claim) in self.refused or len(self.refused) >= 4 * limits.DEPLOYMENTS:
-            return False
-        self.refused.add((reason, claim))
-        return True
-
-
 class AgentSession:
     """One agent's session: listens to what it says and keeps its deployments (a SessionListener).
 
@@ -121,9 +108,10 @@ class AgentSession:
         self._owner = owner
         self._levels: dict[str, int] = {}
         self._state = AgentState(AgentStatus.READY)
-        self._claims = _Claims()
+        self._refused: set[tuple[str, str]] = set()
+        """Reasons and claims of the agent that were refused: each is logged and counted once."""
         self._awaited: dict[int, Callable[[CommandResult], None]] = {}
-        """Who waits for the answer to which command; as many as whoever asks lets wait."""
+        """The callbacks of commands that are not answered, by id. Those who send them bound their number."""
         endpoint.on_round_trip = self._round_trip_measured
 
     @property
@@ -182,7 +170,7 @@ class AgentSession:
                 self._unlist(deployment)
                 self._drop(deployment)
         self.principal = principal
-        self._claims = _Claims()
+        self._refused.clear()
         self.on_state(self._state)
 
     def ask(self, command: Mapping[str, Any], answered: Callable[[CommandResult], None]) -> None:
@@ -222,7 +210,7 @@ class AgentSession:
         try:
             answer = CommandResult.read(result)
         except FrameMalformed as error:
-            if self._claims.first_time("result_unreadable", ""):
+            if self._is_first("result_unreadable", ""):
                 _log.warning("agent_result_unreadable", agent=self.principal.name, error=str(error))
             return
         awaited = self._awaited.pop(answer.id, None)
@@ -316,8 +304,15 @@ class AgentSession:
             return True
         return False
 
+    def _is_first(self, reason: str, claim: str) -> bool:
+        """True the first time that this is refused, as far as there is room to remember it."""
+        if (reason, claim) in self._refused or len(self._refused) >= 4 * limits.DEPLOYMENTS:
+            return False
+        self._refused.add((reason, claim))
+        return True
+
     def _refuse(self, claim: str, reason: str) -> None:
-        if self._claims.first_time(reason, claim):
+        if self._is_first(reason, claim):
             self._owner.metrics.claim_refused(reason)
             _log.warning("agent_claim_refused", agent=self.principal.name, claim=claim, reason=reason)
 

@@ -71,24 +71,16 @@ class GatewayHandshake:
         also_issued_by: Sequence[bytes] = (),
     ) -> None:
         assert len(nonce) == NONCE_BYTES
-        self._identity = identity
+        self.identity = identity
+        """The key that this conversation is signed with; what WELCOME brings was issued by it."""
         self._also_issued_by = also_issued_by
         self._nonce = nonce
         self._limits = limits
         self._state = GatewayHandshakeState.START
         self._transcript = Transcript()
         self._challenge_digest = b""
-        self._hello: Hello | None = None
-
-    @property
-    def identity(self) -> GatewayIdentity:
-        """The key that this conversation is signed with; what WELCOME brings was issued by it."""
-        return self._identity
-
-    @property
-    def hello(self) -> Hello | None:
+        self.hello: Hello | None = None
         """The HELLO received and verified, or None until then."""
-        return self._hello
 
     @property
     def can_reject(self) -> bool:
@@ -98,8 +90,8 @@ class GatewayHandshake:
     def challenge(self) -> bytes:
         """The payload of CHALLENGE, to be sent first."""
         self._move(GatewayHandshakeState.CHALLENGED)
-        challenge = Challenge(SUPPORTED_VERSIONS, self._identity.id, self._identity.public_key, self._nonce)
-        payload = self._transcript.seal(FrameType.CHALLENGE, challenge.to_body(), self._identity.sign)
+        challenge = Challenge(SUPPORTED_VERSIONS, self.identity.id, self.identity.public_key, self._nonce)
+        payload = self._transcript.seal(FrameType.CHALLENGE, challenge.to_body(), self.identity.sign)
         self._challenge_digest = self._transcript.digest()
         return payload
 
@@ -119,7 +111,7 @@ class GatewayHandshake:
         finally:
             self._transcript.append(FrameType.HELLO, payload)
         self._move(GatewayHandshakeState.GREETED)
-        self._hello = hello
+        self.hello = hello
         return hello
 
     def verify_join(self, verifier: bytes) -> bool:
@@ -128,7 +120,7 @@ class GatewayHandshake:
         ``verifier`` is ``JoinToken.verifier()`` as stored when the token was created. False too when the
         HELLO carries no join. Call after ``receive_hello``.
         """
-        hello = self._hello
+        hello = self.hello
         assert hello is not None
         if hello.join is None:
             return False
@@ -157,7 +149,7 @@ class GatewayHandshake:
             resume_window_s=resume_window_s,
             received=received,
         )
-        return self._transcript.seal(FrameType.WELCOME, terms.to_body(), self._identity.sign)
+        return self._transcript.seal(FrameType.WELCOME, terms.to_body(), self.identity.sign)
 
     def reject(self, code: ErrorCode, reason: str, retry_after_s: float | None = None) -> bytes:
         """The payload of REJECT. ``reason`` is for the agent's operator to read; longer ones are cut.
@@ -166,7 +158,7 @@ class GatewayHandshake:
         """
         self._move(GatewayHandshakeState.REJECTED)
         body = reject_body(code, reason, retry_after_s)
-        return self._transcript.seal(FrameType.REJECT, body, self._identity.sign)
+        return self._transcript.seal(FrameType.REJECT, body, self.identity.sign)
 
     def _check(self, payload: bytes, wall_s: float) -> Hello:
         claims = HelloClaims.from_body(body_of(payload))
@@ -183,7 +175,7 @@ class GatewayHandshake:
             return None
         certificate = verify_certificate(
             claims.certificate,
-            self._identity.public_key,
+            self.identity.public_key,
             claims.name,
             claims.public_key,
             also_issued_by=self._also_issued_by,

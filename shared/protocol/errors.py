@@ -134,7 +134,7 @@ class StreamLimitExceeded(ProtocolError):
 
 
 class ControlFrameFlood(ProtocolError):
-    """The peer sent more control frames than its rate allows (PROTOCOL §2.5)."""
+    """The peer sent more control frames than its rate allows (PROTOCOL §2.6)."""
 
 
 class HandshakeError(TrunklineError):

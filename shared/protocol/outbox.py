@@ -274,7 +274,9 @@ class Outbox:
                 self._session.spend(payload_bytes)
                 packing.put_data(stream.stream_id, payload, payload_bytes)
                 size_bytes += payload_bytes + limits.FRAME_HEADER_BYTES
-                self._tell_writer(stream)
+                if stream.waiting and stream.pending_bytes <= limits.SEND_BUFFER_LOW_BYTES:
+                    stream.waiting = False
+                    self.drained.append(stream.stream_id)
             elif stream.credit.available > 0:
                 self._blocked[stream.stream_id] = stream
                 stream.queued = True  # until the session's credit advances
@@ -284,8 +286,3 @@ class Outbox:
             stream.end = None
             self.ended.append(stream.stream_id)
         return size_bytes
-
-    def _tell_writer(self, stream: OutStream) -> None:
-        if stream.waiting and stream.pending_bytes <= limits.SEND_BUFFER_LOW_BYTES:
-            stream.waiting = False
-            self.drained.append(stream.stream_id)

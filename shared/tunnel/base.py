@@ -115,18 +115,19 @@ class Tunnel(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        raw = transport.get_extra_info("socket")
-        if raw is not None:
-            with contextlib.suppress(OSError):
-                raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._set_socket_option("TCP_NODELAY", 1)
         self._set_room(self._transport)
 
     def _set_room(self, transport: asyncio.Transport) -> None:
         transport.set_write_buffer_limits(high=self._room.size_bytes)
-        raw = transport.get_extra_info("socket")
+        self._set_socket_option("TCP_NOTSENT_LOWAT", self._room.size_bytes)
+
+    def _set_socket_option(self, name: str, value: int) -> None:
+        """Does nothing where the platform has no such option, or there is no socket."""
+        raw = None if self._transport is None else self._transport.get_extra_info("socket")
         if raw is not None:
             with contextlib.suppress(OSError, AttributeError):
-                raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, self._room.size_bytes)
+                raw.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
     def data_received(self, data: bytes) -> None:
         if self._closing:
@@ -374,16 +375,10 @@ class Tunnel(asyncio.Protocol):
             self._timer = None
         try:
             if self._session is not None:
-                self._let_go(error)
+                if self._session.closed or error is None:
+                    self.endpoint.lost(error)
+                else:
+                    self.endpoint.suspend(error)  # it may go on over another tunnel
         finally:
             if not self._closed.done():
                 self._closed.set_result(error)
-
-    def _let_go(self, error: TrunklineError | None) -> None:
-        """A session that was not closed goes on without us; one that was is over."""
-        if self._session is None:
-            return
-        if self._session.closed or error is None:
-            self.endpoint.lost(error)
-        else:
-            self.endpoint.suspend(error)
