@@ -12,22 +12,24 @@ from gateway.api.admin.routes import AdminPage
 from gateway.api.exchange.exchange import HttpSettings
 from gateway.api.openai.handlers import (
     JSON,
-    OLLAMA_FORM,
-    OPENAI_FORM,
     Catalog,
-    Exposition,
     ModelsHandler,
     Proxied,
     ReadPage,
     TunnelPage,
     liveness,
     metrics_page,
+    ollama_model,
+    ollama_models,
+    openai_model,
+    openai_models,
     readiness,
     unknown_path,
 )
 from gateway.api.openapi import document
 from gateway.api.pages import HTML, PAGE_HEADERS, docs_page, page_made_once, root_page, version_page
 from gateway.domain.surface import ENDPOINTS, ENGINES, MODELS, OLLAMA_MODELS, TUNNEL, SurfaceEndpoint
+from gateway.observability.metrics import Metrics
 from gateway.pipeline.pipeline import KeyAuthenticator, Pipeline
 from gateway.runtime.lifecycle import Lifecycle
 from shared.process.startup import program_version
@@ -37,7 +39,7 @@ def build_router(
     pipeline: Pipeline,
     keys: KeyAuthenticator,
     catalog: Catalog,
-    metrics: Exposition,
+    metrics: Metrics,
     lifecycle: Lifecycle,
     settings: HttpSettings,
     admin: Mapping[str, AdminPage] = MappingProxyType({}),
@@ -47,8 +49,8 @@ def build_router(
     They match the decoded path. That is safe because none of them passes it on: an engine gets a constant, or
     for ``/engines/`` what :func:`gateway.domain.surface.engine_target` makes of the path as it was written.
     """
-    models = ReadPage("models", ModelsHandler(keys, catalog, OPENAI_FORM))
-    ollama_models = ReadPage("models", ModelsHandler(keys, catalog, OLLAMA_FORM))
+    models = ReadPage("models", ModelsHandler(keys, catalog, openai_model, openai_models))
+    ollama = ReadPage("models", ModelsHandler(keys, catalog, ollama_model, ollama_models))
     health = ReadPage("health", liveness)
 
     @cache
@@ -66,7 +68,7 @@ def build_router(
         MODELS + "/{id:path}": models,
         "/models": models,
         "/models/{id:path}": models,
-        OLLAMA_MODELS: ollama_models,
+        OLLAMA_MODELS: ollama,
         "/": ReadPage("front", root_page()),
         "/healthz": health,
         "/health": health,

@@ -12,6 +12,7 @@ import structlog
 from starlette.routing import Router
 
 from gateway.api.admin.fleet import FleetAdmin
+from gateway.api.admin.routes import admin_pages
 from gateway.api.admin.store import StoreAdmin
 from gateway.api.exchange.buffers import BufferBudget
 from gateway.api.exchange.middleware import RequestMiddleware, edge
@@ -163,7 +164,7 @@ class Gateway:
         depths = self._dispatcher.room.depths
         fleet = FleetAdmin(registry, store.agents, depths, clock, note=self.audit.note)
         stored = StoreAdmin(store, lambda: registry.index.models)
-        admin = fleet.pages(keys) | stored.pages(keys)
+        admin = admin_pages(keys, [*fleet.methods(), *stored.methods()])
         return build_router(pipeline, keys, catalog, metrics, self.lifecycle, http, admin)
 
     def retune(self, settings: Settings) -> None:
@@ -193,11 +194,13 @@ class Gateway:
         Raises ListenFailed.
         """
         listener = bind(self.address)
-        self._bind_redirect()
+        if (redirect := self._settings.tls.redirect) is not None:
+            self._server.send_on(bind(Address(*redirect)))
         host, port = listener.getsockname()[:2]
         async with self._audited(f"{host}:{port}"), asyncio.TaskGroup() as tasks:
             edge_tasks = [tasks.create_task(self._clients.run())]
-            edge_tasks.append(tasks.create_task(self._watch_tls()))
+            if (tls := self._server.tls) is not None:
+                edge_tasks.append(tasks.create_task(tls.watch(self._settings.tls.reload_s)))
             tasks.create_task(self._background_writer.run())
             guarding = tasks.create_task(self._machine.watch(self._server.hold))
             watching = tasks.create_task(self._agents.watch())
@@ -230,15 +233,6 @@ class Gateway:
         """Take up certificates that have changed, now."""
         if self._server.tls is not None:
             self._server.tls.look()
-
-    def _bind_redirect(self) -> None:
-        redirect = self._settings.tls.redirect
-        if redirect is not None:
-            self._server.send_on(bind(Address(*redirect)))
-
-    async def _watch_tls(self) -> None:
-        if self._server.tls is not None:
-            await self._server.tls.watch(self._settings.tls.reload_s)
 
     async def _drain(self, forced: asyncio.Event) -> None:
         """Nothing new, agents told, what runs may finish within ``drain_s``; then everything is ended."""

@@ -134,12 +134,8 @@ def placement_settings(settings: Settings) -> PlacementSettings | None:
     table = settings.placement
     if not table.enabled:
         return None
-    return PlacementSettings(
-        hold_s=table.hold_s,
-        min_residence_s=table.min_residence_s,
-        load_timeout_s=table.load_timeout_s,
-        pinned=tuple(table.pinned),
-    )
+    bounds = table.model_dump(exclude={"enabled", "pinned"})
+    return PlacementSettings(pinned=tuple(table.pinned), **bounds)
 
 
 def make_dispatcher(

@@ -1,9 +1,10 @@
 """SIGHUP: read the settings again, apply what can change while the gateway runs (SURFACE, Configuration)."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import structlog
+from pydantic import BaseModel
 
 from gateway.runtime.config import ConfigError, Settings
 
@@ -46,11 +47,12 @@ class Reload:
         """Somebody asked for it. Never raises ConfigError: what is wrong is logged."""
         try:
             settings = self._load()
-            changed = sorted(_changes(self._settings.model_dump(), settings.model_dump()))
             self._apply(settings)
         except ConfigError as error:
             _log.error("settings_kept", reason=str(error))
             return
+        before, after = _values(self._settings), _values(settings)
+        changed = sorted(path for path in before if before[path] != after[path])
         fixed = [".".join(path) for path in changed if path not in CHANGEABLE]
         taken = [".".join(path) for path in changed if path in CHANGEABLE]
         _log.info("settings_reloaded", changed=taken)
@@ -58,23 +60,17 @@ class Reload:
             self._told(taken)
         if fixed:
             _log.warning("settings_need_a_restart", settings=fixed)
-        self._settings = self._settings.model_copy(update=dict(_tables(self._settings, settings)))
+        for table, name in CHANGEABLE:
+            changed_table = getattr(self._settings, table).model_copy(update={name: after[table, name]})
+            self._settings = self._settings.model_copy(update={table: changed_table})
 
 
-def _tables(before: Settings, after: Settings) -> Iterator[tuple[str, Any]]:
-    """The tables of ``before`` with what can change as it is in ``after``."""
-    for name in {table for table, _ in CHANGEABLE}:
-        values = {key: getattr(getattr(after, name), key) for table, key in CHANGEABLE if table == name}
-        yield name, getattr(before, name).model_copy(update=values)
-
-
-def _changes(
-    before: Mapping[str, Any], after: Mapping[str, Any], above: tuple[str, ...] = ()
-) -> Iterator[tuple[str, ...]]:
-    """Paths of the values that differ; a table that an operator fills in is one value."""
-    for name, value in before.items():
-        path = (*above, name)
-        if isinstance(value, dict) and path not in CHANGEABLE:
-            yield from _changes(value, after[name], path)
-        elif value != after[name]:
-            yield path
+def _values(settings: Settings) -> dict[tuple[str, ...], Any]:
+    """By path; a table within a table, which an operator fills in, is one value."""
+    found: dict[tuple[str, ...], Any] = {}
+    for name, value in settings:
+        if isinstance(value, BaseModel):
+            found |= {(name, each): part for each, part in value}
+        else:
+            found[(name,)] = value
+    return found

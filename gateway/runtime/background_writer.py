@@ -5,12 +5,13 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import structlog
 
 from gateway.fleet.model_index import ModelIndex
 from gateway.quota.usage import UsageLedger
+from gateway.storage.backup import Backup
 from gateway.storage.errors import StateError
 from gateway.storage.usage import Account, Amount
 
@@ -30,13 +31,6 @@ class BackgroundWriterSettings:
     """After a backup that could not be made."""
 
 
-class Backups(Protocol):
-    """:class:`gateway.storage.backup.Backup`."""
-
-    def keep(self, now_s: float, /) -> None: ...
-    def last(self) -> None: ...
-
-
 class BackgroundWriter:
     """Writes down what was used, every ``tick_s``, and which models are served, when they come and every
     ``renew_s``; sees that there is a backup.
@@ -52,7 +46,7 @@ class BackgroundWriter:
         add_usage: Callable[[Mapping[Account, Amount]], None],
         settings: BackgroundWriterSettings = BackgroundWriterSettings(),
         *,
-        backup: Backups | None = None,
+        backup: Backup | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:

@@ -8,6 +8,7 @@ the lowest that is free, so the number of a new connection's descriptor says how
 
 import contextlib
 import os
+from asyncio import BaseTransport
 from collections.abc import Callable
 from enum import Enum, auto
 from typing import Any
@@ -119,6 +120,14 @@ class DescriptorBudget:
         _log.warning("descriptors_back", refused=self._refused, lasted_s=lasted_s)
         self._began_s, self._refused = None, 0
         self._metrics.machine_trouble("descriptors", False)
+
+
+def room_for(transport: BaseTransport, budget: DescriptorBudget | None) -> ConnectionVerdict:
+    """Whether this new connection may stay. Without a budget, or a socket, it may."""
+    raw = transport.get_extra_info("socket")
+    if raw is None or budget is None:
+        return ConnectionVerdict.ENOUGH
+    return budget.room_for(raw.fileno())
 
 
 def _reserve(limit: int) -> int:

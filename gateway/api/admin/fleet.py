@@ -6,14 +6,13 @@ from typing import Any
 
 from gateway.api.admin.resources.agents import agent_facts
 from gateway.api.admin.resources.resource import Json
-from gateway.api.admin.routes import AdminCall, AdminMethod, AdminPage, client_message
+from gateway.api.admin.routes import AdminCall, AdminMethod, client_message
 from gateway.domain.errors import RecordNotFound
 from gateway.domain.scopes import AdminRole
 from gateway.domain.slices import in_slices
 from gateway.fleet.availability import ModelRecord
 from gateway.fleet.registry import Registry
 from gateway.fleet.session import AgentInfo
-from gateway.pipeline.pipeline import KeyAuthenticator
 from gateway.storage import AgentStore
 from shared.protocol.engine_state import EngineState
 from shared.protocol.messages import DeploymentState
@@ -40,19 +39,16 @@ class FleetAdmin:
         self._clock = clock
         self._note = note
 
-    def pages(self, keys: KeyAuthenticator) -> dict[str, AdminPage]:
-        """The pages by path, for who presents one of ``keys``."""
-        viewer, operator = AdminRole.VIEWER, AdminRole.OPERATOR
-        drain = {
-            "POST": AdminMethod(operator, self.drain_agent),
-            "DELETE": AdminMethod(operator, self.undrain_agent),
-        }
-        return {
-            "/admin/agents": AdminPage(keys, {"GET": AdminMethod(viewer, self.list_agents)}),
-            "/admin/agents/{agent}/drain": AdminPage(keys, drain),
-            "/admin/models": AdminPage(keys, {"GET": AdminMethod(viewer, self.list_models)}),
-            "/admin/queue": AdminPage(keys, {"GET": AdminMethod(viewer, self.list_queue)}),
-        }
+    def methods(self) -> list[AdminMethod]:
+        """What may be asked of the fleet."""
+        viewer, operator, drain = AdminRole.VIEWER, AdminRole.OPERATOR, "/admin/agents/{agent}/drain"
+        return [
+            AdminMethod("GET", "/admin/agents", viewer, self.list_agents),
+            AdminMethod("POST", drain, operator, self.drain_agent),
+            AdminMethod("DELETE", drain, operator, self.undrain_agent),
+            AdminMethod("GET", "/admin/models", viewer, self.list_models),
+            AdminMethod("GET", "/admin/queue", viewer, self.list_queue),
+        ]
 
     async def list_agents(self, call: AdminCall) -> Json:
         """Agents that are enrolled, connected or not, by name."""

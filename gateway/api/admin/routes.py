@@ -4,10 +4,8 @@ JSON only. A request carries its key or token in a header, as everywhere: there 
 authentication, so no page in a browser can make one on somebody's behalf (no CSRF).
 """
 
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
-from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from typing import Any, NamedTuple
 from urllib.parse import parse_qsl
 
 import orjson
@@ -44,75 +42,30 @@ QUERY_FIELDS = 16
 _WORDS_CHARS = 300
 """How much of the beginning, and of the end, of a long refusal is sent."""
 
-AdminAction = Callable[["AdminCall"], Awaitable[Json]]
-"""Runs one method of a page and returns the answer. Raises RequestError and the store's errors."""
-
-_Body = TypeVar("_Body", bound=BaseModel)
-
 _NO_STORE = [(b"cache-control", b"no-store")]
 
 _log = structlog.get_logger("gateway.api.admin.resources")
 
 
-class AdminCall:
+class AdminCall(NamedTuple):
     """One request to this API, whose role was found to be enough."""
 
-    def __init__(self, exchange: HttpExchange, principal: Principal, names: Mapping[str, str]) -> None:
-        self.principal = principal
-        self.names = names
-        """From the path."""
-        self._exchange = exchange
-        self._got_bytes = 0
-
-    async def body(self) -> Json:
-        """The JSON object sent; empty when nothing was. Raises RequestError."""
-        fields = self._exchange.fields
-        if fields.get(b"content-encoding", b"identity").strip().lower() not in (b"identity", b""):
-            raise UnsupportedEncoding("Compressed bodies are not accepted here.", param="content-encoding")
-        raw = await self._exchange.inbound.read(self._enough)
-        if not raw:
-            return {}
-        if b"json" not in fields.get(b"content-type", b"").lower():
-            raise BadRequest("Send JSON, with content-type application/json.", param="content-type")
-        try:
-            value = orjson.loads(raw)
-        except orjson.JSONDecodeError:
-            value = None
-        if not isinstance(value, dict):
-            raise BadRequest("The request body must be a JSON object.", code="invalid_json")
-        return value
-
-    def query(self) -> dict[str, str]:
-        """What the query says, by name. Raises BadRequest."""
-        try:
-            pairs = parse_qsl(
-                self._exchange.query.decode("ascii"),
-                keep_blank_values=True,
-                errors="strict",
-                max_num_fields=QUERY_FIELDS,
-            )
-        except ValueError:
-            raise BadRequest("The query cannot be read.", code="invalid_value") from None
-        found = dict(pairs)
-        if len(found) != len(pairs):
-            raise BadRequest("The query names something twice.", code="invalid_value")
-        return found
-
-    def while_here(self) -> AbstractAsyncContextManager[None]:
-        """A block that is cancelled, and raises ClientGone, when the client leaves."""
-        return self._exchange.while_here()
-
-    def _enough(self, chunk: bytes) -> bool:
-        self._got_bytes += len(chunk)
-        if self._got_bytes > BODY_BYTES:
-            raise BodyTooLarge(f"The body may be {BODY_BYTES} bytes long here at most.")
-        return False
+    exchange: HttpExchange
+    principal: Principal
+    names: Mapping[str, str]
+    """From the path."""
 
 
-@dataclass(frozen=True, slots=True)
-class AdminMethod:
+AdminAction = Callable[[AdminCall], Awaitable[Json]]
+"""Runs one method of a page and returns the answer. Raises RequestError and the store's errors."""
+
+
+class AdminMethod(NamedTuple):
     """What one method of a page does."""
 
+    method: str
+    path: str
+    """In Starlette's form."""
     role: AdminRole
     """It takes this role, or one that covers it."""
     action: AdminAction
@@ -132,9 +85,9 @@ class AdminMethod:
 class AdminPage:
     """One path, and what its methods do."""
 
-    def __init__(self, keys: KeyAuthenticator, methods: Mapping[str, AdminMethod]) -> None:
+    def __init__(self, keys: KeyAuthenticator) -> None:
         self._keys = keys
-        self.methods = methods
+        self.methods: dict[str, AdminMethod] = {}
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         exchange = exchange_of(scope)
@@ -147,11 +100,20 @@ class AdminPage:
         check_role(principal, method.role)
         call = AdminCall(exchange, principal, scope["path_params"])
         with acting_as(f"key:{principal.key_id}"):
-            found = await _run_action(method.action, call, exchange.id)
+            found = await _run_action(method.action, call)
         if exchange.method != "GET":
             what = {"act": method.name, "of": next(iter(call.names.values()), None)}
             _log.info("admin_act", id=exchange.id, key=principal.key_name, **what)
         await exchange.reply.whole(200, JSON, orjson.dumps(found), _NO_STORE)
+
+
+def admin_pages(keys: KeyAuthenticator, methods: Iterable[AdminMethod]) -> dict[str, AdminPage]:
+    """The pages by path, for who presents one of ``keys``; a path that ends with a name that may hold slashes
+    comes after all others, which a router then tries first."""
+    pages: dict[str, AdminPage] = {}
+    for each in methods:
+        pages.setdefault(each.path, AdminPage(keys)).methods[each.method] = each
+    return {path: pages[path] for path in sorted(pages, key=lambda path: path.endswith(":path}"))}
 
 
 def check_role(principal: Principal, wanted: AdminRole) -> None:
@@ -165,10 +127,49 @@ def check_role(principal: Principal, wanted: AdminRole) -> None:
         )
 
 
-def read_body(kind: type[_Body], body: Json) -> _Body:
-    """Raises BadRequest, which names the first member that is wrong and tells nothing of its value."""
+async def read_body(exchange: HttpExchange) -> Json:
+    """The JSON object sent; empty when nothing was. Raises RequestError."""
+    fields, inbound = exchange.fields, exchange.inbound
+
+    def enough(chunk: bytes) -> bool:
+        if inbound.received_bytes > BODY_BYTES:
+            raise BodyTooLarge(f"The body may be {BODY_BYTES} bytes long here at most.")
+        return False
+
+    if fields.get(b"content-encoding", b"identity").strip().lower() not in (b"identity", b""):
+        raise UnsupportedEncoding("Compressed bodies are not accepted here.", param="content-encoding")
+    raw = await inbound.read(enough)
+    if not raw:
+        return {}
+    if b"json" not in fields.get(b"content-type", b"").lower():
+        raise BadRequest("Send JSON, with content-type application/json.", param="content-type")
     try:
-        return kind.model_validate(body)
+        value = orjson.loads(raw)
+    except orjson.JSONDecodeError:
+        value = None
+    if not isinstance(value, dict):
+        raise BadRequest("The request body must be a JSON object.", code="invalid_json")
+    return value
+
+
+def read_query(exchange: HttpExchange) -> dict[str, str]:
+    """What the query says, by name. Raises BadRequest."""
+    try:
+        text = exchange.query.decode("ascii")
+        pairs = parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=QUERY_FIELDS)
+    except ValueError:
+        raise BadRequest("The query cannot be read.", code="invalid_value") from None
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise BadRequest("The query names something twice.", code="invalid_value")
+    return found
+
+
+def validated(kind: type[BaseModel], members: Json) -> Json:
+    """The members that were given, each of its type. Raises BadRequest, which names the first that is wrong
+    and tells nothing of its value."""
+    try:
+        return kind.model_validate(members).model_dump(exclude_unset=True)
     except ValidationError as error:
         problem = error.errors(include_url=False, include_input=False, include_context=False)[0]
         path = ".".join(str(each) or '""' for each in problem["loc"])  # a member may have no name
@@ -184,11 +185,11 @@ def client_message(words: object) -> str:
     return text if len(text) <= 2 * _WORDS_CHARS else f"{text[:_WORDS_CHARS]} … {text[-_WORDS_CHARS:]}"
 
 
-async def _run_action(act: AdminAction, call: AdminCall, request_id: str) -> Json:
+async def _run_action(action: AdminAction, call: AdminCall) -> Json:
     """Run an action, with the store's errors as clients see them. Whoever may use this API is told what is
     wrong with the state, too, because it is theirs to mend."""
     try:
-        return await act(call)
+        return await action(call)
     except (BadValue, AmbiguousId) as error:
         raise BadRequest(client_message(error), code="invalid_value") from None
     except NameTaken as error:
@@ -196,5 +197,5 @@ async def _run_action(act: AdminAction, call: AdminCall, request_id: str) -> Jso
     except UnknownRecord as error:
         raise RecordNotFound(client_message(error)) from None
     except StateError as error:
-        _log.error("state_failed", id=request_id, error=str(error))
+        _log.error("state_failed", id=call.exchange.id, error=str(error))
         raise StateUnavailable(f"The gateway's state cannot be used just now: {error}.") from None

@@ -12,10 +12,9 @@ from pydantic import BaseModel
 from gateway.api.admin.resources.child import run_in_child
 from gateway.api.admin.resources.resource import AdminRequest, Json, Operation
 from gateway.api.admin.resources.table import OPERATIONS, run_operation
-from gateway.api.admin.routes import AdminAction, AdminCall, AdminMethod, AdminPage, read_body
+from gateway.api.admin.routes import AdminAction, AdminCall, AdminMethod, read_body, read_query, validated
 from gateway.domain.errors import Overloaded
 from gateway.fleet.availability import ModelRecord
-from gateway.pipeline.pipeline import KeyAuthenticator
 from gateway.storage import Store
 
 _NAMES = re.compile(r"{(\w+)(?::path)?}")
@@ -38,33 +37,30 @@ class StoreAdmin:
         self.running: set[str] = set()
         """Operations that are being done in a process of their own."""
 
-    def pages(self, keys: KeyAuthenticator) -> dict[str, AdminPage]:
-        """The pages by path, for who presents one of ``keys``; a path that ends with a name that may hold
-        slashes comes after all others, which a router then tries first."""
+    def methods(self) -> list[AdminMethod]:
+        """One for each operation."""
         operations = [each for each in OPERATIONS.values() if not each.only_here]
-        methods: dict[str, dict[str, AdminMethod]] = {each.path: {} for each in operations}
-        for each in sorted(operations, key=lambda each: _METHODS.index(each.method)):
-            methods[each.path][each.method] = AdminMethod(each.role, self._action(each))
-        paths = sorted(methods, key=lambda path: path.endswith(":path}"))
-        return {path: AdminPage(keys, methods[path]) for path in paths}
+        operations.sort(key=lambda each: _METHODS.index(each.method))
+        return [AdminMethod(each.method, each.path, each.role, self._action(each)) for each in operations]
 
     def _action(self, operation: Operation) -> AdminAction:
         names = _NAMES.findall(operation.path)
 
-        async def act(call: AdminCall) -> Json:
-            model = (await asyncio.to_thread(_models)).get(operation.name)
-            given = {} if model is None else call.query() if operation.query else await call.body()
-            body = {} if model is None else read_body(model, given).model_dump(exclude_unset=True)
+        async def action(call: AdminCall) -> Json:
+            model, exchange, body = (await asyncio.to_thread(_models)).get(operation.name), call.exchange, {}
+            if model is not None:
+                given = read_query(exchange) if operation.query else await read_body(exchange)
+                body = validated(model, given)
             if operation.own_process:
-                await call.body()  # none is wanted, and a client that leaves is seen behind it
-                async with call.while_here():
+                await read_body(exchange)  # none is wanted, and a client that leaves is seen behind it
+                async with exchange.while_here():
                     return await self._run_in_child(operation, body)
             of = tuple(call.names[name] for name in names)
             request = AdminRequest(self._wall(), self._serves, of, body)
             return await asyncio.to_thread(run_operation, self._store, operation.name, request)
 
-        act.__name__ = operation.name
-        return act
+        action.__name__ = operation.name
+        return action
 
     async def _run_in_child(self, operation: Operation, body: Json) -> Json:
         """In a process of its own, which takes no time from the event loop, and ends with the request."""

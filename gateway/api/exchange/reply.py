@@ -144,12 +144,12 @@ class Reply:
             headers, body = http_error(error, self._dialect, self._id)
             await self.start(error.status, headers)
             await self.end(body)
-        elif self.event_stream:
-            last = self._last if self._direct is None else self._direct.last or self._last
+            return
+        last = self._last if self._direct is None else self._direct.last or self._last
+        if self.event_stream:
             gap = b"" if last.endswith((b"\n\n", b"\r\n\r\n", b"\r\r")) else b"\n\n"
             await self.end(gap + error_event(error, self._dialect, self._id))
         elif self.line_stream:
-            last = self._last if self._direct is None else self._direct.last or self._last
             await self.end((b"" if last.endswith(b"\n") else b"\n") + error_line(error))
 
     def keep_alive(

@@ -4,7 +4,7 @@ of who is known. Facts only: no body, no prompt, no key, no query."""
 import time
 from collections.abc import Callable
 from time import monotonic
-from typing import Any, Protocol
+from typing import Any
 
 import structlog
 
@@ -12,24 +12,9 @@ from gateway.api.exchange.exchange import HttpExchange
 from gateway.domain.errors import EngineRefused, RequestError
 from gateway.domain.quotas import Price
 from gateway.observability.audit import RequestFacts
+from gateway.observability.metrics import Metrics
+from gateway.pipeline.aliases import AliasFigures
 from gateway.pipeline.relay import Response
-
-
-class RequestCounter(Protocol):
-    """:class:`gateway.observability.metrics.Metrics`."""
-
-    def request_finished(self, route: str, model: str, status: int, duration_s: float) -> None: ...
-    def streamed(self, model: str, first_token_s: float, lasted_s: float, tokens: int | None) -> None: ...
-    def answered_by(self, agent: str, status: int) -> None: ...
-
-
-class AliasCounter(Protocol):
-    """:class:`gateway.pipeline.aliases.AliasFigures`."""
-
-    def finished(
-        self, alias: str, target: str, status: int, total_s: float, first_byte_s: float | None
-    ) -> None: ...
-
 
 _UNLOGGED = frozenset({"health", "metrics"})
 """Asked every few seconds by machines; logged only when they fail."""
@@ -52,8 +37,8 @@ class RequestLog:
 
     def __init__(
         self,
-        counter: RequestCounter,
-        aliases: AliasCounter | None = None,
+        counter: Metrics,
+        aliases: AliasFigures | None = None,
         *,
         lines: bool = True,
         audit: "RequestAudit | None" = None,

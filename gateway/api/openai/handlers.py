@@ -1,7 +1,6 @@
 """What the gateway does with the requests of each path. Every handler is a plain ASGI application."""
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
@@ -20,10 +19,12 @@ from gateway.domain.errors import (
 from gateway.domain.slices import in_slices
 from gateway.domain.surface import SurfaceEndpoint, check_model, nearest
 from gateway.fleet.registry import ServedModel
+from gateway.observability.metrics import Metrics
 from gateway.pipeline.pipeline import KeyAuthenticator, Pipeline
 from gateway.runtime.lifecycle import Lifecycle, LifecyclePhase
 
 Scope = MutableMapping[str, Any]
+Json = dict[str, Any]
 JSON = b"application/json"
 PATH_CHARS = 200
 """Of a path that is told back."""
@@ -39,14 +40,6 @@ class Catalog(Protocol):
     def model(self, name: str) -> ServedModel | None: ...
     @property
     def agents_connected(self) -> int: ...
-
-
-class Exposition(Protocol):
-    """:class:`gateway.observability.metrics.Metrics`."""
-
-    CONTENT_TYPE: str
-
-    async def render(self) -> bytes: ...
 
 
 class Proxied:
@@ -65,16 +58,6 @@ class Proxied:
             raise wrong_method(exchange, self._endpoint.methods)
         self._lifecycle.check()
         await self._pipeline(exchange)
-
-
-@dataclass(frozen=True, slots=True)
-class ModelsForm:
-    """How models are told."""
-
-    one: Callable[[ServedModel], Mapping[str, object]]
-    """A model, by itself and in the list."""
-    every: Callable[[Sequence[Mapping[str, object]]], Mapping[str, object]]
-    """The list, of models as ``one`` tells them."""
 
 
 class ReadPage:
@@ -101,10 +84,18 @@ class ModelsHandler:
     was ever served; its ``ready`` says whether it can be used at once.
     """
 
-    def __init__(self, keys: KeyAuthenticator, catalog: Catalog, form: ModelsForm) -> None:
+    def __init__(
+        self,
+        keys: KeyAuthenticator,
+        catalog: Catalog,
+        describe: Callable[[ServedModel], Json],
+        list_of: Callable[[Sequence[Json]], Json],
+    ) -> None:
+        """``describe`` makes the form of one model, ``list_of`` that of the list of such forms."""
         self._keys = keys
         self._catalog = catalog
-        self._form = form
+        self._describe = describe
+        self._list_of = list_of
 
     async def __call__(self, exchange: HttpExchange, names: Mapping[str, str]) -> None:
         principal = await exchange.identify(self._keys)
@@ -113,24 +104,25 @@ class ModelsHandler:
         found = await self._list(shows) if name is None else self._one(name, shows)
         await exchange.reply.whole(200, JSON, orjson.dumps(found))
 
-    async def _list(self, shows: Callable[[str], bool]) -> Mapping[str, object]:
+    async def _list(self, shows: Callable[[str], bool]) -> Json:
         every = in_slices(self._catalog.each_model())
         there = (info async for info in every if (info.ready or info.loadable) and shows(info.id))
-        return self._form.every([self._form.one(info) async for info in there])
+        return self._list_of([self._describe(info) async for info in there])
 
-    def _one(self, name: str, shows: Callable[[str], bool]) -> Mapping[str, object]:
+    def _one(self, name: str, shows: Callable[[str], bool]) -> Json:
         info = self._catalog.model(check_model(name))
         if info is None or not shows(name):
             message = f"The model '{name}' is not served here. GET /v1/models lists those that are."
             raise ModelNotFound(message, param="model")
-        return self._form.one(info)
+        return self._describe(info)
 
 
 def _everything(model: str) -> bool:
     return True
 
 
-def _model(info: ServedModel) -> dict[str, object]:
+def openai_model(info: ServedModel) -> Json:
+    """A model as OpenAI's and Anthropic's SDKs both read it."""
     return {
         "id": info.id,
         "object": "model",
@@ -142,16 +134,15 @@ def _model(info: ServedModel) -> dict[str, object]:
     }
 
 
-def _models(found: Sequence[Mapping[str, object]]) -> dict[str, object]:
+def openai_models(found: Sequence[Json]) -> Json:
+    """The list of models as OpenAI's and Anthropic's SDKs both read it."""
     first, last = (found[0]["id"], found[-1]["id"]) if found else (None, None)
     return {"object": "list", "data": found, "has_more": False, "first_id": first, "last_id": last}
 
 
-OPENAI_FORM = ModelsForm(_model, _models)
-"""OpenAI's and Anthropic's SDKs both read it."""
-
-
-def _ollama_model(info: ServedModel) -> dict[str, object]:
+def ollama_model(info: ServedModel) -> Json:
+    """A model as Ollama tells it. What Ollama says of its files, nobody knows here: sizes are 0, digests
+    empty."""
     details = {"parent_model": "", "format": "", "family": "", "families": list[str]()}
     return {
         "name": info.id,
@@ -163,8 +154,8 @@ def _ollama_model(info: ServedModel) -> dict[str, object]:
     }
 
 
-OLLAMA_FORM = ModelsForm(_ollama_model, lambda found: {"models": found})
-"""As Ollama tells them. What it says of its files, nobody knows here: sizes are 0, digests empty."""
+def ollama_models(found: Sequence[Json]) -> Json:
+    return {"models": found}
 
 
 async def liveness(exchange: HttpExchange, names: Mapping[str, str]) -> None:
@@ -189,7 +180,7 @@ def readiness(lifecycle: Lifecycle, catalog: Catalog) -> Respond:
     return respond
 
 
-def metrics_page(keys: KeyAuthenticator, metrics: Exposition, *, public: bool) -> Respond:
+def metrics_page(keys: KeyAuthenticator, metrics: Metrics, *, public: bool) -> Respond:
     """``GET /metrics``: for holders of a key.
 
     Any client key without scopes, or with a role, will do (Prometheus sends one with ``authorization``).

@@ -21,7 +21,6 @@ from gateway.api.errors import http_error, id_headers
 from gateway.api.server import response_writers as direct
 from gateway.api.server.client_addresses import PerAddressLimiter
 from gateway.api.server.request_head import check_head, new_request_id
-from gateway.api.server.response_writers import UntilClose
 from gateway.api.server.tls import has_certificate
 from gateway.domain.errors import (
     BadRequest,
@@ -32,7 +31,7 @@ from gateway.domain.errors import (
     RequestError,
 )
 from gateway.domain.surface import TUNNEL
-from gateway.runtime.descriptors import ConnectionVerdict, DescriptorBudget
+from gateway.runtime.descriptors import ConnectionVerdict, DescriptorBudget, room_for
 from shared.protocol.routes import Dialect
 
 UNREAD_BYTES = 256 * 1024 * 1024
@@ -121,18 +120,12 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._refuse(BuffersFull(message, code="too_many_connections"))
             return
         self._group = group
-        room = self._room()
+        room = room_for(transport, self.descriptors)
         if len(self.connections) > self.limits.connections or room is not ConnectionVerdict.ENOUGH:
             self._refused = room is not ConnectionVerdict.SCARCE
             self._refuse(BuffersFull("This gateway has as many connections as it takes; try again shortly."))
             return
         self._be_patient(self.limits.head_s)
-
-    def _room(self) -> ConnectionVerdict:
-        raw = self.transport.get_extra_info("socket")
-        if raw is None or self.descriptors is None:
-            return ConnectionVerdict.ENOUGH
-        return self.descriptors.room_for(raw.fileno())
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
@@ -191,7 +184,10 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def _bound_what_follows(self, size_bytes: int) -> None:
         """Whatever is still to come has a limit, unless an answer is being given: that one has its own."""
         if self._in_head and self._head_bytes:
-            self._look_at_unfinished_head()
+            if self._head_bytes > self.limits.head_bytes:
+                self._refuse(self._head_too_large())
+            elif self._patience is None:
+                self._be_patient(self.limits.head_s)
         elif self.cycle is None or not self.cycle.response_complete:
             return
         elif not self._in_head:
@@ -209,12 +205,6 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def resume_writing(self) -> None:
         self._taken()
         super().resume_writing()
-
-    def _look_at_unfinished_head(self) -> None:
-        if self._head_bytes > self.limits.head_bytes:
-            self._refuse(self._head_too_large())
-        elif self._patience is None:
-            self._be_patient(self.limits.head_s)
 
     # --- The parser's callbacks ---
 
@@ -277,7 +267,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         """It is this request's turn to be answered."""
         self._direct = direct.offer(cycle, self.turn)
         if cycle.scope["http_version"] == "1.0":
-            app = UntilClose(app, cycle)
+            app = direct.until_close(app, cycle)
         super()._start_asgi_task(cycle, app)
 
     def send_400_response(self, msg: str) -> None:

@@ -6,7 +6,7 @@ streamed answer, our server offers a :class:`DirectWriter` as an extension of th
 a server that offers none everything goes the ordinary way; the client gets the same bytes.
 
 Clients of HTTP/1.0 know no chunks: a body without a length ends with its connection. uvicorn would send them
-chunks all the same, so :class:`UntilClose` wraps the application for them.
+chunks all the same, so :func:`until_close` wraps the application for them.
 """
 
 import asyncio
@@ -14,37 +14,35 @@ import sys
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 _ANY_LENGTH = sys.maxsize
 
 
-class UntilClose:
-    """Wraps the application for one request of such a client; the server closes its connections anyway."""
+def until_close(app: Callable[..., Awaitable[None]], cycle: RequestResponseCycle) -> ASGI3Application:
+    """Wrap the application for one request of such a client; the server closes its connections anyway."""
 
-    def __init__(self, app: Callable[..., Awaitable[None]], cycle: RequestResponseCycle) -> None:
-        self._app = app
-        self._cycle = cycle
-        self._unbounded = False
+    async def bounded_by_the_end(scope: Any, receive: Any, send: Any) -> None:
+        unbounded = False
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         async def plainly(message: dict[str, Any]) -> None:
+            nonlocal unbounded
             if message["type"] == "http.response.start":
-                self._begin(message)
-            elif self._unbounded and not message.get("more_body", False):
+                names = {name.lower() for name, _ in message.get("headers", ())}
+                unbounded = message["status"] not in (204, 304) and b"content-length" not in names
+                if unbounded:
+                    cycle.chunked_encoding = False
+                    cycle.expected_content_length = _ANY_LENGTH
+            elif unbounded and not message.get("more_body", False):
                 await send({**message, "more_body": True})
-                self._cycle.expected_content_length = 0
+                cycle.expected_content_length = 0
                 message = {"type": "http.response.body"}
             await send(message)
 
-        await self._app(scope, receive, plainly)
+        await app(scope, receive, plainly)
 
-    def _begin(self, head: dict[str, Any]) -> None:
-        names = {name.lower() for name, _ in head.get("headers", ())}
-        if head["status"] not in (204, 304) and b"content-length" not in names:
-            self._unbounded = True
-            self._cycle.chunked_encoding = False
-            self._cycle.expected_content_length = _ANY_LENGTH
+    return bounded_by_the_end
 
 
 EXTENSION = "trunkline.direct"

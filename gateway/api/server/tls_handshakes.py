@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import Any
 
 from gateway.api.server.client_addresses import PerAddressLimiter
-from gateway.runtime.descriptors import ConnectionVerdict, DescriptorBudget
+from gateway.runtime.descriptors import ConnectionVerdict, DescriptorBudget, room_for
 from shared.tunnel.turns import Turns, TurnsFull
 
 HANDSHAKES = 256
@@ -50,7 +50,9 @@ class TlsHandshakeLimiter:
 
     def enter(self, transport: asyncio.Transport) -> bool:
         """Count a connection; False, and it is to be closed, where there is no room for it."""
-        if len(self._present) >= self._most or not self._has_descriptors(transport):
+        if len(self._present) >= self._most:
+            return False
+        if room_for(transport, self._descriptors) is not ConnectionVerdict.ENOUGH:
             return False
         peer = transport.get_extra_info("peername")
         group = self._places.group(peer[0]) if peer else ""
@@ -92,12 +94,6 @@ class TlsHandshakeLimiter:
         """End all that are under way."""
         for transport in list(self._present):
             transport.abort()
-
-    def _has_descriptors(self, transport: asyncio.Transport) -> bool:
-        raw = transport.get_extra_info("socket")
-        if raw is None or self._descriptors is None:
-            return True
-        return self._descriptors.room_for(raw.fileno()) is ConnectionVerdict.ENOUGH
 
     def _over(self, transport: asyncio.Transport, over: "asyncio.Future[None]") -> None:
         if not over.cancelled():

@@ -17,6 +17,7 @@ from gateway.dispatch.response import Sink
 from gateway.domain.errors import RequestError, StreamBroken, Unauthenticated
 from gateway.domain.request import Principal, Request
 from gateway.fleet.registry import ServedModel
+from gateway.observability.metrics import Metrics
 from gateway.pipeline.bodies import BodyReader
 from gateway.pipeline.pipeline import Pipeline
 from gateway.pipeline.relay import Response
@@ -53,7 +54,7 @@ class FakeCatalog:
         return self._models.get(name)
 
 
-class FakeMetrics:
+class FakeMetrics(Metrics):
     CONTENT_TYPE = "text/plain"
 
     async def render(self) -> bytes:

@@ -12,6 +12,7 @@ from structlog.testing import capture_logs
 from gateway.quota.usage import UsageLedger
 from gateway.runtime.background_writer import BackgroundWriter, BackgroundWriterSettings
 from gateway.storage import Account, Amount, By, Store
+from gateway.storage.backup import Backup
 from gateway.storage.errors import StateUnwritable
 from tests.gateway.fleet.fleet import Fleet, deployment
 from tests.gateway.storage.fillers import full_database
@@ -120,7 +121,7 @@ async def test_usage_that_a_full_disk_did_not_take_is_in_the_store_once_there_is
         assert [total.amount.requests for total in store.usage.totals(By.KEY)] == [2000]
 
 
-class Copies:
+class Copies(Backup):
     """A backup that can fail."""
 
     def __init__(self) -> None:
@@ -165,7 +166,7 @@ async def test_a_keeper_that_stops_sees_to_the_backup_after_its_last_write(full:
     assert [line["event"] for line in logs] == (["state_not_backed_up"] if full else [])
 
 
-class SlowCopies:
+class SlowCopies(Backup):
     """A backup that takes until it is let go."""
 
     def __init__(self) -> None:

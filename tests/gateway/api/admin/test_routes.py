@@ -20,6 +20,7 @@ from gateway.api.admin import store as admin_store
 from gateway.api.admin.bodies import QUERIES
 from gateway.api.admin.fleet import FleetAdmin
 from gateway.api.admin.resources.table import OPERATIONS
+from gateway.api.admin.routes import admin_pages
 from gateway.api.admin.store import StoreAdmin
 from gateway.api.exchange.buffers import BufferBudget
 from gateway.api.exchange.exchange import HttpSettings
@@ -64,7 +65,7 @@ class House:
             clock,
             note=lambda kind, who, *, agent: self.noted.append((kind, who, agent)),
         )
-        admin = fleet.pages(self.ring) | self.stored.pages(self.ring)
+        admin = admin_pages(self.ring, [*fleet.methods(), *self.stored.methods()])
         settings, lifecycle = HttpSettings(), Lifecycle()
         pipeline = Pipeline(self.ring, FakeDispatcher().run)
         router = build_router(pipeline, self.ring, FakeCatalog(), FakeMetrics(), lifecycle, settings, admin)

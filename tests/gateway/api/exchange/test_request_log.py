@@ -13,6 +13,7 @@ from gateway.domain.errors import QueueFull, RequestError
 from gateway.domain.quotas import Price
 from gateway.domain.request import Request
 from gateway.observability.audit import RequestFacts, facts_of
+from gateway.observability.metrics import Metrics
 from shared.protocol.errors import ErrorCode
 from shared.protocol.messages import Trailers, Usage
 from tests.gateway.api.support import BEARER, EVENTS, JSON_TYPE, FakeResponse, Surface, json_response
@@ -22,7 +23,7 @@ CHAT = "/v1/chat/completions"
 ASK = b'{"model":"m","stream":true,"messages":[{"role":"user","content":"swordfish"}]}'
 
 
-class Counter:
+class Counter(Metrics):
     def __init__(self) -> None:
         self.counted: list[tuple[str, str, int]] = []
         self.streams: list[tuple[str, float, float, int | None]] = []

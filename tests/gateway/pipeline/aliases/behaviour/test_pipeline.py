@@ -12,6 +12,7 @@ from gateway.domain.aliases import Alias, AliasTarget
 from gateway.domain.errors import QueueFull
 from gateway.domain.request import Principal, Request
 from gateway.domain.scopes import limited
+from gateway.observability.metrics import Metrics
 from gateway.pipeline.aliases import AliasCatalog, AliasFigures
 from gateway.pipeline.pipeline import Pipeline
 from tests.gateway.api.support import (
@@ -30,7 +31,7 @@ CHAT = "/v1/chat/completions"
 BODY = b'{"messages":[],"model":"prod","stream":true}'
 
 
-class Counter:
+class Counter(Metrics):
     def __init__(self) -> None:
         self.finished: list[tuple[str, str, int]] = []
 
