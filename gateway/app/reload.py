@@ -1,6 +1,7 @@
 """SIGHUP: read the settings again, apply what can change while the gateway runs (SURFACE, Configuration)."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import structlog
@@ -25,44 +26,38 @@ CHANGEABLE = frozenset(
 """Settings that running gateways take up."""
 
 
+@dataclass
 class Reload:
     """Keeps the settings in force; nothing changes where the new ones are wrong."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        load: Callable[[], Settings],
-        apply: Callable[[Settings], None],
-        told: Callable[[list[str]], None] | None = None,
-    ) -> None:
-        """``load`` reads all sources again and may raise ConfigError; ``apply`` takes up what is
-        ``CHANGEABLE`` and may raise ConfigError before it has changed anything. ``told`` hears what it
-        took up."""
-        self._settings = settings
-        self._load = load
-        self._apply = apply
-        self._told = told
+    settings: Settings
+    load: Callable[[], Settings]
+    """Reads all sources again. May raise ConfigError."""
+    apply: Callable[[Settings], None]
+    """Takes up what is ``CHANGEABLE``. May raise ConfigError before it has changed anything."""
+    on_change: Callable[[list[str]], None] | None = None
+    """Hears what was taken up."""
 
     def __call__(self) -> None:
         """Somebody asked for it. Never raises ConfigError: what is wrong is logged."""
         try:
-            settings = self._load()
-            self._apply(settings)
+            settings = self.load()
+            self.apply(settings)
         except ConfigError as error:
             _log.error("settings_kept", reason=str(error))
             return
-        before, after = _values(self._settings), _values(settings)
+        before, after = _values(self.settings), _values(settings)
         changed = sorted(path for path in before if before[path] != after[path])
         fixed = [".".join(path) for path in changed if path not in CHANGEABLE]
         taken = [".".join(path) for path in changed if path in CHANGEABLE]
         _log.info("settings_reloaded", changed=taken)
-        if self._told is not None:
-            self._told(taken)
+        if self.on_change is not None:
+            self.on_change(taken)
         if fixed:
             _log.warning("settings_need_a_restart", settings=fixed)
         for table, name in CHANGEABLE:
-            changed_table = getattr(self._settings, table).model_copy(update={name: after[table, name]})
-            self._settings = self._settings.model_copy(update={table: changed_table})
+            changed_table = getattr(self.settings, table).model_copy(update={name: after[table, name]})
+            self.settings = self.settings.model_copy(update={table: changed_table})
 
 
 def _values(settings: Settings) -> dict[tuple[str, ...], Any]:

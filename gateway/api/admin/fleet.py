@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from gateway.api.admin.resources.agents import agent_facts
@@ -18,26 +19,19 @@ from shared.protocol.engine_state import EngineState
 from shared.protocol.messages import DeploymentState
 
 
+@dataclass(frozen=True)
 class FleetAdmin:
     """Reads the registry on the event loop and the store in a thread."""
 
-    def __init__(
-        self,
-        fleet: Registry,
-        agents: AgentStore,
-        depths: Callable[[], Mapping[str, int]],
-        clock: Callable[[], float],
-        *,
-        note: Callable[..., None],
-    ) -> None:
-        """``depths``: how many requests wait, by model. ``clock`` gives seconds of the event loop's clock.
-        ``note(kind, who, agent=…)`` hears of acts that the store does not
-        (:meth:`gateway.observability.audit.AuditWriter.note`)."""
-        self._fleet = fleet
-        self._agents = agents
-        self._depths = depths
-        self._clock = clock
-        self._note = note
+    fleet: Registry
+    agents: AgentStore
+    depths: Callable[[], Mapping[str, int]]
+    """How many requests wait, by model."""
+    clock: Callable[[], float]
+    """Gives seconds of the event loop's clock."""
+    note: Callable[..., None]
+    """``note(kind, who, agent=…)`` hears of acts that the store does not
+    (:meth:`gateway.observability.audit.AuditWriter.note`)."""
 
     def methods(self) -> list[AdminMethod]:
         """What may be asked of the fleet."""
@@ -53,7 +47,7 @@ class FleetAdmin:
     async def list_agents(self, call: AdminCall) -> Json:
         """Agents that are enrolled, connected or not, by name."""
         found = await asyncio.to_thread(self._enrolled)
-        async for info in in_slices(self._fleet.each_agent()):
+        async for info in in_slices(self.fleet.each_agent()):
             found[info.name] = found.get(info.name, {"name": info.name}) | self._connected(info)
         return {"agents": [facts for _, facts in sorted(found.items())]}
 
@@ -67,7 +61,7 @@ class FleetAdmin:
 
     async def list_models(self, call: AdminCall) -> Json:
         """Every model that was ever served, with its deployments."""
-        depths, records = self._depths(), self._fleet.index.models
+        depths, records = self.depths(), self.fleet.index.models
         return {
             "models": [
                 {
@@ -77,28 +71,28 @@ class FleetAdmin:
                     "waiting": depths.get(info.id, 0),
                     **_served(records.get(info.id)),
                 }
-                async for info in in_slices(self._fleet.each_model())
+                async for info in in_slices(self.fleet.each_model())
             ]
         }
 
     async def list_queue(self, call: AdminCall) -> Json:
         """How many requests wait, in all and by model."""
-        depths = self._depths()
+        depths = self.depths()
         return {"waiting": sum(depths.values()), "models": dict(sorted(depths.items()))}
 
     def _held(self, call: AdminCall, held: bool) -> Json:
         name = call.names["agent"]
-        if not self._fleet.hold(name, held):
+        if not self.fleet.hold(name, held):
             raise RecordNotFound(client_message(f"No agent {name!r} is connected here"))
-        self._note("agent.drain" if held else "agent.undrain", f"key:{call.principal.key_id}", agent=name)
-        streams = next((info.streams for info in self._fleet.agents() if info.name == name), 0)
+        self.note("agent.drain" if held else "agent.undrain", f"key:{call.principal.key_id}", agent=name)
+        streams = next((info.streams for info in self.fleet.agents() if info.name == name), 0)
         return {"agent": name, "draining": held, "streams": streams}
 
     def _enrolled(self) -> dict[str, Json]:
         """The stored facts of agents that were not revoked, by name. Waits for the disk."""
         return {
             each.name: agent_facts(each) | {"connected": False, "may_serve": list(each.models)}
-            for each in self._agents.list()
+            for each in self.agents.list()
             if each.revoked_s is None
         }
 
@@ -108,7 +102,7 @@ class FleetAdmin:
             "status": info.status.value,
             "draining": info.draining,
             "labels": dict(info.labels),
-            "connected_for_s": round(self._clock() - info.connected_s, 3),
+            "connected_for_s": round(self.clock() - info.connected_s, 3),
             "rtt_s": info.rtt_s,
             "streams": info.streams,
             "reason": info.reason,

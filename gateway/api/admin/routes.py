@@ -5,6 +5,7 @@ authentication, so no page in a browser can make one on somebody's behalf (no CS
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl
 
@@ -82,17 +83,17 @@ class AdminMethod(NamedTuple):
         return f"{words}; takes the role {self.role.value}"
 
 
+@dataclass(frozen=True)
 class AdminPage:
     """One path, and what its methods do."""
 
-    def __init__(self, keys: KeyAuthenticator) -> None:
-        self._keys = keys
-        self.methods: dict[str, AdminMethod] = {}
+    keys: KeyAuthenticator
+    methods: dict[str, AdminMethod] = field(default_factory=dict)
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         exchange = exchange_of(scope)
         exchange.route = "admin"
-        principal = await exchange.identify(self._keys)
+        principal = await exchange.identify(self.keys)
         if exchange.method not in self.methods:
             allowed = tuple(self.methods)
             raise MethodNotAllowed(f"Here are: {', '.join(allowed)}.", allowed)

@@ -6,6 +6,7 @@ import asyncio
 import re
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from pydantic import BaseModel
 
@@ -21,21 +22,17 @@ _NAMES = re.compile(r"{(\w+)(?::path)?}")
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
 
+@dataclass(frozen=True)
 class StoreAdmin:
     """The pages of every operation. The store waits for the disk, so operations run in a thread."""
 
-    def __init__(
-        self,
-        store: Store,
-        models: Callable[[], Mapping[str, ModelRecord]],
-        wall: Callable[[], float] = time.time,
-    ) -> None:
-        """``models``: those that are served now, by name. ``wall`` gives seconds since 1970."""
-        self._store = store
-        self._models = models
-        self._wall = wall
-        self.running: set[str] = set()
-        """Operations that are being done in a process of their own."""
+    store: Store
+    models: Callable[[], Mapping[str, ModelRecord]]
+    """Those that are served now, by name."""
+    wall: Callable[[], float] = time.time
+    """Gives seconds since 1970."""
+    running: set[str] = field(default_factory=set)
+    """Operations that are being done in a process of their own."""
 
     def methods(self) -> list[AdminMethod]:
         """One for each operation."""
@@ -56,8 +53,8 @@ class StoreAdmin:
                 async with exchange.while_here():
                     return await self._run_in_child(operation, body)
             of = tuple(call.names[name] for name in names)
-            request = AdminRequest(self._wall(), self._serves, of, body)
-            return await asyncio.to_thread(run_operation, self._store, operation.name, request)
+            request = AdminRequest(self.wall(), self._serves, of, body)
+            return await asyncio.to_thread(run_operation, self.store, operation.name, request)
 
         action.__name__ = operation.name
         return action
@@ -69,12 +66,12 @@ class StoreAdmin:
             raise Overloaded(f"{words} is being done already: ask again when that is over.")
         self.running.add(operation.name)
         try:
-            return await run_in_child(self._store.state_dir, operation.name, body)
+            return await run_in_child(self.store.state_dir, operation.name, body)
         finally:
             self.running.discard(operation.name)
 
     def _serves(self, model: str, version: str | None) -> bool:
-        record = self._models().get(model)
+        record = self.models().get(model)
         if record is None:
             return False
         able = [*record.serving.values(), *record.loadable.values()]

@@ -3,6 +3,7 @@ of who is known. Facts only: no body, no prompt, no key, no query."""
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
@@ -122,19 +123,14 @@ _UNRECORDED = frozenset({"health", "metrics", "models", "openapi"})
 """Nothing runs anywhere for these."""
 
 
+@dataclass(frozen=True)
 class RequestAudit:
     """Puts together what is known of a request at its end. Costs the event loop a microsecond or two."""
 
-    def __init__(
-        self,
-        add: Callable[[RequestFacts], None],
-        price: Callable[[str], Price] | None = None,
-        wall: Callable[[], float] = time.time,
-    ) -> None:
-        """``price`` is a model's now."""
-        self._add = add
-        self._price = price
-        self._wall = wall
+    add: Callable[[RequestFacts], None]
+    price: Callable[[str], Price] | None = None
+    """A model's now."""
+    wall: Callable[[], float] = time.time
 
     def __call__(
         self, exchange: HttpExchange, status: int, failure: RequestError | None, total_s: float
@@ -144,9 +140,9 @@ class RequestAudit:
             return
         request, response, first_s = exchange.request, exchange.response, exchange.reply.first_byte_s
         trailers = response.trailers if response is not None else None
-        self._add(
+        self.add(
             RequestFacts(
-                self._wall(),
+                self.wall(),
                 exchange.id,
                 status,
                 None if failure is None else _code(failure),
@@ -165,7 +161,7 @@ class RequestAudit:
                 total_s,
                 trailers.usage if trailers is not None else None,
                 request.gpu_s if request is not None else 0.0,
-                None if request is None or self._price is None else self._price(request.model),
+                None if request is None or self.price is None else self.price(request.model),
             )
         )
 

@@ -1,6 +1,7 @@
 """What the gateway does with the requests of each path. Every handler is a plain ASGI application."""
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
@@ -42,40 +43,41 @@ class Catalog(Protocol):
     def agents_connected(self) -> int: ...
 
 
+@dataclass(frozen=True)
 class Proxied:
     """A path served by engines."""
 
-    def __init__(self, endpoint: SurfaceEndpoint, pipeline: Pipeline, lifecycle: Lifecycle) -> None:
-        self._endpoint = endpoint
-        self._pipeline = pipeline
-        self._lifecycle = lifecycle
+    endpoint: SurfaceEndpoint
+    pipeline: Pipeline
+    lifecycle: Lifecycle
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = exchange_of(scope)
-        if not exchange.set_endpoint(self._endpoint):
+        if not exchange.set_endpoint(self.endpoint):
             raise not_found(exchange)
-        if not self._endpoint.takes(exchange.method):
-            raise wrong_method(exchange, self._endpoint.methods)
-        self._lifecycle.check()
-        await self._pipeline(exchange)
+        if not self.endpoint.takes(exchange.method):
+            raise wrong_method(exchange, self.endpoint.methods)
+        self.lifecycle.check()
+        await self.pipeline(exchange)
 
 
+@dataclass(frozen=True)
 class ReadPage:
     """A path that is only read: it takes GET and HEAD."""
 
-    def __init__(self, route: str, respond: Respond) -> None:
-        """``route`` is what logs and metrics call the path."""
-        self._route = route
-        self._respond = respond
+    route: str
+    """What logs and metrics call the path."""
+    respond: Respond
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = exchange_of(scope)
-        exchange.route = self._route
+        exchange.route = self.route
         if exchange.method not in ("GET", "HEAD"):
             raise wrong_method(exchange, ("GET", "HEAD"))
-        await self._respond(exchange, scope["path_params"])
+        await self.respond(exchange, scope["path_params"])
 
 
+@dataclass(frozen=True)
 class ModelsHandler:
     """``GET /v1/models``, ``GET /v1/models/{id}`` and, in Ollama's form, ``GET /api/tags``.
 
@@ -84,37 +86,31 @@ class ModelsHandler:
     was ever served; its ``ready`` says whether it can be used at once.
     """
 
-    def __init__(
-        self,
-        keys: KeyAuthenticator,
-        catalog: Catalog,
-        describe: Callable[[ServedModel], Json],
-        list_of: Callable[[Sequence[Json]], Json],
-    ) -> None:
-        """``describe`` makes the form of one model, ``list_of`` that of the list of such forms."""
-        self._keys = keys
-        self._catalog = catalog
-        self._describe = describe
-        self._list_of = list_of
+    keys: KeyAuthenticator
+    catalog: Catalog
+    describe: Callable[[ServedModel], Json]
+    """Makes the form of one model."""
+    list_of: Callable[[Sequence[Json]], Json]
+    """Makes that of a list of such forms."""
 
     async def __call__(self, exchange: HttpExchange, names: Mapping[str, str]) -> None:
-        principal = await exchange.identify(self._keys)
+        principal = await exchange.identify(self.keys)
         name = names.get("id")
         shows = _everything if principal.scopes is None else principal.scopes.shows
         found = await self._list(shows) if name is None else self._one(name, shows)
         await exchange.reply.whole(200, JSON, orjson.dumps(found))
 
     async def _list(self, shows: Callable[[str], bool]) -> Json:
-        every = in_slices(self._catalog.each_model())
+        every = in_slices(self.catalog.each_model())
         there = (info async for info in every if (info.ready or info.loadable) and shows(info.id))
-        return self._list_of([self._describe(info) async for info in there])
+        return self.list_of([self.describe(info) async for info in there])
 
     def _one(self, name: str, shows: Callable[[str], bool]) -> Json:
-        info = self._catalog.model(check_model(name))
+        info = self.catalog.model(check_model(name))
         if info is None or not shows(name):
             message = f"The model '{name}' is not served here. GET /v1/models lists those that are."
             raise ModelNotFound(message, param="model")
-        return self._describe(info)
+        return self.describe(info)
 
 
 def _everything(model: str) -> bool:

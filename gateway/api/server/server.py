@@ -69,12 +69,12 @@ class GatewayServer(uvicorn.Server):
     """Serves until :attr:`should_exit`; leaves signals to whoever runs it. Create it on the event loop."""
 
     def __init__(
-        self, config: Config, tls: Tls | None = None, threshold: TlsHandshakeLimiter | None = None
+        self, config: Config, tls: Tls | None = None, handshakes: TlsHandshakeLimiter | None = None
     ) -> None:
-        """With ``threshold``, TLS is ended here; ``tls`` looks after its certificate."""
+        """With ``handshakes``, TLS is ended here; ``tls`` looks after its certificate."""
         super().__init__(config)
         self.tls = tls
-        self._threshold = threshold
+        self._handshakes = handshakes
         self.ready = asyncio.Event()
         """Set once clients can connect."""
         self._listeners: list[socket.socket] = []
@@ -102,8 +102,8 @@ class GatewayServer(uvicorn.Server):
             server_state=self.server_state,
             app_state=self.lifespan.state,
         )
-        if self._threshold is not None:
-            make = self._threshold.before(make)
+        if self._handshakes is not None:
+            make = self._handshakes.before(make)
         self.servers = [await loop.create_server(make, sock=each, backlog=BACKLOG) for each in sockets]
         if self._plain is not None:
             send_on = functools.partial(Redirect, sockets[0].getsockname()[1], self._sent_on)
@@ -140,8 +140,8 @@ class GatewayServer(uvicorn.Server):
             self._plain.close()
         for plain in list(self._sent_on):
             plain.abort()
-        if self._threshold is not None:
-            self._threshold.abort()
+        if self._handshakes is not None:
+            self._handshakes.abort()
         for connection in list(self.server_state.connections):
             connection.shutdown()
         with contextlib.suppress(TimeoutError):

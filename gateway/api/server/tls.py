@@ -84,20 +84,17 @@ class Tls:
         """Take up files that have changed; whether they were. Those that cannot be used are told once, and
         the old ones stay in force."""
         with self._looking:
-            return self._look()
-
-    def _look(self) -> bool:
-        stamps = self._files.stamps()
-        if stamps == self._stamps:
-            return False
-        self._stamps = stamps
-        try:
-            self._newest = build_context(self._files)
-        except (OSError, ValueError) as error:
-            _log.error("tls_files_refused", cert=str(self._files.cert), reason=_reason(error))
-            return False
-        _log.info("tls_files_reloaded", cert=str(self._files.cert))
-        return True
+            stamps = self._files.stamps()
+            if stamps == self._stamps:
+                return False
+            self._stamps = stamps
+            try:
+                self._newest = build_context(self._files)
+            except (OSError, ValueError) as error:
+                _log.error("tls_files_refused", cert=str(self._files.cert), reason=_reason(error))
+                return False
+            _log.info("tls_files_reloaded", cert=str(self._files.cert))
+            return True
 
     async def watch(self, every_s: float) -> None:
         """Looks now and then, until cancelled."""

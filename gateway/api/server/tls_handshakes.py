@@ -10,6 +10,7 @@ bytes are read. They wait for their turn, so that a crowd does not hold the loop
 import asyncio
 import ssl
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
 
@@ -23,26 +24,19 @@ HANDSHAKES = 256
 _LEAST_S = 0.01
 
 
+@dataclass
 class TlsHandshakeLimiter:
     """Of one server."""
 
-    def __init__(
-        self,
-        context: ssl.SSLContext,
-        places: PerAddressLimiter,
-        most: int,
-        handshake_s: float,
-        descriptors: DescriptorBudget | None = None,
-    ) -> None:
-        """``most`` handshakes at once in all, each of ``handshake_s`` at the longest; the time in which its
-        first bytes wait for their turn is not counted."""
-        self._context = context
-        self._places = places
-        self._most = most
-        self.handshake_s = handshake_s
-        self._turns: Turns | None = None
-        self._descriptors = descriptors
-        self._present: dict[asyncio.Transport, str] = {}
+    context: ssl.SSLContext
+    places: PerAddressLimiter
+    most: int
+    """Handshakes at once, in all."""
+    handshake_s: float
+    """The longest each may take, without the time in which its first bytes wait for their turn."""
+    descriptors: DescriptorBudget | None = None
+    _turns: Turns | None = field(default=None, init=False)
+    _present: dict[asyncio.Transport, str] = field(default_factory=dict, init=False)
 
     def before(self, make: Callable[[], asyncio.Protocol]) -> Callable[[], asyncio.Protocol]:
         """A factory for servers without TLS: what ``make`` makes gets its connection over TLS."""
@@ -50,20 +44,20 @@ class TlsHandshakeLimiter:
 
     def enter(self, transport: asyncio.Transport) -> bool:
         """Count a connection; False, and it is to be closed, where there is no room for it."""
-        if len(self._present) >= self._most:
+        if len(self._present) >= self.most:
             return False
-        if room_for(transport, self._descriptors) is not ConnectionVerdict.ENOUGH:
+        if room_for(transport, self.descriptors) is not ConnectionVerdict.ENOUGH:
             return False
         peer = transport.get_extra_info("peername")
-        group = self._places.group(peer[0]) if peer else ""
-        if not self._places.take(group):
+        group = self.places.group(peer[0]) if peer else ""
+        if not self.places.take(group):
             return False
         self._present[transport] = group
         return True
 
     def leave(self, transport: asyncio.Transport) -> None:
         """It is counted no more, whatever became of it."""
-        self._places.leave(self._present.pop(transport))
+        self.places.leave(self._present.pop(transport))
 
     def ask_for_turn(self, step: Callable[[], None]) -> None:
         """Raises TurnsFull."""
@@ -80,7 +74,7 @@ class TlsHandshakeLimiter:
         over.add_done_callback(lambda _: self._over(transport, over))
         try:
             secured = _protocol_of(loop)(
-                loop, make(), self._context, over, server_side=True, ssl_handshake_timeout=within_s
+                loop, make(), self.context, over, server_side=True, ssl_handshake_timeout=within_s
             )
             transport.set_protocol(secured)
             secured.connection_made(transport)
@@ -104,8 +98,8 @@ class TlsHandshakeLimiter:
 class _Stranger(asyncio.Protocol):
     """One connection, until its handshake begins: when its first bytes are there, and have their turn."""
 
-    def __init__(self, threshold: TlsHandshakeLimiter, make: Callable[[], asyncio.Protocol]) -> None:
-        self._threshold = threshold
+    def __init__(self, limiter: TlsHandshakeLimiter, make: Callable[[], asyncio.Protocol]) -> None:
+        self._limiter = limiter
         self._make = make
         self._transport: asyncio.Transport | None = None
         """While it is counted and its handshake has not begun."""
@@ -116,12 +110,12 @@ class _Stranger(asyncio.Protocol):
         self._ended = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        if not self._threshold.enter(transport):
+        if not self._limiter.enter(transport):
             transport.abort()
             return
         self._transport = transport
         loop = asyncio.get_running_loop()
-        self._patience = loop.call_later(self._threshold.handshake_s, transport.abort)
+        self._patience = loop.call_later(self._limiter.handshake_s, transport.abort)
 
     def data_received(self, data: bytes) -> None:
         """Nothing more is read before they have had their turn."""
@@ -135,7 +129,7 @@ class _Stranger(asyncio.Protocol):
         self._stop_waiting()
         transport.pause_reading()
         try:
-            self._threshold.ask_for_turn(self._begin)
+            self._limiter.ask_for_turn(self._begin)
         except TurnsFull:
             transport.abort()
 
@@ -147,13 +141,13 @@ class _Stranger(asyncio.Protocol):
         self._stop_waiting()
         transport, self._transport = self._transport, None
         if transport is not None:
-            self._threshold.leave(transport)
+            self._limiter.leave(transport)
 
     def _begin(self) -> None:
         transport, self._transport = self._transport, None
         if transport is None:
             return
-        secured = self._threshold.secure(transport, self._make, self._left_s)
+        secured = self._limiter.secure(transport, self._make, self._left_s)
         _feed(secured, bytes(self._unread))
         if self._ended:
             secured.eof_received()

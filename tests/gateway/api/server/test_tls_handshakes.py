@@ -76,8 +76,8 @@ async def served(server: GatewayServer, address: Address, scenario: Scenario) ->
 
 
 def under_way(server: GatewayServer) -> TlsHandshakeLimiter:
-    assert server._threshold is not None
-    return server._threshold
+    assert server._handshakes is not None
+    return server._handshakes
 
 
 async def empty(server: GatewayServer) -> None:
