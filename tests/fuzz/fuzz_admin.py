@@ -30,7 +30,7 @@ from gateway.domain.state_dir import DATABASE_NAME
 from gateway.observability.audit import append_pending_acts
 from gateway.storage.usage import Account, Amount
 from tests.fuzz.admin_requests import Asked, draw, draw_of_fleet
-from tests.gateway.api.admin.test_routes import House, enrol
+from tests.gateway.api.admin.house import House, enrol
 from tests.gateway.api.support import Call
 from tests.gateway.fleet.fleet import deployment
 from tests.support.loop_stops import LoopStops

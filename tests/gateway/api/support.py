@@ -6,6 +6,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import orjson
+
 from gateway.api.exchange.buffers import BufferBudget
 from gateway.api.exchange.exchange import HttpExchange, HttpSettings
 from gateway.api.exchange.middleware import RequestMiddleware, edge
@@ -25,11 +27,19 @@ from gateway.quota.usage import UsageLedger
 from gateway.runtime.lifecycle import Lifecycle
 from shared.protocol.messages import Headers, Trailers
 
+CHAT = "/v1/chat/completions"
+ASK = b'{"model":"m","messages":[]}'
+STREAM = b'{"model":"m","stream":true}'
 KEY = "sk-tl-test"
 BEARER = (b"authorization", b"Bearer sk-tl-test")
 JSON_TYPE = (b"content-type", b"application/json")
 EVENTS: Headers = (("content-type", "text/event-stream"),)
 MIB = 1024 * 1024
+
+
+def error_in(content: bytes) -> dict[str, object]:
+    """What an answer in OpenAI's form says of an error."""
+    return dict(orjson.loads(content)["error"])
 
 
 class FakeKeys:

@@ -15,7 +15,7 @@ from gateway.domain import errors
 from gateway.domain.surface import ENDPOINTS, ENGINES, TUNNEL, SurfaceEndpoint
 from shared.protocol.limits import MODEL_NAME_CHARS
 from shared.protocol.routes import FAMILIES, PATHS, Dialect
-from tests.gateway.api.admin.test_routes import House
+from tests.gateway.api.admin.house import House
 
 UNDOCUMENTED = {426, 499}
 """Statuses for agents alone, and of the log alone."""

@@ -2,26 +2,14 @@
 noticed."""
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
 
 from gateway.api.server.protocol import ASK_S
 from tests.gateway.api.server.test_server import ASK, HEAD, STREAM, wire
-from tests.gateway.api.support import EVENTS, FakeResponse, Surface, json_response, served
+from tests.gateway.api.support import EVENTS, FakeResponse, Surface, json_response
 
 INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n"
-
-
-@pytest.fixture
-async def surface() -> Surface:
-    return Surface()
-
-
-@pytest.fixture
-async def address(surface: Surface) -> AsyncIterator[str]:
-    async with served(surface) as where:
-        yield where
 
 
 async def arrived(surface: Surface) -> None:

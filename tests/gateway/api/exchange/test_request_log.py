@@ -4,7 +4,6 @@ import json
 from typing import Any
 
 import orjson
-import pytest
 from structlog.testing import capture_logs
 
 from gateway.api.exchange.exchange import HttpSettings
@@ -16,10 +15,9 @@ from gateway.observability.audit import RequestFacts, facts_of
 from gateway.observability.metrics import Metrics
 from shared.protocol.errors import ErrorCode
 from shared.protocol.messages import Trailers, Usage
-from tests.gateway.api.support import BEARER, EVENTS, JSON_TYPE, FakeResponse, Surface, json_response
+from tests.gateway.api.support import BEARER, CHAT, EVENTS, JSON_TYPE, FakeResponse, Surface, json_response
 from tests.gateway.fleet.fleet import Fleet, deployment
 
-CHAT = "/v1/chat/completions"
 ASK = b'{"model":"m","stream":true,"messages":[{"role":"user","content":"swordfish"}]}'
 
 
@@ -46,11 +44,6 @@ def lines_of(surface: Surface, counter: Counter | None = None) -> list[dict[str,
         for exchange, status, failure in surface.finished:
             log(exchange, status, failure)
     return [dict(line) for line in lines]
-
-
-@pytest.fixture
-async def surface() -> Surface:
-    return Surface()
 
 
 async def test_a_line_says_who_what_where_how_long_and_how_much(surface: Surface) -> None:

@@ -57,17 +57,6 @@ async def wire(address: str, limit_bytes: int = 64 * 1024) -> AsyncIterator[Wire
         writer.transport.abort()
 
 
-@pytest.fixture
-async def surface() -> Surface:
-    return Surface()
-
-
-@pytest.fixture
-async def address(surface: Surface) -> AsyncIterator[str]:
-    async with served(surface) as where:
-        yield where
-
-
 async def test_a_connection_is_used_again_and_again(address: str) -> None:
     async with wire(address) as client:
         for _ in range(3):

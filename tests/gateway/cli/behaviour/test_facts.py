@@ -11,7 +11,7 @@ import pytest
 from gateway.api.admin.resources.resource import Operation, ResourceCommand
 from gateway.api.admin.resources.table import OPERATIONS, RESOURCES
 from gateway.storage import Enrolment, Store
-from tests.gateway.api.admin.test_routes import House
+from tests.gateway.api.admin.house import House
 from tests.gateway.cli.command_line import Run, running
 
 STORY: list[tuple[str, str, tuple[str, ...], dict[str, Any] | None]] = [

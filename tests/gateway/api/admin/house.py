@@ -1,0 +1,79 @@
+"""A gateway over a store and a fleet under a manual clock, whose admin API is asked over raw ASGI."""
+
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from gateway.api.admin.fleet import FleetAdmin
+from gateway.api.admin.routes import admin_pages
+from gateway.api.admin.store import StoreAdmin
+from gateway.api.exchange.buffers import BufferBudget
+from gateway.api.exchange.exchange import HttpSettings
+from gateway.api.exchange.middleware import RequestMiddleware
+from gateway.api.routes import build_router
+from gateway.auth.keys import KeyRing
+from gateway.domain.errors import RequestError
+from gateway.domain.scopes import AdminRole
+from gateway.pipeline.pipeline import Pipeline
+from gateway.runtime.lifecycle import Lifecycle
+from gateway.storage import Enrolment, Store
+from tests.gateway.api.support import JSON_TYPE, MIB, Call, FakeCatalog, FakeDispatcher, FakeMetrics
+from tests.gateway.fleet.fleet import Fleet
+
+NOW_S = 1000.0
+
+
+NEW_KEY = {"name": "ci", "models": ["llama-*"], "tiers": ["batch"], "role": "viewer", "life_s": 60, "rpm": 5}
+
+
+class House:
+    """A store, a fleet under a manual clock, and the surface over them."""
+
+    def __init__(self, directory: Path) -> None:
+        self.store = Store.open(directory)
+        self.fleet = Fleet()
+        self.depths = {"m": 3, "n": 1}
+        self.ring = KeyRing(self.store, lambda: NOW_S)
+        self.noted: list[tuple[str, str, str]] = []
+        self.failures: list[RequestError | None] = []
+        clock, index = self.fleet.registry.clock, self.fleet.registry.index
+        self.stored = StoreAdmin(self.store, lambda: index.models, lambda: NOW_S)
+        fleet = FleetAdmin(
+            self.fleet.registry,
+            self.store.agents,
+            lambda: self.depths,
+            clock,
+            note=lambda kind, who, *, agent: self.noted.append((kind, who, agent)),
+        )
+        admin = admin_pages(self.ring, [*fleet.methods(), *self.stored.methods()])
+        settings, lifecycle = HttpSettings(), Lifecycle()
+        pipeline = Pipeline(self.ring, FakeDispatcher().run)
+        router = build_router(pipeline, self.ring, FakeCatalog(), FakeMetrics(), lifecycle, settings, admin)
+        self.router = router
+        self.app = RequestMiddleware(router, settings, BufferBudget(MIB), lifecycle, lambda *facts: None)
+        lifecycle.serve()
+        self.keys = {role: self.store.keys.create(f"its-{role}", "ops", 1.0, role=role) for role in AdminRole}
+        self.keys[None] = self.store.keys.create("its-none", "ops", 1.0)  # type: ignore[index]
+
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        role: AdminRole | None = AdminRole.ADMIN,
+        body: object = None,
+        **more: Any,
+    ) -> tuple[int, dict[str, Any], dict[str, str]]:
+        """Status, the JSON in the answer, and its headers."""
+        data = more.get("raw", b"" if body is None else orjson.dumps(body))
+        headers = more.get("headers", (JSON_TYPE,))
+        bearer = (b"authorization", b"Bearer " + self.keys[role].encode())  # type: ignore[index]
+        call = Call(self.app, method, path, (*headers, bearer), query=more.get("query", b""))
+        call.body(data)
+        await call.done(more.get("within_s", 5))
+        return call.status, orjson.loads(call.content), call.headers
+
+
+def enrol(store: Store, name: str) -> None:
+    token, _ = store.tokens.create(3600, 1, ["llama-*"], {"region": "eu"}, 1.0)
+    store.agents.enrol(Enrolment(token.id_text, name, name.encode().ljust(32), name, 4e9), 2.0)
