@@ -65,14 +65,14 @@ LAST_LINES_S = 10.0
 
 
 class StopSignals:
-    """What the operator asked for: the first signal asks to finish, the second to end at once."""
+    """The operator's signals: the first one requests to finish, the second one to end at once."""
 
     def __init__(self) -> None:
-        self.asked = asyncio.Event()
+        self.requested = asyncio.Event()
         self.forced = asyncio.Event()
 
     def receive(self) -> None:
-        (self.forced if self.asked.is_set() else self.asked).set()
+        (self.forced if self.requested.is_set() else self.requested).set()
 
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
@@ -189,7 +189,7 @@ class Gateway:
         self._dispatcher.share_out(self._weights(self._tenant_weights), self._limits.queue_shares)
 
     async def run(self, stop: StopSignals, announce: Callable[[str], None]) -> None:
-        """Serve until ``stop`` is asked, then drain. ``announce`` is told the URL once clients can connect.
+        """Serve until ``stop`` is requested, then drain. ``announce`` gets the URL once clients can connect.
 
         Raises ListenFailed.
         """
@@ -208,7 +208,7 @@ class Gateway:
             await self._server.ready.wait()
             self.lifecycle.serve()
             announce(f"{self.address.scheme}://{f'[{host}]' if ':' in host else host}:{port}")
-            await stop.asked.wait()
+            await stop.requested.wait()
             await self._drain(stop.forced)
             self._server.should_exit = True
             watching.cancel()
@@ -229,26 +229,26 @@ class Gateway:
             self.audit.note("gateway.stop")
             await asyncio.to_thread(self.audit.stop, LAST_LINES_S)
 
-    def look_at_tls(self) -> None:
+    def reload_tls(self) -> None:
         """Take up certificates that have changed, now."""
         if self._server.tls is not None:
-            self._server.tls.look()
+            self._server.tls.reload()
 
     async def _drain(self, forced: asyncio.Event) -> None:
-        """Nothing new, agents told, what runs may finish within ``drain_s``; then everything is ended."""
+        """Take nothing new, tell the agents, let what runs finish within ``drain_s``, then end everything."""
         _log.info("stopping", requests=self.lifecycle.in_flight, drain_s=self._settings.drain_s)
         self.lifecycle.drain()
         self._dispatcher.stop_accepting()
         self._mirrors.stop()
         self._agents.drain(STOPPING, self._settings.drain_s)
-        async with _patience(self._settings.drain_s, forced):
+        async with _until_forced(self._settings.drain_s, forced):
             await self.lifecycle.wait_idle()
-        async with _patience(LAST_WORDS_S, forced):
+        async with _until_forced(LAST_WORDS_S, forced):
             await self._dispatcher.wait_idle()
         if self.lifecycle.in_flight:
             _log.warning("cutting_requests", requests=self.lifecycle.in_flight)
         await self._dispatcher.close()
-        async with _patience(LAST_WORDS_S, forced):
+        async with _until_forced(LAST_WORDS_S, forced):
             await self.lifecycle.wait_idle()
         await self._agents.close()
         self._reader.close()
@@ -257,18 +257,18 @@ class Gateway:
 
 
 @asynccontextmanager
-async def _patience(seconds: float, forced: asyncio.Event) -> AsyncIterator[None]:
+async def _until_forced(seconds: float, forced: asyncio.Event) -> AsyncIterator[None]:
     """Leave the block when it is done, after ``seconds``, or as soon as ``forced`` is set."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds) as limit, asyncio.TaskGroup() as tasks:
 
-            async def hurry() -> None:
+            async def end_when_forced() -> None:
                 await forced.wait()
                 limit.reschedule(0)
 
-            hurrying = tasks.create_task(hurry())
+            ending = tasks.create_task(end_when_forced())
             yield
-            hurrying.cancel()
+            ending.cancel()
 
 
 async def _run(
@@ -284,7 +284,7 @@ async def _run(
 
         def again() -> None:
             reload()
-            gateway.look_at_tls()
+            gateway.reload_tls()
 
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, again)
 

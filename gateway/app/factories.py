@@ -102,7 +102,7 @@ def make_server(
 
 
 def make_registry(settings: Settings, store: Store, metrics: Metrics) -> Registry:
-    """It knows the models that were served before."""
+    """The registry, with the models that were served before."""
     clock = asyncio.get_running_loop().time
     registry = Registry(metrics, clock, RegistrySettings(max_agents=settings.agents.max_agents))
     for fact in store.models.list(registry.settings.max_models):

@@ -39,7 +39,7 @@ class Reload:
     """Hears what was taken up."""
 
     def __call__(self) -> None:
-        """Somebody asked for it. Never raises ConfigError: what is wrong is logged."""
+        """Reload. Never raises ConfigError: what is wrong is logged."""
         try:
             settings = self.load()
             self.apply(settings)

@@ -12,8 +12,9 @@ import inspect
 import re
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import quote, urlencode
 
 import typer
@@ -40,31 +41,31 @@ _PLACEHOLDER = re.compile(r"{\w+(:path)?}")
 """The place of a record's name in an operation's path; its group says that the name may hold slashes."""
 
 
+@dataclass(frozen=True)
 class StateAccess:
     """Works on a state directory."""
 
-    running = False
+    state: Path
+    running: ClassVar = False
     """It does not ask a running gateway."""
-
-    def __init__(self, state: Path) -> None:
-        self._state = state
 
     def run(self, operation: str, *names: str, **body: Any) -> Json:
         """The operation's answer, for records of these names. Raises typer.Exit and typer.BadParameter."""
         from gateway.api.admin.resources.table import run_operation
 
-        with _open_store(self._state, create=_checked(operation, names).makes_state) as store:
+        with _open_store(self.state, create=_checked(operation, names).makes_state) as store:
             request = AdminRequest(time.time(), functools.partial(_was_served, store), names, body)
             return run_operation(store, operation, request)
 
 
+@dataclass(frozen=True)
 class HttpAccess:
     """Asks a running gateway."""
 
-    running = True
-
-    def __init__(self, url: str, key: str | None, ca_file: Path | None) -> None:
-        self._ask = functools.partial(gateway_client, url, key, ca_file)
+    url: str
+    key: str | None
+    ca_file: Path | None
+    running: ClassVar = True
 
     def run(self, operation: str, *names: str, **body: Any) -> Json:
         """As of :class:`StateAccess`."""
@@ -78,7 +79,7 @@ class HttpAccess:
         if wanted.query:
             given = {name: value for name, value in body.items() if value not in (None, "")}
             path, body = f"{path}?{urlencode(given)}" if given else path, {}
-        with self._ask() as client:
+        with gateway_client(self.url, self.key, self.ca_file) as client:
             path = path.removeprefix("/admin/")
             return client.ask(method, path, body=body or None, timeout_s=wanted.timeout_s)
 

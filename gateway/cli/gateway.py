@@ -165,11 +165,11 @@ def _announce(url: str, store: "Store", settings: Settings) -> None:
     note(f"              then on its host: trunkline agent --gateway {seen_as} --join TOKEN")
     key = first_key(store)
     if key is not None:
-        for line in _told_key(key, state):
+        for line in _key_lines(key, state):
             note(line)
 
 
-def _told_key(key: str, state: Path) -> list[str]:
+def _key_lines(key: str, state: Path) -> list[str]:
     """How the first key reaches the person who starts the gateway: on a terminal it is shown; anything else
     keeps what it is told (a journal, a file), so there only the name of a file is."""
     others = "              for everybody else: trunkline key create --name NAME"

@@ -23,7 +23,7 @@ TRIM_LOOKS = 60
 requests needed, in pieces, for ever."""
 
 QUIET_S = 60.0
-"""After a blocked loop was told, the next ones within this time are only counted."""
+"""After a blocked loop was logged, further ones within this time are only counted."""
 
 _log = structlog.get_logger("gateway")
 
@@ -44,7 +44,7 @@ class MachineGuard:
         loop.set_exception_handler(self.descriptors.loop_failed)
 
     async def watch(self, hold: Callable[[bool], Awaitable[None]]) -> None:
-        """Runs until cancelled. ``hold`` is told every time whether connections can be accepted at all."""
+        """Runs until cancelled. ``hold`` gets, every time, whether no connection can be accepted at all."""
         read, give_back = MemoryReader(), trimmer()
         with watched_loop(GatewayLoopReporter(self._metrics), self._settings.blocked_s):
             for look in itertools.count(1):
@@ -62,24 +62,24 @@ class GatewayLoopReporter:
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
-        self._told_s = float("-inf")
-        self._telling = False
-        self._untold = 0
+        self._logged_s = float("-inf")
+        self._logs_this = False
+        self._unlogged = 0
         metrics.machine_trouble("loop", False)
 
     def loop_blocked(self, now: float, stack: Callable[[], list[str]]) -> None:
         self._metrics.machine_trouble("loop", True)
-        self._telling = now - self._told_s >= QUIET_S
-        if not self._telling:
-            self._untold += 1
+        self._logs_this = now - self._logged_s >= QUIET_S
+        if not self._logs_this:
+            self._unlogged += 1
             return
-        _log.error("loop_blocked", stack=stack(), untold=self._untold)
-        self._told_s, self._untold = now, 0
+        _log.error("loop_blocked", stack=stack(), untold=self._unlogged)
+        self._logged_s, self._unlogged = now, 0
 
     def loop_turns(self, now: float, lasted_s: float) -> None:
         self._metrics.loop_blocked(lasted_s)
         self._metrics.machine_trouble("loop", False)
-        if self._telling:
+        if self._logs_this:
             _log.warning("loop_turns", blocked_s=round(lasted_s, 1))
 
     def process_stood_still(self, now: float, lasted_s: float) -> None:
@@ -87,7 +87,7 @@ class GatewayLoopReporter:
         _log.warning("process_stood_still", for_s=round(lasted_s, 1))
 
     def looked(self, now: float) -> None:
-        """Nothing is told later than it happens."""
+        """Nothing is logged later than it happens."""
 
 
 def trimmer() -> Callable[[], None]:
@@ -106,11 +106,11 @@ def make_room(connections: int, agents: int) -> Callable[[], None]:
     limit = raise_file_limit(max(needed, OPEN_FILES))
     if limit is None or limit >= needed:
         return lambda: None
-    told = (
+    message = (
         f"The limit of open files is {limit}, which is less than {connections} connections and {agents} "
         f"agents need: raise it to {needed} (ulimit -n, or LimitNOFILE of the service), or lower "
         "http.connections and agents.max_agents."
     )
     return lambda: _log.warning(
-        told, code="few_descriptors", limit=limit, connections=connections, agents=agents
+        message, code="few_descriptors", limit=limit, connections=connections, agents=agents
     )

@@ -1,4 +1,4 @@
-"""One client's request and its answer: joins the ASGI side to the pipeline, knows the facts for the log."""
+"""One client's request and its answer: joins the ASGI side to the pipeline, holds the facts for the log."""
 
 import asyncio
 from collections.abc import Callable, Mapping, MutableMapping
@@ -198,7 +198,7 @@ class HttpExchange:
         return BufferOwner(principal.tenant, principal.key_id)
 
     def set_request(self, request: Request) -> None:
-        """Note what the client asks for; the log tells it even if the request fails."""
+        """Note what the client asks for; the log has it even if the request fails."""
         self.request = request
 
     def waiting(self, request: Request) -> "_Waiting":
@@ -269,7 +269,7 @@ class _Waiting:
         left = isinstance(error, asyncio.CancelledError) and self._blames_client()
         if self._watch is not None:
             self._watch.cancel()
-            self._watch = None  # its traceback knows this one
+            self._watch = None  # its traceback refers to this object
         if self._direct is not None:
             self._direct.when_gone(None)
         await self._reply.settle()

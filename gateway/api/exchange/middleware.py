@@ -145,7 +145,7 @@ class RequestMiddleware:
 
 
 def _without_history(error: RequestError) -> RequestError:
-    """Where it came from is known to frames that know the request, and they to it: all would stay until
-    cycles are looked for."""
+    """Its traceback and the frames of the request refer to each other, so without this they would stay until
+    the next search for cycles."""
     error.__context__ = error.__cause__ = None
     return error.with_traceback(None)

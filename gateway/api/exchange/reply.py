@@ -201,18 +201,15 @@ class _Comments:
         self._early_s = early_s if note is not None else interval_s
         self._loop = asyncio.get_running_loop()
         self._task: asyncio.Task[None] | None = None
-        self._timer = self._loop.call_later(self._early_s, self._first_due)
+        self._timer = self._loop.call_later(self._early_s, self._due, self._interval_s - self._early_s)
 
-    def _first_due(self) -> None:
+    def _due(self, wait_s: float = 0.0) -> None:
+        """Write a comment. Without anything to say of the wait it comes ``wait_s`` later."""
         note = None if self._note is None else self._note()
-        if note is None and self._early_s < self._interval_s:
-            self._timer = self._loop.call_later(self._interval_s - self._early_s, self._due)
+        if note is None and wait_s:
+            self._timer = self._loop.call_later(wait_s, self._due)
         else:
             self._task = self._loop.create_task(self._write(note))
-
-    def _due(self) -> None:
-        note = None if self._note is None else self._note()
-        self._task = self._loop.create_task(self._write(note))
 
     async def _write(self, note: str | None) -> None:
         await self._reply.comment(note)

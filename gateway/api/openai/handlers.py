@@ -28,7 +28,7 @@ Scope = MutableMapping[str, Any]
 Json = dict[str, Any]
 JSON = b"application/json"
 PATH_CHARS = 200
-"""Of a path that is told back."""
+"""Of a path that is quoted in an error."""
 
 Respond = Callable[[HttpExchange, Mapping[str, str]], Awaitable[None]]
 """Answers one request. The mapping holds the names in its path."""
@@ -137,8 +137,7 @@ def openai_models(found: Sequence[Json]) -> Json:
 
 
 def ollama_model(info: ServedModel) -> Json:
-    """A model as Ollama tells it. What Ollama says of its files, nobody knows here: sizes are 0, digests
-    empty."""
+    """A model as Ollama describes it. Its files are not known here: sizes are 0, digests empty."""
     details = {"parent_model": "", "format": "", "family": "", "families": list[str]()}
     return {
         "name": info.id,

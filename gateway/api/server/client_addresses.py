@@ -52,16 +52,12 @@ class PerAddressLimiter:
     def _group(self, address: str) -> str:
         if self._most is None or self._free(address):
             return ""
-        try:
-            parsed = ipaddress.ip_address(address.partition("%")[0])
-        except ValueError:
+        parsed = _parsed(address.partition("%")[0])
+        if parsed is None or parsed.is_loopback:
             return ""
         if isinstance(parsed, ipaddress.IPv6Address):
-            if parsed.ipv4_mapped is not None:
-                return self._group(str(parsed.ipv4_mapped))
-            if not parsed.is_loopback:
-                return str(ipaddress.ip_network((parsed, 64), strict=False))
-        return "" if parsed.is_loopback else str(parsed)
+            return str(ipaddress.ip_network((parsed, 64), strict=False))
+        return str(parsed)
 
 
 HOPS = 32
@@ -93,9 +89,9 @@ class TrustedProxies:
         """Whose request it is that came with ``headers`` (names in lower case) from ``peer``."""
         if not self.trusts(peer):
             return ClientOrigin(peer, None)
-        told, scheme = self._forwarded(headers) if self._standard else self._x_forwarded(headers)
+        hops, scheme = self._forwarded(headers) if self._standard else self._x_forwarded(headers)
         address = peer
-        for hop in reversed(told[-HOPS:]):
+        for hop in reversed(hops[-HOPS:]):
             said = read_address(hop) if self.trusts(address) else None
             if said is None:
                 break
@@ -103,18 +99,14 @@ class TrustedProxies:
         return ClientOrigin(address, scheme)
 
     def _trusts(self, address: str) -> bool:
-        try:
-            parsed = ipaddress.ip_address(address.partition("%")[0])
-        except ValueError:
-            return False
-        mapped = parsed.ipv4_mapped if isinstance(parsed, ipaddress.IPv6Address) else None
-        return any((mapped or parsed) in network for network in self._networks)
+        parsed = _parsed(address.partition("%")[0])
+        return parsed is not None and any(parsed in network for network in self._networks)
 
     def _x_forwarded(self, headers: HeaderFields) -> tuple[list[str], str | None]:
-        told = _joined(headers, b"x-forwarded-for")
+        hops = _joined(headers, b"x-forwarded-for")
         schemes = _joined(headers, b"x-forwarded-proto")
         scheme = schemes.rpartition(",")[2].strip().lower()
-        return told.split(",") if told else [], scheme or None
+        return hops.split(",") if hops else [], scheme or None
 
     def _forwarded(self, headers: HeaderFields) -> tuple[list[str], str | None]:
         elements = read_forwarded(_joined(headers, b"forwarded"))
@@ -150,9 +142,15 @@ def read_address(text: str) -> str | None:
         text = text[1:].partition("]")[0]
     elif text.count(":") == 1:
         text = text.partition(":")[0]
+    parsed = _parsed(text)
+    return None if parsed is None else str(parsed)
+
+
+def _parsed(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """The address; that of IPv4 where it is written as one of IPv6."""
     try:
         parsed = ipaddress.ip_address(text)
     except ValueError:
         return None
     mapped = parsed.ipv4_mapped if isinstance(parsed, ipaddress.IPv6Address) else None
-    return str(mapped or parsed)
+    return mapped or parsed

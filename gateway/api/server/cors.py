@@ -45,11 +45,11 @@ class Cors:
             return None
         if fields.get(b"origin") not in self._origins:
             return None
-        asked = fields.get(b"access-control-request-headers", b"").strip()
+        wanted_fields = fields.get(b"access-control-request-headers", b"").strip()
         answer = [
             (b"access-control-allow-methods", _METHODS),
             (b"access-control-max-age", str(PREFLIGHT_S).encode("ascii")),
         ]
-        if asked and _FIELDS.match(asked):
-            answer.append((b"access-control-allow-headers", asked))
+        if wanted_fields and _FIELDS.match(wanted_fields):
+            answer.append((b"access-control-allow-headers", wanted_fields))
         return answer

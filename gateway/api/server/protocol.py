@@ -50,10 +50,10 @@ UNTAKEN_S = 300.0
 WAITING_BYTES = 64 * 1024
 """Of answers, for a client to take them. TLS would let eight times as much wait."""
 
-ASK_AGAIN_S = 0.1
-ASK_S = 1.0
-"""A client that has closed its direction is asked at once whether it is still there, again to learn what its
-system said to that, and then so often."""
+PROBE_AGAIN_S = 0.1
+PROBE_S = 1.0
+"""A client that has closed its direction is probed at once, again after ``PROBE_AGAIN_S`` to learn what its
+system answered, and then so often."""
 
 _STILL_THERE = b"HTTP/1.1 100 Continue\r\n\r\n"
 """An interim answer, of which a client takes any number (RFC 9110 §15.2). The system of one that is gone
@@ -79,7 +79,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     limits = ConnectionLimits()
     descriptors: DescriptorBudget | None = None
-    turn = direct.WriteBatch()
+    batch = direct.WriteBatch()
     places = PerAddressLimiter()
     wants_certificate = False
     """Requests are taken over connections with a client certificate only; agents' tunnels are no requests."""
@@ -93,17 +93,17 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self._group = ""
-        self._stranger = False
-        """It should have shown a certificate, and has not."""
+        self._lacks_certificate = False
+        """The client should have shown a certificate, and has not."""
         self._in_head = True
         self._head_bytes = 0
         self._fields_bytes = 0
         self._unread_bytes = 0
         self._refusal: RequestError | None = None
         self._refused = False
-        self._patience: asyncio.TimerHandle | None = None
-        self._untaken: asyncio.TimerHandle | None = None
-        self._asking: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._untaken_timer: asyncio.TimerHandle | None = None
+        self._probe_timer: asyncio.TimerHandle | None = None
         self._direct: direct.DirectWriter | None = None
         """Of the request that is being answered; the newest one may wait for its turn behind it."""
 
@@ -112,7 +112,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         transport.set_write_buffer_limits(WAITING_BYTES)
-        self._stranger = self.wants_certificate and not has_certificate(transport)
+        self._lacks_certificate = self.wants_certificate and not has_certificate(transport)
         group = self.places.group(self.client[0]) if self.client is not None else ""
         if not self.places.take(group):
             self._refused = True
@@ -125,12 +125,12 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._refused = room is not ConnectionVerdict.SCARCE
             self._refuse(BuffersFull("This gateway has as many connections as it takes; try again shortly."))
             return
-        self._be_patient(self.limits.head_s)
+        self._start_timer(self.limits.head_s)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_waiting()
-        self._stop_asking()
-        self._taken()
+        self._stop_timer()
+        self._stop_probe()
+        self._stop_untaken_timer()
         self._leave_place()
         super().connection_lost(exc)
         if self._direct is not None:
@@ -140,19 +140,19 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         if self._refused:
-            self._throw_away(len(data))
+            self._discard(len(data))
             return
         if self._in_head:
             self._head_bytes += len(data)
         super().data_received(data)
         if self.transport.get_protocol() is not self or self.transport.is_closing():
-            self._stop_waiting()
+            self._stop_timer()
         elif not self._refused:
             self._bound_what_follows(len(data))
 
     def eof_received(self) -> bool:  # type: ignore[override]
         """The client sends nothing more. One whose whole request is here, and whose answer has not begun, may
-        only have closed its direction: True keeps ours open, and asking finds out whether it is gone.
+        only have closed its direction: True keeps ours open, and probes find out whether it is gone.
 
         Within an answer the end counts as leaving, as does that of a client of HTTP/1.0, to which no interim
         answer may be sent, and any over TLS, which has no half of a connection to close.
@@ -164,34 +164,34 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if cycle.scope["http_version"] != "1.1":
             return False
         cycle.keep_alive = False
-        self._ask()
+        self._probe()
         return True
 
-    def _ask(self, again_s: float = ASK_AGAIN_S) -> None:
-        """Is it still there? Until the answer begins, which asks as well."""
+    def _probe(self, again_s: float = PROBE_AGAIN_S) -> None:
+        """Find out whether the client is still there, until the answer begins, which finds it out as well."""
         cycle = self.cycle
         if cycle.response_started or cycle.disconnected or self.transport.is_closing():
-            self._asking = None
+            self._probe_timer = None
             return
         self.transport.write(_STILL_THERE)
-        self._asking = self.loop.call_later(again_s, self._ask, ASK_S)
+        self._probe_timer = self.loop.call_later(again_s, self._probe, PROBE_S)
 
-    def _stop_asking(self) -> None:
-        if self._asking is not None:
-            self._asking.cancel()
-            self._asking = None
+    def _stop_probe(self) -> None:
+        if self._probe_timer is not None:
+            self._probe_timer.cancel()
+            self._probe_timer = None
 
     def _bound_what_follows(self, size_bytes: int) -> None:
         """Whatever is still to come has a limit, unless an answer is being given: that one has its own."""
         if self._in_head and self._head_bytes:
             if self._head_bytes > self.limits.head_bytes:
                 self._refuse(self._head_too_large())
-            elif self._patience is None:
-                self._be_patient(self.limits.head_s)
+            elif self._timer is None:
+                self._start_timer(self.limits.head_s)
         elif self.cycle is None or not self.cycle.response_complete:
             return
         elif not self._in_head:
-            self._throw_away(size_bytes)
+            self._discard(size_bytes)
         elif self.timeout_keep_alive_task is None:  # uvicorn began to count before the request was over
             self.timeout_keep_alive_task = self.loop.call_later(
                 self.timeout_keep_alive, self.timeout_keep_alive_handler
@@ -200,10 +200,10 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def pause_writing(self) -> None:
         """As much as may wait is waiting."""
         super().pause_writing()
-        self._expect_to_be_taken()
+        self._start_untaken_timer()
 
     def resume_writing(self) -> None:
-        self._taken()
+        self._stop_untaken_timer()
         super().resume_writing()
 
     # --- The parser's callbacks ---
@@ -227,9 +227,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._in_head = False
         self._head_bytes = self._unread_bytes = 0
-        self._stop_waiting()
+        self._stop_timer()
         self._refusal = check_head(self.url, self.headers, self.parser.get_http_version)
-        if self._stranger and self._refusal is None and not self._is_tunnel():
+        if self._lacks_certificate and self._refusal is None and not self._is_tunnel():
             self._refusal = Forbidden(
                 "This gateway takes requests only from clients that show a certificate it can check.",
                 code="client_certificate_required",
@@ -251,27 +251,27 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         super().on_message_complete()
         self._in_head = True
-        self._stop_waiting()
+        self._stop_timer()
 
     # --- uvicorn's own hooks ---
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
         if self.transport.is_closing():  # once the last of the answer is taken
-            self._expect_to_be_taken()
+            self._start_untaken_timer()
 
     def timeout_keep_alive_handler(self) -> None:
         self._close()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         """It is this request's turn to be answered."""
-        self._direct = direct.offer(cycle, self.turn)
+        self._direct = direct.offer(cycle, self.batch)
         if cycle.scope["http_version"] == "1.0":
             app = direct.until_close(app, cycle)
         super()._start_asgi_task(cycle, app)
 
     def send_400_response(self, msg: str) -> None:
-        """Called for whatever the parser or a callback refused."""
+        """Refuse the request. uvicorn calls it for whatever the parser or a callback refused."""
         self._refuse(self._refusal or BadRequest("This is not a valid HTTP/1.1 request."))
 
     def _should_upgrade(self) -> bool:
@@ -285,7 +285,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         """Whoever counts strangers and agents has it from here on."""
         super().handle_websocket_upgrade()
         self._leave_place()
-        self._taken()
+        self._stop_untaken_timer()
 
     def _unsupported_upgrade_warning(self) -> None:
         """A client that would like HTTP/2 or a WebSocket is nothing to warn of. But the parser takes what
@@ -308,23 +308,23 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         most = self.limits.head_bytes
         return HeadersTooLarge(f"The request's line and headers may be {most} bytes long together.")
 
-    def _throw_away(self, size_bytes: int) -> None:
+    def _discard(self, size_bytes: int) -> None:
         self._unread_bytes += size_bytes
         if self._unread_bytes > UNREAD_BYTES:
             self._close()
-        elif self._patience is None:
-            self._be_patient(UNREAD_S)
+        elif self._timer is None:
+            self._start_timer(UNREAD_S)
 
-    def _be_patient(self, seconds: float) -> None:
-        self._patience = self.loop.call_later(seconds, self._out_of_patience)
+    def _start_timer(self, seconds: float) -> None:
+        self._timer = self.loop.call_later(seconds, self._time_is_up)
 
-    def _stop_waiting(self) -> None:
-        if self._patience is not None:
-            self._patience.cancel()
-            self._patience = None
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
-    def _out_of_patience(self) -> None:
-        self._patience = None
+    def _time_is_up(self) -> None:
+        self._timer = None
         if self.transport.is_closing():
             return
         if self._in_head and self._head_bytes and not self._refused:
@@ -336,16 +336,16 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         """Close as soon as what waits has been taken, and in time if it is not."""
         if not self.transport.is_closing():
             self.transport.close()
-            self._expect_to_be_taken()
+            self._start_untaken_timer()
 
-    def _expect_to_be_taken(self) -> None:
-        if self._untaken is None and self.transport.get_write_buffer_size():
-            self._untaken = self.loop.call_later(UNTAKEN_S, self.transport.abort)
+    def _start_untaken_timer(self) -> None:
+        if self._untaken_timer is None and self.transport.get_write_buffer_size():
+            self._untaken_timer = self.loop.call_later(UNTAKEN_S, self.transport.abort)
 
-    def _taken(self) -> None:
-        if self._untaken is not None:
-            self._untaken.cancel()
-            self._untaken = None
+    def _stop_untaken_timer(self) -> None:
+        if self._untaken_timer is not None:
+            self._untaken_timer.cancel()
+            self._untaken_timer = None
 
     def _refuse(self, error: RequestError) -> None:
         """Answer in the application's place, unless it has begun to or another answer is due first; close."""
@@ -365,7 +365,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def _linger(self) -> None:
         """Close our direction and let the client's run out, or it may never see what was written."""
-        self._stop_waiting()
+        self._stop_timer()
         if self._refused or not self.transport.can_write_eof():
             self._close()
             return
@@ -376,7 +376,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self.cycle.waiting_for_100_continue = False  # it would be written behind the end
         self.transport.write_eof()
         self.flow.resume_reading()
-        self._be_patient(LINGER_S)
+        self._start_timer(LINGER_S)
 
 
 def bounded(
@@ -390,7 +390,7 @@ def bounded(
     bounds = {
         "limits": limits,
         "descriptors": descriptors,
-        "turn": direct.WriteBatch(),
+        "batch": direct.WriteBatch(),
         "places": places or PerAddressLimiter(),
         "wants_certificate": wants_certificate,
     }

@@ -76,21 +76,21 @@ class DirectWriter:
     """One request's. Made by :func:`offer`."""
 
     __slots__ = (
+        "_batch",
         "_cycle",
         "_flow",
         "_on_gone",
         "_pieces",
-        "_turn",
         "_written_bytes",
         "bodiless",
         "last",
         "sent_bytes",
     )
 
-    def __init__(self, cycle: RequestResponseCycle, turn: WriteBatch) -> None:
+    def __init__(self, cycle: RequestResponseCycle, batch: WriteBatch) -> None:
         self._cycle = cycle
         self._flow = cycle.flow
-        self._turn = turn
+        self._batch = batch
         self._pieces: list[bytes] = []
         """Taken, and not yet written."""
         self._written_bytes = 0
@@ -117,7 +117,7 @@ class DirectWriter:
                 return False
             cycle.expected_content_length -= size_bytes
         if not self._pieces:
-            self._turn.add(self)
+            self._batch.add(self)
         self._pieces.append(data)
         self.sent_bytes += size_bytes
         if self.sent_bytes - self._written_bytes > UNDRAINED_BYTES:
@@ -154,9 +154,9 @@ class DirectWriter:
                 callback()
 
 
-def offer(cycle: RequestResponseCycle, turn: WriteBatch) -> DirectWriter:
+def offer(cycle: RequestResponseCycle, batch: WriteBatch) -> DirectWriter:
     """Offer the short way to the application that is about to answer."""
-    direct = DirectWriter(cycle, turn)
+    direct = DirectWriter(cycle, batch)
     cycle.scope["extensions"] = {EXTENSION: direct}  # type: ignore[dict-item]
     return direct
 

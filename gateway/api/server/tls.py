@@ -74,16 +74,16 @@ class Tls:
     def __init__(self, files: TlsFiles) -> None:
         """Raises what :func:`build_context` raises."""
         self._files = files
-        self._looking = threading.Lock()
-        """A signal's look and the regular one must not overtake each other, or the older pair would stay."""
+        self._reloading = threading.Lock()
+        """A signal's reload and a regular one must not overtake each other, or the older pair would stay."""
         self._stamps = files.stamps()
         self.context = self._newest = build_context(files)
         self.context.sni_callback = self._choose
 
-    def look(self) -> bool:
-        """Take up files that have changed; whether they were. Those that cannot be used are told once, and
-        the old ones stay in force."""
-        with self._looking:
+    def reload(self) -> bool:
+        """Take up files that have changed; whether there were any. Files that cannot be used are logged once,
+        and the old ones stay in force."""
+        with self._reloading:
             stamps = self._files.stamps()
             if stamps == self._stamps:
                 return False
@@ -97,10 +97,10 @@ class Tls:
             return True
 
     async def watch(self, every_s: float) -> None:
-        """Looks now and then, until cancelled."""
+        """Reload every ``every_s`` seconds, until cancelled."""
         while True:
             await asyncio.sleep(every_s)
-            await asyncio.to_thread(self.look)
+            await asyncio.to_thread(self.reload)
 
     def _choose(self, connection: Any, name: str | None, context: ssl.SSLContext) -> None:
         """Called within every handshake, whether the client names a server or not."""

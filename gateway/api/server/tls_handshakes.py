@@ -40,7 +40,7 @@ class TlsHandshakeLimiter:
 
     def before(self, make: Callable[[], asyncio.Protocol]) -> Callable[[], asyncio.Protocol]:
         """A factory for servers without TLS: what ``make`` makes gets its connection over TLS."""
-        return lambda: _Stranger(self, make)
+        return lambda: _PendingHandshake(self, make)
 
     def enter(self, transport: asyncio.Transport) -> bool:
         """Count a connection; False, and it is to be closed, where there is no room for it."""
@@ -59,7 +59,7 @@ class TlsHandshakeLimiter:
         """It is counted no more, whatever became of it."""
         self.places.leave(self._present.pop(transport))
 
-    def ask_for_turn(self, step: Callable[[], None]) -> None:
+    def request_turn(self, step: Callable[[], None]) -> None:
         """Raises TurnsFull."""
         if self._turns is None:
             self._turns = Turns(asyncio.get_running_loop())
@@ -95,7 +95,7 @@ class TlsHandshakeLimiter:
         self.leave(transport)
 
 
-class _Stranger(asyncio.Protocol):
+class _PendingHandshake(asyncio.Protocol):
     """One connection, until its handshake begins: when its first bytes are there, and have their turn."""
 
     def __init__(self, limiter: TlsHandshakeLimiter, make: Callable[[], asyncio.Protocol]) -> None:
@@ -103,7 +103,7 @@ class _Stranger(asyncio.Protocol):
         self._make = make
         self._transport: asyncio.Transport | None = None
         """While it is counted and its handshake has not begun."""
-        self._patience: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._left_s = 0.0
         """Of its time, without that in which it waits for its turn."""
         self._unread = bytearray()
@@ -115,7 +115,7 @@ class _Stranger(asyncio.Protocol):
             return
         self._transport = transport
         loop = asyncio.get_running_loop()
-        self._patience = loop.call_later(self._limiter.handshake_s, transport.abort)
+        self._timer = loop.call_later(self._limiter.handshake_s, transport.abort)
 
     def data_received(self, data: bytes) -> None:
         """Nothing more is read before they have had their turn."""
@@ -126,10 +126,10 @@ class _Stranger(asyncio.Protocol):
         self._unread += data
         if waits:
             return
-        self._stop_waiting()
+        self._stop_timer()
         transport.pause_reading()
         try:
-            self._limiter.ask_for_turn(self._begin)
+            self._limiter.request_turn(self._begin)
         except TurnsFull:
             transport.abort()
 
@@ -138,7 +138,7 @@ class _Stranger(asyncio.Protocol):
         return self._ended
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._stop_waiting()
+        self._stop_timer()
         transport, self._transport = self._transport, None
         if transport is not None:
             self._limiter.leave(transport)
@@ -155,11 +155,11 @@ class _Stranger(asyncio.Protocol):
         elif not transport.is_closing():
             transport.resume_reading()
 
-    def _stop_waiting(self) -> None:
-        if self._patience is not None:
-            self._left_s = max(_LEAST_S, self._patience.when() - asyncio.get_running_loop().time())
-            self._patience.cancel()
-            self._patience = None
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._left_s = max(_LEAST_S, self._timer.when() - asyncio.get_running_loop().time())
+            self._timer.cancel()
+            self._timer = None
 
 
 def _feed(secured: Any, data: bytes) -> None:

@@ -250,7 +250,7 @@ class MachineTable(_Table):
     """When the machine counts as failing."""
 
     blocked_s: Annotated[float, Field(ge=0.1, le=3600)] = 1.0
-    """An event loop that does not turn for so long is told."""
+    """An event loop that does not turn for so long is logged."""
     memory_share: Annotated[float, Field(ge=0.1, le=1)] = 0.9
     """Used, large request bodies are refused; half-way from here to full all are."""
 

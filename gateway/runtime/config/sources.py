@@ -4,6 +4,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -31,20 +32,22 @@ _READ_ERRORS = ReadErrors(
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
+@dataclass(frozen=True)
 class Loaded:
     """Settings and where each value came from."""
 
-    def __init__(self, settings: Settings, sources: SettingsSources[Settings]) -> None:
-        self.settings = settings
-        self._sources = sources
+    settings: Settings
+    sources: SettingsSources[Settings]
 
-    def toml(self, told: Mapping[str, str] = MappingProxyType({})) -> str:
-        """The effective settings as a TOML file, with the source of each value. ``told`` has the sources of
-        flags that were set by other means."""
+    def toml(self, flag_sources: Mapping[str, str] = MappingProxyType({})) -> str:
+        """The effective settings as a TOML file, with the source of each value. ``flag_sources``
+        has the sources of flags that were set by other means."""
 
         def source(path: KeyPath) -> str:
-            origin = self._sources.origin(path)
-            return (told.get(".".join(map(str, path))) if origin.kind == "flag" else None) or str(origin)
+            origin = self.sources.origin(path)
+            return (flag_sources.get(".".join(map(str, path))) if origin.kind == "flag" else None) or str(
+                origin
+            )
 
         return "\n".join(_toml_lines(self.settings.model_dump(), source))
 

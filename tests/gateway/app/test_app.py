@@ -115,7 +115,7 @@ async def test_certificates_of_clients_and_a_plain_port_that_sends_on(store: Sto
         other, other_key = make_certificate(_directory(tmp_path / "other"))
         os.replace(other, certificate)
         os.replace(other_key, key)
-        house.gateway.look_at_tls()
+        house.gateway.reload_tls()
         async with httpx.AsyncClient(verify=_with(certificate, key)) as again:
             assert (await again.get(f"{url}/healthz")).status_code == 200
 
@@ -200,7 +200,7 @@ async def test_signals_are_received_while_they_are_installed() -> None:
     with stop.installed():
         os.kill(os.getpid(), signal.SIGTERM)
         async with asyncio.timeout(5):
-            await stop.asked.wait()
+            await stop.requested.wait()
         assert not stop.forced.is_set()
         os.kill(os.getpid(), signal.SIGINT)
         async with asyncio.timeout(5):

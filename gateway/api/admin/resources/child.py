@@ -30,7 +30,7 @@ async def run_in_child(state_dir: Path, operation: str, body: Json) -> Json:
 
     Raises StateError, BadValue, and what starting a process raises as StateUnwritable.
     """
-    asked = orjson.dumps({"state": str(state_dir), "operation": operation, "body": body})
+    task = orjson.dumps({"state": str(state_dir), "operation": operation, "body": body})
     try:
         child = await asyncio.create_subprocess_exec(
             *CHILD,
@@ -42,21 +42,21 @@ async def run_in_child(state_dir: Path, operation: str, body: Json) -> Json:
         raise StateUnwritable(f"no process can be started for this: {error.strerror}") from error
     try:
         async with asyncio.timeout(LONGEST_S):
-            said, _ = await child.communicate(asked)
+            output, _ = await child.communicate(task)
     except TimeoutError:
         raise StateUnwritable(f"this took longer than {LONGEST_S:g} s: do it on the gateway's host") from None
     finally:
         if child.returncode is None:
             child.kill()
             await child.wait()
-    return _answer(said, child.returncode)
+    return _answer(output, child.returncode)
 
 
-def _answer(said: bytes, code: int | None) -> Json:
+def _answer(output: bytes, code: int | None) -> Json:
     """Raises StateError and BadValue."""
     if code != 0:
         raise StateUnwritable(f"the process that does this ended with {code}; the gateway's log may say why")
-    found: Json = orjson.loads(said)
+    found: Json = orjson.loads(output)
     if "wrong" in found:
         raise BadValue(found["wrong"])
     if "failed" in found:
@@ -71,12 +71,12 @@ def main() -> None:
 
     if hasattr(os, "nice"):
         os.nice(NICENESS)
-    asked = orjson.loads(sys.stdin.buffer.read())
+    task = orjson.loads(sys.stdin.buffer.read())
     found: Json
     try:
-        with Store.open(Path(asked["state"])) as store:
-            request = AdminRequest(time.time(), lambda model, version: False, (), asked["body"])
-            found = {"done": run_operation(store, asked["operation"], request)}
+        with Store.open(Path(task["state"])) as store:
+            request = AdminRequest(time.time(), lambda model, version: False, (), task["body"])
+            found = {"done": run_operation(store, task["operation"], request)}
     except BadValue as error:
         found = {"wrong": str(error)}
     except StateError as error:

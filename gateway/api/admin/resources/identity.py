@@ -1,4 +1,4 @@
-"""The gateway's own key, which agents trust. No answer holds a key: what is told of one is public."""
+"""The gateway's own key, which agents trust. No answer holds a key, only facts that are public."""
 
 from typing import TYPE_CHECKING
 

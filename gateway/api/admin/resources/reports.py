@@ -121,7 +121,7 @@ def verify_audit(store: "Store", request: AdminRequest) -> Json:
     ),
 )
 def export_audit(store: "Store", request: AdminRequest) -> Json:
-    """Lines as they are in the log, the oldest first, from a moment on and of some kinds (separated by
+    """Lines as they are in the log, the oldest first, from a time on and of some kinds (separated by
     commas); ``next`` goes on, also where an answer found none."""
     from gateway.observability.audit.segments import DIRECTORY, read_page
 

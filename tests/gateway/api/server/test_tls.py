@@ -127,20 +127,20 @@ async def test_a_changed_certificate_is_taken_up_and_a_broken_one_refused(
     replace(files, old_cert.read_bytes(), old_key.read_bytes())
     async with secured(files) as (server, port):
         assert server.tls is not None
-        assert not server.tls.look()
+        assert not server.tls.reload()
         with capture_logs() as lines:
             replace(files, new_cert.read_bytes(), old_key.read_bytes())
-            assert not server.tls.look()
-            assert not server.tls.look()
+            assert not server.tls.reload()
+            assert not server.tls.reload()
         assert [line["event"] for line in lines] == ["tls_files_refused"]
         assert b" 200 " in await ask(port, trusting(old_cert), name=name)
         replace(files, new_cert.read_bytes(), new_key.read_bytes())
-        assert server.tls.look()
+        assert server.tls.reload()
         assert b" 200 " in await ask(port, trusting(new_cert), name=name)
         with pytest.raises(ssl.SSLError):
             await ask(port, trusting(old_cert), name=name)
         files.key.unlink()
-        assert not server.tls.look()
+        assert not server.tls.reload()
         assert b" 200 " in await ask(port, trusting(new_cert), name=name)
 
 
@@ -205,7 +205,7 @@ async def test_no_session_outlives_the_authority_of_its_client(
             assert version is ssl.TLSVersion.TLSv1_2
             return
         files.client_ca.write_bytes(other[0].read_bytes())
-        assert server.tls.look()
+        assert server.tls.reload()
         with contextlib.suppress(OSError):
             _, answer = await asyncio.to_thread(talk, port, context, session)
             assert b" 200 " not in answer

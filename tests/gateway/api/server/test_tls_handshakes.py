@@ -84,7 +84,7 @@ async def empty(server: GatewayServer) -> None:
     """All have left, and the server knows."""
     threshold = under_way(server)
     while (  # noqa: ASYNC110
-        threshold._present or threshold._places._taken or server.server_state.connections
+        threshold._present or threshold.places._taken or server.server_state.connections
     ):
         await asyncio.sleep(0.001)
 
