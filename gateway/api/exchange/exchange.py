@@ -228,19 +228,20 @@ def _never(chunk: bytes) -> bool:
     return False
 
 
+@dataclass(slots=True)
 class _Enough:
     """Decides chunk by chunk whether enough of a body was read."""
 
-    def __init__(self, limit_bytes: int, scan: FormScan | None = None, model_known: bool = False) -> None:
-        self._limit_bytes = limit_bytes
-        self._scan = scan
-        self._named = model_known
-        self._seen_bytes = 0
+    limit_bytes: int
+    scan: FormScan | None
+    model_known: bool
+    seen_bytes: int = 0
 
     def __call__(self, chunk: bytes) -> bool:
-        self._seen_bytes += len(chunk)
-        scanned = self._scan is None or self._scan.feed(chunk) or self._named or "model" in self._scan.members
-        return scanned and self._seen_bytes >= self._limit_bytes
+        self.seen_bytes += len(chunk)
+        scan = self.scan
+        scanned = scan is None or scan.feed(chunk) or self.model_known or "model" in scan.members
+        return scanned and self.seen_bytes >= self.limit_bytes
 
 
 class _Waiting:

@@ -5,6 +5,7 @@ is routed.
 """
 
 from collections.abc import Awaitable, Callable, MutableMapping
+from dataclasses import dataclass
 from typing import Any
 
 import structlog
@@ -85,33 +86,24 @@ Observer = Callable[[HttpExchange, int, RequestError | None], None]
 _log = structlog.get_logger("gateway.http")
 
 
+@dataclass(frozen=True)
 class RequestMiddleware:
     """Wraps the router. The handlers behind it raise; only this turns what they raise into answers."""
 
-    def __init__(
-        self,
-        router: App,
-        settings: HttpSettings,
-        budget: BufferBudget,
-        lifecycle: Lifecycle,
-        observe: Observer,
-        reader: BodyReader | None = None,
-    ) -> None:
-        """``reader`` reads long JSON bodies; without one they are read on the event loop."""
-        self._router = router
-        self._settings = settings
-        self._budget = budget
-        self._lifecycle = lifecycle
-        self._observe = observe
-        self._reader = reader
+    router: App
+    settings: HttpSettings
+    budget: BufferBudget
+    lifecycle: Lifecycle
+    observe: Observer
+    reader: BodyReader | None = None
+    """Reads long JSON bodies; without one they are read on the event loop."""
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         assert scope["type"] == "http", "the server handles lifespan and WebSockets itself"
-        lifecycle = self._lifecycle
+        lifecycle = self.lifecycle
+        closing = lifecycle.draining
         exchange = HttpExchange(
-            *(scope, receive, send, self._settings, self._budget),
-            closing=lifecycle.draining,
-            reader=self._reader,
+            scope, receive, send, self.settings, self.budget, closing=closing, reader=self.reader
         )
         put_exchange(scope, exchange)
         failure: RequestError | None = None
@@ -121,14 +113,14 @@ class RequestMiddleware:
         finally:
             lifecycle.leave()
             status = failure.status if failure is not None else exchange.reply.status
-            self._observe(exchange, status, failure)
+            self.observe(exchange, status, failure)
             exchange.close()
 
     async def _answer(
         self, exchange: HttpExchange, scope: MutableMapping[str, Any], receive: Receive, send: Send
     ) -> RequestError | None:
         try:
-            await self._router(scope, receive, send)
+            await self.router(scope, receive, send)
             return None
         except ClientGone as gone:
             return _without_history(gone)

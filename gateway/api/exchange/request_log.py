@@ -3,7 +3,7 @@ of who is known. Facts only: no body, no prompt, no key, no query."""
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
 
@@ -33,52 +33,45 @@ _OURS = 500
 they are an engine's."""
 
 
+@dataclass(frozen=True)
 class RequestLog:
     """An observer for :class:`gateway.api.exchange.middleware.RequestMiddleware`."""
 
-    def __init__(
-        self,
-        counter: Metrics,
-        aliases: AliasFigures | None = None,
-        *,
-        lines: bool = True,
-        audit: "RequestAudit | None" = None,
-    ) -> None:
-        self._counter = counter
-        self._aliases = aliases
-        self._lines = lines
-        self._audit = audit
-        self._log = structlog.get_logger("gateway.request").bind()
+    counter: Metrics
+    aliases: AliasFigures | None = None
+    lines: bool = True
+    audit: "RequestAudit | None" = None
+    log: Any = field(default_factory=lambda: structlog.get_logger("gateway.request").bind())
 
     def __call__(self, exchange: HttpExchange, status: int, failure: RequestError | None) -> None:
         total_s = monotonic() - exchange.began_s
         request = exchange.request
-        self._counter.request_finished(
+        self.counter.request_finished(
             exchange.route, request.model if request is not None else "", status, total_s
         )
         if exchange.response is not None:
             self._count_answer(exchange, exchange.response, status, total_s)
-        if request is not None and request.alias is not None and self._aliases is not None:
+        if request is not None and request.alias is not None and self.aliases is not None:
             first_s = exchange.reply.first_byte_s
             after_s = None if first_s is None else first_s - exchange.began_s
-            self._aliases.finished(request.alias, request.target, status, total_s, after_s)
-        if self._audit is not None:
-            self._audit(exchange, status, failure, total_s)
-        if self._lines and (exchange.route not in _UNLOGGED or status >= 500):
+            self.aliases.finished(request.alias, request.target, status, total_s, after_s)
+        if self.audit is not None:
+            self.audit(exchange, status, failure, total_s)
+        if self.lines and (exchange.route not in _UNLOGGED or status >= 500):
             well = exchange.route in _POLLED and status < 400
-            say = self._log.debug if well else self._log.info
+            say = self.log.debug if well else self.log.info
             say("request", **facts(exchange, status, failure, total_s))
 
     def _count_answer(self, exchange: HttpExchange, response: Response, status: int, total_s: float) -> None:
         """Which agent it came from, and how soon and how fast the tokens of a stream went out."""
         request, reply = exchange.request, exchange.reply
-        self._counter.answered_by(response.agent, status)
+        self.counter.answered_by(response.agent, status)
         if request is None or status >= _THEIRS or not reply.event_stream or reply.first_byte_s is None:
             return
         first_s = reply.first_byte_s - exchange.began_s
         usage = response.trailers.usage if response.trailers is not None else None
         tokens = None if usage is None else usage.completion_tokens
-        self._counter.streamed(request.model, first_s, total_s - first_s, tokens)
+        self.counter.streamed(request.model, first_s, total_s - first_s, tokens)
 
 
 def facts(

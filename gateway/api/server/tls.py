@@ -150,22 +150,22 @@ def _answer(status: bytes, said: bytes, fields: bytes = b"") -> bytes:
     return head % (status, fields, len(said)) + said
 
 
+@dataclass(eq=False)
 class Redirect(asyncio.Protocol):
     """One client's connection: one request, one answer."""
 
-    def __init__(self, https_port: int, present: "set[Redirect]") -> None:
-        self._https_port = https_port
-        self._present = present
-        self._head = b""
-        self._transport: asyncio.Transport | None = None
-        self._timer: asyncio.TimerHandle | None = None
+    https_port: int
+    present: "set[Redirect]"
+    _head: bytes = b""
+    _transport: asyncio.Transport | None = None
+    _timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self._transport = transport
-        if len(self._present) >= REDIRECT_CONNECTIONS:
+        if len(self.present) >= REDIRECT_CONNECTIONS:
             transport.abort()
             return
-        self._present.add(self)
+        self.present.add(self)
         self._timer = asyncio.get_running_loop().call_later(REDIRECT_WAIT_S, transport.abort)
 
     def data_received(self, data: bytes) -> None:
@@ -175,7 +175,7 @@ class Redirect(asyncio.Protocol):
         self._head += data
         head, end, _ = self._head.partition(b"\r\n\r\n")
         if end or len(self._head) > REDIRECT_BYTES:
-            transport.write(answer_to(head + end, self._https_port))
+            transport.write(answer_to(head + end, self.https_port))
             transport.close()
 
     def abort(self) -> None:
@@ -183,6 +183,6 @@ class Redirect(asyncio.Protocol):
             self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._present.discard(self)
+        self.present.discard(self)
         if self._timer is not None:
             self._timer.cancel()

@@ -95,27 +95,27 @@ class TlsHandshakeLimiter:
         self.leave(transport)
 
 
+@dataclass(eq=False)
 class _PendingHandshake(asyncio.Protocol):
     """One connection, until its handshake begins: when its first bytes are there, and have their turn."""
 
-    def __init__(self, limiter: TlsHandshakeLimiter, make: Callable[[], asyncio.Protocol]) -> None:
-        self._limiter = limiter
-        self._make = make
-        self._transport: asyncio.Transport | None = None
-        """While it is counted and its handshake has not begun."""
-        self._timer: asyncio.TimerHandle | None = None
-        self._left_s = 0.0
-        """Of its time, without that in which it waits for its turn."""
-        self._unread = bytearray()
-        self._ended = False
+    limiter: TlsHandshakeLimiter
+    make: Callable[[], asyncio.Protocol]
+    _transport: asyncio.Transport | None = None
+    """While it is counted and its handshake has not begun."""
+    _timer: asyncio.TimerHandle | None = None
+    _left_s: float = 0.0
+    """Of its time, without that in which it waits for its turn."""
+    _unread: bytearray = field(default_factory=bytearray)
+    _ended: bool = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        if not self._limiter.enter(transport):
+        if not self.limiter.enter(transport):
             transport.abort()
             return
         self._transport = transport
         loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(self._limiter.handshake_s, transport.abort)
+        self._timer = loop.call_later(self.limiter.handshake_s, transport.abort)
 
     def data_received(self, data: bytes) -> None:
         """Nothing more is read before they have had their turn."""
@@ -129,7 +129,7 @@ class _PendingHandshake(asyncio.Protocol):
         self._stop_timer()
         transport.pause_reading()
         try:
-            self._limiter.request_turn(self._begin)
+            self.limiter.request_turn(self._begin)
         except TurnsFull:
             transport.abort()
 
@@ -141,13 +141,13 @@ class _PendingHandshake(asyncio.Protocol):
         self._stop_timer()
         transport, self._transport = self._transport, None
         if transport is not None:
-            self._limiter.leave(transport)
+            self.limiter.leave(transport)
 
     def _begin(self) -> None:
         transport, self._transport = self._transport, None
         if transport is None:
             return
-        secured = self._limiter.secure(transport, self._make, self._left_s)
+        secured = self.limiter.secure(transport, self.make, self._left_s)
         _feed(secured, bytes(self._unread))
         if self._ended:
             secured.eof_received()
