@@ -8,26 +8,12 @@ from typing import Any
 import orjson
 from starlette.routing import Route, Router
 
+from gateway.api import pages
 from gateway.api.admin.routes import AdminPage
 from gateway.api.exchange.exchange import HttpSettings
-from gateway.api.openai.handlers import (
-    JSON,
-    Catalog,
-    ModelsHandler,
-    Proxied,
-    ReadPage,
-    TunnelPage,
-    liveness,
-    metrics_page,
-    ollama_model,
-    ollama_models,
-    openai_model,
-    openai_models,
-    readiness,
-    unknown_path,
-)
+from gateway.api.openai import handlers
+from gateway.api.openai.handlers import JSON, Catalog, ModelsHandler, Proxied, ReadPage
 from gateway.api.openapi import document
-from gateway.api.pages import HTML, PAGE_HEADERS, docs_page, page_made_once, root_page, version_page
 from gateway.domain.surface import ENDPOINTS, ENGINES, MODELS, OLLAMA_MODELS, TUNNEL, SurfaceEndpoint
 from gateway.observability.metrics import Metrics
 from gateway.pipeline.pipeline import KeyAuthenticator, Pipeline
@@ -49,9 +35,9 @@ def build_router(
     They match the decoded path. That is safe because none of them passes it on: an engine gets a constant, or
     for ``/engines/`` what :func:`gateway.domain.surface.engine_target` makes of the path as it was written.
     """
-    models = ReadPage("models", ModelsHandler(keys, catalog, openai_model, openai_models))
-    ollama = ReadPage("models", ModelsHandler(keys, catalog, ollama_model, ollama_models))
-    health = ReadPage("health", liveness)
+    models = ReadPage("models", ModelsHandler(keys, catalog, handlers.openai_model, handlers.openai_models))
+    ollama = ReadPage("models", ModelsHandler(keys, catalog, handlers.ollama_model, handlers.ollama_models))
+    health = ReadPage("health", handlers.liveness)
 
     @cache
     def described() -> Mapping[str, Any]:
@@ -61,31 +47,31 @@ def build_router(
         return document({path: describe_page(path, page) for path, page in written.items()})
 
     def docs() -> bytes:
-        return docs_page(described())
+        return pages.docs_page(described())
 
-    pages: dict[str, Callable[..., Awaitable[None]]] = {
+    read_only: dict[str, Callable[..., Awaitable[None]]] = {
         MODELS: models,
         MODELS + "/{id:path}": models,
         "/models": models,
         "/models/{id:path}": models,
         OLLAMA_MODELS: ollama,
-        "/": ReadPage("front", root_page()),
+        "/": ReadPage("front", pages.root_page()),
         "/healthz": health,
         "/health": health,
-        "/version": ReadPage("version", version_page(keys, program_version())),
-        "/readyz": ReadPage("health", readiness(lifecycle, catalog)),
-        "/metrics": ReadPage("metrics", metrics_page(keys, metrics, public=settings.metrics_public)),
-        "/openapi.json": ReadPage("openapi", page_made_once(JSON, lambda: orjson.dumps(described()))),
-        "/docs": ReadPage("docs", page_made_once(HTML, docs, PAGE_HEADERS)),
-        TUNNEL: TunnelPage(),
+        "/version": ReadPage("version", pages.version_page(keys, program_version())),
+        "/readyz": ReadPage("health", handlers.readiness(lifecycle, catalog)),
+        "/metrics": ReadPage("metrics", handlers.metrics_page(keys, metrics, public=settings.metrics_public)),
+        "/openapi.json": ReadPage("openapi", pages.page_made_once(JSON, lambda: orjson.dumps(described()))),
+        "/docs": ReadPage("docs", pages.page_made_once(pages.HTML, docs, pages.PAGE_HEADERS)),
+        TUNNEL: handlers.TunnelPage(),
     }
     return Router(
         [
             *(Route(_pattern(each), endpoint=Proxied(each, pipeline, lifecycle)) for each in ENDPOINTS),
-            *(Route(path, endpoint=page) for path, page in (pages | dict(admin)).items()),
+            *(Route(path, endpoint=page) for path, page in (read_only | dict(admin)).items()),
         ],
         redirect_slashes=False,
-        default=unknown_path,
+        default=handlers.unknown_path,
     )
 
 

@@ -19,20 +19,7 @@ from gateway.api.exchange.middleware import RequestMiddleware, edge
 from gateway.api.exchange.request_log import RequestAudit, RequestLog
 from gateway.api.routes import build_router
 from gateway.api.server.server import LAST_WORDS_S, Address, bind
-from gateway.app.factories import (
-    engine_paths,
-    http_settings,
-    make_agent_endpoint,
-    make_audit,
-    make_dispatcher,
-    make_registry,
-    make_reuse,
-    make_server,
-    no_such_policy,
-    reuse_rules,
-    spill_space,
-    tls_files,
-)
+from gateway.app import factories
 from gateway.app.reload import Reload
 from gateway.auth.clients import Clients
 from gateway.fleet.registry import Registry
@@ -98,16 +85,16 @@ class Gateway:
         self.lifecycle = Lifecycle()
         metrics = Metrics()
         self._machine = MachineGuard(metrics, settings.machine, lambda: self.lifecycle.in_flight)
-        registry = make_registry(settings, store, metrics)
+        registry = factories.make_registry(settings, store, metrics)
         spending = Spending.known(store.usage)
         ledger = UsageLedger(spent=spending.add)
         kept = BackgroundWriterSettings(registry.settings.max_models)
         self._background_writer = BackgroundWriter(
             registry.index, store.models.note, ledger, store.usage.add, kept, backup=store.backup
         )
-        self._dispatcher = make_dispatcher(settings, registry, metrics, ledger)
+        self._dispatcher = factories.make_dispatcher(settings, registry, metrics, ledger)
         self._dispatcher.unread.roomy = lambda: not self._machine.pressure.level
-        if (space := spill_space(settings, store.state_dir, loop.time)) is not None:
+        if (space := factories.spill_space(settings, store.state_dir, loop.time)) is not None:
             self._dispatcher.unread.spill_to(space)
         self._limits = Limits(
             store.limits, spending, self._dispatcher.bounds, loop.time, refused=metrics.refused
@@ -115,25 +102,25 @@ class Gateway:
         ledger.price, self._limits.changed = self._limits.price, self._share_out
         self._tenant_weights = settings.queue.tenant_weights
         self._share_out()
-        self._agents = make_agent_endpoint(settings, store, registry, metrics)
+        self._agents = factories.make_agent_endpoint(settings, store, registry, metrics)
         self._clients = Clients(settings.oidc, store, loop.time)
         book, figures = AliasCache(store.aliases), AliasFigures(metrics.registry)
         self._clients.ring.add_read(book.read)
         self._clients.ring.add_read(self._limits.read)
         metrics.gauges.version_skew = SkewAlarm(registry.index, book, loop).figures
         self._mirrors = Mirrors(self._dispatcher.run, registry.index, figures, loop)
-        self._reuse = make_reuse(settings, registry, metrics, loop.time)
-        self.audit = make_audit(settings, store, metrics)
+        self._reuse = factories.make_reuse(settings, registry, metrics, loop.time)
+        self.audit = factories.make_audit(settings, store, metrics)
         router = self._router(store, registry, metrics, ledger, book, figures)
 
-        http = http_settings(settings)
+        http = factories.http_settings(settings)
         budget = BufferBudget(settings.http.buffer_bytes, self._machine.pressure.check)
         audit = RequestAudit(self.audit.add, self._limits.price) if settings.audit.requests else None
         log = RequestLog(metrics, figures, lines=settings.log.requests, audit=audit)
         self._reader = BodyReader()
         self.app = RequestMiddleware(edge(router, http), http, budget, self.lifecycle, log, self._reader)
-        self.address = Address(*settings.address, tls_files(settings))
-        self._server = make_server(
+        self.address = Address(*settings.address, factories.tls_files(settings))
+        self._server = factories.make_server(
             settings, self.app, self.address, self._agents.protocol, self._machine.descriptors
         )
 
@@ -148,7 +135,8 @@ class Gateway:
     ) -> Router:
         """Every path: those of clients, which go through the pipeline, and those of the admin API."""
         settings, keys, clock = self._settings, self._clients.credentials, registry.clock
-        http, catalog = http_settings(settings), AliasCatalog(registry, book, registry.settings.owned_by)
+        http = factories.http_settings(settings)
+        catalog = AliasCatalog(registry, book, registry.settings.owned_by)
         grace_s = settings.dispatch.reconnect_grace_s
         pipeline = Pipeline(
             keys,
@@ -170,16 +158,16 @@ class Gateway:
     def retune(self, settings: Settings) -> None:
         """Take up what can change while it runs (:data:`gateway.app.reload.CHANGEABLE`). Raises ConfigError,
         and has changed nothing then."""
-        dispatch, paths = settings.dispatch, engine_paths(settings)
+        dispatch, paths = settings.dispatch, factories.engine_paths(settings)
         try:
             self._dispatcher.retune(
                 dispatch.policy, dispatch.policies, self._weights(settings.queue.tenant_weights)
             )
         except ValueError as error:
-            raise no_such_policy(error) from error
+            raise factories.no_such_policy(error) from error
         self._dispatcher.set_engine_paths(paths)
         self._tenant_weights = settings.queue.tenant_weights
-        self._reuse.retune(reuse_rules(settings), by_header=settings.reuse.by_header)
+        self._reuse.retune(factories.reuse_rules(settings), by_header=settings.reuse.by_header)
 
     def _weights(self, of_settings: Mapping[str, float]) -> dict[str, float]:
         """Of tenants: what the store says of one counts before the settings."""

@@ -3,10 +3,9 @@
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from gateway.api.admin.resources.agents import agent_facts
-from gateway.api.admin.resources.resource import Json
+from gateway.api.admin.resources.resource import Json, facts_of
 from gateway.api.admin.routes import AdminCall, AdminMethod, client_message
 from gateway.domain.errors import RecordNotFound
 from gateway.domain.scopes import AdminRole
@@ -97,68 +96,38 @@ class FleetAdmin:
         }
 
     def _connected(self, info: AgentInfo) -> Json:
-        return {
+        return facts_of(info, ("status", "draining", "rtt_s", "streams", "reason")) | {
             "connected": True,
-            "status": info.status.value,
-            "draining": info.draining,
             "labels": dict(info.labels),
             "connected_for_s": round(self.clock() - info.connected_s, 3),
-            "rtt_s": info.rtt_s,
-            "streams": info.streams,
-            "reason": info.reason,
             "engines": [_engine(each, info.deployments) for each in info.engines],
-            "deployments": [_claimed(each) for each in info.deployments],
+            "deployments": [facts_of(each, _REPORTED) for each in info.deployments],
             "gpus": list(info.gpus),
         }
 
 
+_REPORTED = ("model", "version", "status", "slots", "running", "waiting", "kv_use", "reason")
+"""What an agent reports of a deployment."""
+
+
 def _engine(state: EngineState, deployments: Sequence[DeploymentState]) -> Json:
     """What an agent reports of an engine, and the models that it offers from there."""
-    ours = [each for each in deployments if each.id.startswith(f"{state.name}/")]
-    kind = state.kind or next((each.kind for each in ours if each.kind), "")  # earlier agents tell it there
-    return {
-        "name": state.name,
-        "kind": kind,
-        "status": state.status.value,
-        "reason": state.reason,
-        "models": sorted({each.model for each in ours}),
+    offered = [each for each in deployments if each.id.startswith(f"{state.name}/")]
+    kinds = (each.kind for each in offered if each.kind)  # earlier agents say the engine's kind only there
+    return facts_of(state, ("name", "status", "reason", "load_progress", "loading_s", "load_s")) | {
+        "kind": state.kind or next(kinds, ""),
+        "models": sorted({each.model for each in offered}),
         "loading": state.loading_words,
-        "load_progress": state.load_progress,
-        "loading_s": state.loading_s,
-        "load_s": state.load_s,
     }
 
 
-def _claimed(state: DeploymentState) -> Json:
-    """What an agent reports of a deployment."""
-    return {
-        "model": state.model,
-        "version": state.version,
-        "status": state.status.value,
-        "slots": state.slots,
-        "running": state.running,
-        "waiting": state.waiting,
-        "kv_use": state.kv_use,
-        "reason": state.reason,
-    }
-
-
-def _served(record: ModelRecord | None) -> dict[str, Any]:
+def _served(record: ModelRecord | None) -> Json:
     """The deployments that serve a model now, and their slots."""
     serving = [] if record is None else list(record.serving.values())
+    names = ("agent", "version", "status", "slots", "in_flight")
     return {
         "slots": sum(each.slots for each in serving),
         "in_flight": sum(each.in_flight for each in serving),
         "loadable": 0 if record is None else len(record.loadable),
-        "deployments": [
-            {
-                "agent": each.agent,
-                "version": each.version,
-                "status": each.status.value,
-                "slots": each.slots,
-                "in_flight": each.in_flight,
-                "healthy": each.well,
-            }
-            for each in serving
-        ],
+        "deployments": [facts_of(each, names) | {"healthy": each.well} for each in serving],
     }

@@ -32,11 +32,9 @@ def chosen(*arguments: str, **environment: str) -> tuple[str, Result]:
         """Show."""
         assert (name, often) == ("it", 2)
         if isinstance(gateway, StateAccess):
-            found.append(gateway._state.name)
+            found.append(gateway.state.name)
         else:
-            assert isinstance(gateway, HttpAccess)
-            url, key, _ = gateway._ask.args
-            found.append(f"{url} {key}")
+            found.append(f"{gateway.url} {gateway.key}")
 
     result = CliRunner().invoke(app, ["it", "--often", "2", *arguments], env=environment)
     return (found[0] if found else ""), result

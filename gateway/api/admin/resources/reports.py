@@ -1,11 +1,12 @@
 """Usage and the audit log: they are read, page after page, and the log is verified."""
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import orjson
 from annotated_types import Ge, Le, MaxLen
 
-from gateway.api.admin.resources.resource import AdminRequest, BadInput, Field, Json, Resource
+from gateway.api.admin.resources.resource import AdminRequest, BadInput, Field, Json, Resource, facts_of
 from gateway.domain.quotas import By
 from gateway.domain.scopes import AdminRole
 
@@ -70,16 +71,13 @@ def _place(text: str | None, by: By) -> list[str]:
 
 
 def _facts(by: By, total: "Total") -> dict[str, Any]:
-    amount = total.amount
+    amount = asdict(total.amount)
     return {
         by.value: total.name,
         **({"tenant": total.tenant, "key_id": total.key_id} if by is By.KEY else {}),
-        "requests": amount.requests,
-        "prompt_tokens": amount.prompt_tokens,
-        "completion_tokens": amount.completion_tokens,
-        "cached_tokens": amount.cached_tokens,
-        "gpu_s": round(amount.gpu_s, 3),
-        "cost": round(amount.cost, 6),
+        **amount,
+        "gpu_s": round(amount["gpu_s"], 3),
+        "cost": round(amount["cost"], 6),
     }
 
 
@@ -100,12 +98,7 @@ def verify_audit(store: "Store", request: AdminRequest) -> Json:
     seq, _, digest = (expect or "").partition(":")
     anchor = None if expect is None else Anchor(int(seq), digest.lower())
     report = verify(store.state_dir / DIRECTORY, trusted_keys(store), anchor)
-    return {
-        "sound": report.sound,
-        "findings": report.findings,
-        "notes": report.notes,
-        "lines": report.lines,
-        "segments": report.segments,
+    return facts_of(report, ("sound", "findings", "notes", "lines", "segments")) | {
         "first": report.first_seq,
         "last": report.last_seq,
         "end": f"{report.last_seq}:{report.last_hash}",

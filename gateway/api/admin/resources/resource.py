@@ -19,6 +19,12 @@ LONGEST_S = 900.0
 
 Json = dict[str, Any]
 
+
+def facts_of(record: object, names: Iterable[str]) -> Json:
+    """The attributes of ``record`` that have these names."""
+    return {name: getattr(record, name) for name in names}
+
+
 REQUIRED: Final = object()
 """The default of a field that must be given."""
 

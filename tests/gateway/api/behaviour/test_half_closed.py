@@ -5,7 +5,7 @@ import asyncio
 
 import pytest
 
-from gateway.api.server.protocol import ASK_S
+from gateway.api.server.protocol import PROBE_S
 from tests.gateway.api.server.test_server import ASK, HEAD, STREAM, wire
 from tests.gateway.api.support import EVENTS, FakeResponse, Surface, json_response
 
@@ -57,7 +57,7 @@ async def test_one_that_closes_both_directions_is_gone_within_a_second(
         client.post(ASK)
         await arrived(surface)
         client.writer.close()
-        async with asyncio.timeout(ASK_S):
+        async with asyncio.timeout(PROBE_S):
             await surface.dispatcher.left.wait()
 
 
@@ -71,7 +71,7 @@ async def test_one_that_leaves_after_it_half_closed_is_gone_soon(surface: Surfac
             await client.until(INTERIM)
         assert not surface.dispatcher.cancelled
         client.writer.transport.abort()
-        async with asyncio.timeout(3 * ASK_S):
+        async with asyncio.timeout(3 * PROBE_S):
             await surface.dispatcher.left.wait()
 
 

@@ -163,13 +163,13 @@ def test_a_look_that_takes_long_does_not_bring_an_older_certificate_back(
     monkeypatch.setattr("gateway.api.server.tls.build_context", slowly)
     with ThreadPoolExecutor(2) as threads:
         replace(files, *(path.read_bytes() for path in pairs[1]))
-        looks = [threads.submit(tls.look)]
+        reloads = [threads.submit(tls.reload)]
         begun.wait(5)
         replace(files, *(path.read_bytes() for path in pairs[0]))
-        looks.append(threads.submit(tls.look))
-        wait(looks[1:], 0.05)
+        reloads.append(threads.submit(tls.reload))
+        wait(reloads[1:], 0.05)
         go_on.set()
-        assert all(look.result() for look in looks)
+        assert all(look.result() for look in reloads)
     assert tls._newest is built[1]
 
 

@@ -82,9 +82,9 @@ def under_way(server: GatewayServer) -> TlsHandshakeLimiter:
 
 async def empty(server: GatewayServer) -> None:
     """All have left, and the server knows."""
-    threshold = under_way(server)
+    limiter = under_way(server)
     while (  # noqa: ASYNC110
-        threshold._present or threshold.places._taken or server.server_state.connections
+        limiter._present or limiter.places._taken or server.server_state.connections
     ):
         await asyncio.sleep(0.001)
 
@@ -168,10 +168,10 @@ def test_those_under_way_do_not_hold_the_server_back(run: Run) -> None:
 
     async def scenario(port: int, server: GatewayServer) -> None:
         readers.append(await silent(port))
-        threshold = under_way(server)
-        while not threshold._present:  # noqa: ASYNC110
+        limiter = under_way(server)
+        while not limiter._present:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
-        threshold.abort()
+        limiter.abort()
         with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
             await readers[0].readexactly(1)
         leave()
@@ -205,7 +205,7 @@ def test_what_is_sent_together_with_the_end_of_a_handshake_is_read(run: Run, fil
 
 
 async def test_who_cannot_be_served_leaves_no_place_behind(files: TlsFiles) -> None:
-    threshold = TlsHandshakeLimiter(build_context(files), PerAddressLimiter(1), 1, 1.0)
+    limiter = TlsHandshakeLimiter(build_context(files), PerAddressLimiter(1), 1, 1.0)
 
     def make() -> asyncio.Protocol:
         raise MemoryError
@@ -213,11 +213,11 @@ async def test_who_cannot_be_served_leaves_no_place_behind(files: TlsFiles) -> N
     errors: list[object] = []
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda loop, context: errors.append(context["exception"]))
-    server = await loop.create_server(threshold.before(make), "127.0.0.1", 0)
+    server = await loop.create_server(limiter.before(make), "127.0.0.1", 0)
     for _ in range(2):
         await refused(server.sockets[0].getsockname()[1])
     assert [type(error) for error in errors] == [MemoryError] * 2
-    assert not threshold._present
+    assert not limiter._present
     server.close()
 
 
@@ -279,8 +279,8 @@ def hello(files: TlsFiles) -> bytes:
 async def test_the_handshakes_of_a_crowd_are_answered_in_many_turns_of_the_loop(files: TlsFiles) -> None:
     """One takes 0.1 ms or more, of which 2 ms a turn may be spent."""
     crowd = 150
-    threshold = TlsHandshakeLimiter(build_context(files), PerAddressLimiter(crowd), crowd, 5.0)
-    make, said = threshold.before(asyncio.Protocol), hello(files)
+    limiter = TlsHandshakeLimiter(build_context(files), PerAddressLimiter(crowd), crowd, 5.0)
+    make, said = limiter.before(asyncio.Protocol), hello(files)
     wires = [Wire(make()) for _ in range(crowd)]
     for wire in wires:
         wire.protocol.connection_made(wire)
@@ -298,16 +298,16 @@ async def test_the_handshakes_of_a_crowd_are_answered_in_many_turns_of_the_loop(
     for wire in wires:
         wire.abort()
     await asyncio.sleep(0)
-    assert not threshold._present
+    assert not limiter._present
 
 
 async def test_a_client_that_says_nothing_is_cut_off_and_one_that_waits_for_its_turn_is_not(
     files: TlsFiles,
 ) -> None:
-    threshold = TlsHandshakeLimiter(build_context(files), PerAddressLimiter(2), 2, 0.05)
+    limiter = TlsHandshakeLimiter(build_context(files), PerAddressLimiter(2), 2, 0.05)
     steps: list[Callable[[], None]] = []
-    threshold.ask_for_turn = steps.append  # type: ignore[method-assign, assignment]
-    make = threshold.before(asyncio.Protocol)
+    limiter.request_turn = steps.append  # type: ignore[method-assign, assignment]
+    make = limiter.before(asyncio.Protocol)
     silent, waiting = Wire(make()), Wire(make())
     for wire in (silent, waiting):
         wire.protocol.connection_made(wire)
@@ -322,4 +322,4 @@ async def test_a_client_that_says_nothing_is_cut_off_and_one_that_waits_for_its_
     assert not waiting.paused
     waiting.abort()
     await asyncio.sleep(0)
-    assert not threshold._present
+    assert not limiter._present
