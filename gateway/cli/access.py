@@ -12,7 +12,7 @@ import inspect
 import re
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import quote, urlencode
@@ -63,7 +63,7 @@ class HttpAccess:
     """Asks a running gateway."""
 
     url: str
-    key: str | None
+    key: str | None = field(repr=False)
     ca_file: Path | None
     running: ClassVar = True
 
