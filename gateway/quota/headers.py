@@ -5,7 +5,7 @@ Values: whole numbers, and times as ``6m0s``, ``1s`` or ``12ms``.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from gateway.quota.holder import LimitHolder
 from gateway.quota.window import MinuteWindow
@@ -18,16 +18,11 @@ _NAMES = {
 }
 
 
-def limit_headers(holders: Iterable[LimitHolder], now: float) -> HeaderList:
+def limit_headers(holders: Sequence[LimitHolder], now: float) -> HeaderList:
     """Of each limit per minute, requests and tokens, that which has least left; nothing where there is
     none."""
-    requests: list[MinuteWindow] = []
-    tokens: list[MinuteWindow] = []
-    for holder in holders:
-        if holder.requests is not None:
-            requests.append(holder.requests)
-        if holder.tokens is not None:
-            tokens.append(holder.tokens)
+    requests = [holder.requests for holder in holders if holder.requests is not None]
+    tokens = [holder.tokens for holder in holders if holder.tokens is not None]
     return _fields(b"requests", requests, now) + _fields(b"tokens", tokens, now)
 
 

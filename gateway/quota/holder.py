@@ -1,7 +1,9 @@
 """What one key or one tenant may have, and has now. Pure; nothing here waits or knows a request."""
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from gateway.domain.quotas import Budgets, Rates
 from gateway.quota.spending import Amounts, Spending
@@ -15,7 +17,6 @@ HOLD_WEIGHT = 0.1
 NO_END = 1 << 60
 """More tokens than any budget has."""
 
-NO_RATES = Rates()
 NO_BUDGETS = Budgets()
 
 
@@ -36,6 +37,27 @@ class Limit(StrEnum):
 RATES = frozenset({Limit.REQUESTS, Limit.TOKENS, Limit.CONCURRENCY})
 
 
+class _Budget(NamedTuple):
+    """One budget that a tenant has."""
+
+    limit: Limit
+    amount: str
+    """The field of :class:`Amounts` that it limits."""
+    of_month: bool
+    most: float
+
+
+_BUDGETS = {
+    "tokens_per_day": (Limit.DAY_TOKENS, "tokens", False),
+    "tokens_per_month": (Limit.MONTH_TOKENS, "tokens", True),
+    "gpu_seconds_per_day": (Limit.DAY_GPU, "gpu_s", False),
+    "gpu_seconds_per_month": (Limit.MONTH_GPU, "gpu_s", True),
+    "money_per_day": (Limit.DAY_MONEY, "money", False),
+    "money_per_month": (Limit.MONTH_MONEY, "money", True),
+}
+"""By the fields of :class:`Budgets`."""
+
+
 @dataclass(frozen=True, slots=True)
 class LimitRefusal:
     """Which limit of whom stands against a request. ``wait_s``: when it may come back; None: never, as
@@ -49,12 +71,9 @@ class LimitRefusal:
     wait_s: float | None
 
     @property
-    def _rank(self) -> float:
+    def away_s(self) -> float:
+        """For how long it keeps the request away."""
         return float("inf") if self.wait_s is None else self.wait_s
-
-    def later_than(self, other: "LimitRefusal | None") -> bool:
-        """Whether it keeps the request away for longer."""
-        return other is None or self._rank > other._rank
 
 
 @dataclass(slots=True)
@@ -73,12 +92,12 @@ class LimitHolder:
     """One key's, or one tenant's. Its limits may change at any time, and count from then on: requests
     that run stay, and what the last minute took while there was a limit counts against the new one."""
 
-    def __init__(self, whose: str, tenant: str | None = None) -> None:
+    def __init__(self, whose: str, tenant: str = "") -> None:
         """``whose`` is for people. Budgets are those of ``tenant``."""
         self.whose = whose
         self._tenant = tenant
-        self.rates: Rates = NO_RATES
-        self.budgets: Budgets = NO_BUDGETS
+        self.rates = Rates()
+        self.budgets: tuple[_Budget, ...] = ()
         self.requests: MinuteWindow | None = None
         self.tokens: MinuteWindow | None = None
         self.running = 0
@@ -90,38 +109,29 @@ class LimitHolder:
 
     def limit(self, rates: Rates, budgets: Budgets = NO_BUDGETS) -> None:
         """Its limits from now on."""
-        self.rates, self.budgets = rates, budgets or NO_BUDGETS
+        self.rates = rates
         self.requests = _window(self.requests, rates.rpm)
         self.tokens = _window(self.tokens, rates.tpm)
+        self.budgets = tuple(
+            _Budget(*budget, most)
+            for name, budget in _BUDGETS.items()
+            if (most := getattr(budgets, name)) is not None
+        )
 
     @property
     def counts_tokens(self) -> bool:
         """Whether something of it is held to tokens, or to money, which is paid for them."""
-        budgets = self.budgets
-        amounts = (budgets.tokens_per_day, budgets.tokens_per_month, budgets.money_per_day)
-        return self.rates.tpm is not None or any(
-            each is not None for each in (*amounts, budgets.money_per_month)
-        )
+        return self.rates.tpm is not None or any(budget.amount != "gpu_s" for budget in self.budgets)
 
     def left(self, spending: Spending, wall_s: float) -> Amounts:
         """Of its budgets, spent and reserved taken off; without one as much as there is of anything."""
         left = Amounts(NO_END, float("inf"), float("inf"))
-        if self.budgets is NO_BUDGETS or self._tenant is None:
-            return left
-        budgets, held = self.budgets, self.reserved
-        for spent, tokens, gpu_s, money in zip(
-            spending.of(self._tenant, wall_s),
-            (budgets.tokens_per_day, budgets.tokens_per_month),
-            (budgets.gpu_seconds_per_day, budgets.gpu_seconds_per_month),
-            (budgets.money_per_day, budgets.money_per_month),
-            strict=True,
-        ):
-            if tokens is not None:
-                left.tokens = min(left.tokens, tokens - spent.tokens - held.tokens)
-            if gpu_s is not None:
-                left.gpu_s = min(left.gpu_s, gpu_s - spent.gpu_s - held.gpu_s)
-            if money is not None:
-                left.money = min(left.money, money - spent.money - held.money)
+        if self.budgets:
+            reserved, spent = self.reserved, spending.of(self._tenant, wall_s)
+            for _, amount, of_month, most in self.budgets:
+                rest = most - getattr(spent[of_month], amount) - getattr(reserved, amount)
+                if rest < getattr(left, amount):
+                    setattr(left, amount, rest)
         return left
 
     @property
@@ -140,30 +150,39 @@ class LimitHolder:
         """What stands against one more request that needs so much; of several limits the one that does
         so for longest. Nothing has changed."""
         requests, tokens, most = self.requests, self.tokens, self.rates.concurrency
-        worst: LimitRefusal | None = None
-        if not (
+        fits = (
             (requests is None or requests.fits(1, now))
             and (tokens is None or tokens.fits(need.tokens, now))
-            and (most is None or self.at_once < most)
-        ):
-            worst = self._too_much(need, now)
-        if self.budgets is not NO_BUDGETS and self._tenant is not None:
-            worst = self._over_budget(self._tenant, need, spending, wall_s, worst)
-        return worst
+            and (most is None or self.running + self.arriving < most)
+        )
+        found = [] if fits else list(self._rate_refusals(need, now))
+        if self.budgets:
+            found += self._budget_refusals(need, spending, wall_s)
+        return longest(found) if found else None
 
-    def _too_much(self, need: Amounts, now: float) -> LimitRefusal | None:
-        worst: LimitRefusal | None = None
+    def _rate_refusals(self, need: Amounts, now: float) -> Iterator[LimitRefusal]:
         for limit, window, amount in (
             (Limit.REQUESTS, self.requests, 1),
             (Limit.TOKENS, self.tokens, need.tokens),
         ):
-            wait_s = 0.0 if window is None else window.wait_s(amount, now)
-            if window is not None and wait_s != 0.0:
-                used = window.used + window.debt
-                refusal = LimitRefusal(limit, self.whose, window.limit, used, amount, wait_s)
-                worst = refusal if refusal.later_than(worst) else worst
+            if window is not None and not window.fits(amount, now):
+                used, wait_s = window.used + window.debt, window.wait_s(amount, now)
+                yield LimitRefusal(limit, self.whose, window.limit, used, amount, wait_s)
         crowded = self.concurrency_refusal()
-        return crowded if crowded is not None and crowded.later_than(worst) else worst
+        if crowded is not None:
+            yield crowded
+
+    def _budget_refusals(self, need: Amounts, spending: Spending, wall_s: float) -> list[LimitRefusal]:
+        found = []
+        reserved, spent = self.reserved, spending.of(self._tenant, wall_s)
+        for limit, amount, of_month, most in self.budgets:
+            used = getattr(spent[of_month], amount) + getattr(reserved, amount)
+            needed = getattr(need, amount)
+            if used + needed > most or used >= most:
+                end_s = spending.month_ends_s if of_month else spending.day_ends_s
+                wait_s = None if needed > most else max(1.0, end_s - wall_s)
+                found.append(LimitRefusal(limit, self.whose, most, used, needed, wait_s))
+        return found
 
     @property
     def at_once(self) -> int:
@@ -181,7 +200,7 @@ class LimitHolder:
     def take(self, need: Amounts, now: float) -> HeldShare:
         """Set it aside. Ask :meth:`refusal` first."""
         self.running += 1
-        budgeted = self.budgets is not NO_BUDGETS
+        budgeted = bool(self.budgets)
         if budgeted:
             self.reserved.add(need)
         requests, tokens = self.requests, self.tokens
@@ -208,27 +227,6 @@ class LimitHolder:
             window.settle(slot, need.tokens, tokens, now)
         self._hold_s += HOLD_WEIGHT * (now - share.began_s - self._hold_s)
 
-    def _over_budget(
-        self, tenant: str, need: Amounts, spending: Spending, wall_s: float, worst: LimitRefusal | None
-    ) -> LimitRefusal | None:
-        budgets, held = self.budgets, self.reserved
-        day, month = spending.of(tenant, wall_s)
-        for limit, most, spent, reserved, needed, ends_s in (
-            (Limit.DAY_TOKENS, budgets.tokens_per_day, day.tokens, held.tokens, need.tokens, 0),
-            (Limit.MONTH_TOKENS, budgets.tokens_per_month, month.tokens, held.tokens, need.tokens, 1),
-            (Limit.DAY_GPU, budgets.gpu_seconds_per_day, day.gpu_s, held.gpu_s, need.gpu_s, 0),
-            (Limit.MONTH_GPU, budgets.gpu_seconds_per_month, month.gpu_s, held.gpu_s, need.gpu_s, 1),
-            (Limit.DAY_MONEY, budgets.money_per_day, day.money, held.money, need.money, 0),
-            (Limit.MONTH_MONEY, budgets.money_per_month, month.money, held.money, need.money, 1),
-        ):
-            if most is None or (spent + reserved + needed <= most and spent + reserved < most):
-                continue
-            end_s = spending.month_ends_s if ends_s else spending.day_ends_s
-            wait_s = None if needed > most else max(1.0, end_s - wall_s)
-            refusal = LimitRefusal(limit, self.whose, most, spent + reserved, needed, wait_s)
-            worst = refusal if refusal.later_than(worst) else worst
-        return worst
-
 
 class Reservation:
     """What a request may use, set aside with all who answer for it. Settled exactly once: the first
@@ -240,10 +238,6 @@ class Reservation:
         self._shares = shares
         self.need = need
 
-    @property
-    def settled(self) -> bool:
-        return not self._shares
-
     def settle(self, tokens: int, now: float, *, counts: bool = True) -> None:
         """It took so many tokens in truth. ``counts`` False: it never began, and is no request
         either."""
@@ -252,18 +246,21 @@ class Reservation:
             share.holder.give_back(share, self.need, tokens, now, counts=counts)
 
 
+def longest(refusals: Iterable[LimitRefusal]) -> LimitRefusal:
+    """The one that keeps a request away for longest."""
+    return max(refusals, key=lambda refusal: refusal.away_s)
+
+
 def reserve(
     holders: tuple[LimitHolder, ...], need: Amounts, now: float, spending: Spending, wall_s: float
 ) -> Reservation | LimitRefusal:
     """Set ``need`` aside with all ``holders``, or say what stands against it; then nothing has
     changed."""
-    worst: LimitRefusal | None = None
-    for holder in holders:
-        refusal = holder.refusal(need, now, spending, wall_s)
-        if refusal is not None and refusal.later_than(worst):
-            worst = refusal
-    if worst is not None:
-        return worst
+    found = [
+        refusal for holder in holders if (refusal := holder.refusal(need, now, spending, wall_s)) is not None
+    ]
+    if found:
+        return longest(found)
     return Reservation(tuple([holder.take(need, now) for holder in holders]), need)
 
 

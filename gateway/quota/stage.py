@@ -16,8 +16,6 @@ more.
 
 import time
 from collections.abc import Callable, Mapping
-from types import TracebackType
-from typing import Protocol
 
 from gateway.domain.errors import DeadlineExceeded, Forbidden, QuotaExceeded, RateLimited, RequestError
 from gateway.domain.quotas import Price, TenantLimits
@@ -25,19 +23,20 @@ from gateway.domain.request import Principal, Request
 from gateway.domain.surface import ENGINE
 from gateway.quota.headers import HeaderList, limit_headers
 from gateway.quota.holder import (
-    NO_BUDGETS,
     RATES,
     Limit,
     LimitHolder,
     LimitRefusal,
     Reservation,
     affordable,
+    longest,
     reserve,
     tokens_that_fit,
 )
 from gateway.quota.spending import Amounts, Spending
 from gateway.quota.tokens import EVENTS, tokens_seen
-from gateway.storage.limits import OTHER_MODELS, Terms
+from gateway.quota.usage import UsageLedger
+from gateway.storage.limits import OTHER_MODELS, LimitStore, Terms
 from shared.protocol.messages import Headers, Usage, UsageMode
 
 MOST_IDLE = 4096
@@ -50,40 +49,21 @@ GPU_WEIGHT = 0.05
 FREE = Price()
 
 
-class LimitSource(Protocol):
-    """Where limits and prices come from; :class:`gateway.storage.limits.LimitStore`."""
-
-    def changed_since(self, revision: int) -> tuple[int, Terms | None]: ...
-
-
-class Bounds(Protocol):
-    """How many tokens a prompt and its answer may have;
-    :meth:`gateway.dispatch.decisions.Decisions.bounds`.
-    """
-
-    def __call__(self, request: Request, /) -> tuple[int, int]: ...
-
-
-class UsageAccounts(Protocol):
-    """Who used what; :class:`gateway.quota.usage.UsageLedger`."""
-
-    def finished(self, request: Request, usage: Usage | None, /) -> None: ...
-
-
 class Limits:
     """Limits of keys and tenants, as fresh as the store is. Belongs to the event loop's thread."""
 
     def __init__(
         self,
-        source: LimitSource,
+        source: LimitStore,
         spending: Spending,
-        bounds: Bounds,
+        bounds: Callable[[Request], tuple[int, int]],
         clock: Callable[[], float],
         wall: Callable[[], float] = time.time,
         refused: Callable[[str, str], None] = lambda model, code: None,
     ) -> None:
-        """``clock`` is the event loop's, ``wall`` gives Unix time; ``refused`` is told model and code of
-        each refusal. Reads everything. Raises StateError."""
+        """``bounds`` says how many tokens a request's prompt and its answer may have; ``clock`` is the event
+        loop's, ``wall`` gives Unix time; ``refused`` is told model and code of each refusal. Reads
+        everything. Raises StateError."""
         self.spending = spending
         self.bounds = bounds
         self.clock = clock
@@ -168,7 +148,7 @@ class Limits:
         if guessed:
             tokens = tokens_that_fit(holders, tokens, input_tokens)
         for holder in holders:
-            if holder.budgets is not NO_BUDGETS:
+            if holder.budgets:
                 break
         else:
             return Amounts(tokens)
@@ -220,7 +200,7 @@ class Guard:
     def __enter__(self) -> "Guard":
         found = [refusal for holder in self._holders if (refusal := holder.concurrency_refusal()) is not None]
         if found:
-            error = refusal_error(max(found, key=lambda refusal: refusal.wait_s or 0.0))
+            error = refusal_error(longest(found))
             self._limits.refused("", error.code)
             raise error
         self._arrived = self._holders
@@ -228,12 +208,7 @@ class Guard:
             holder.arriving += 1
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._admitted()
 
     def _admitted(self) -> None:
@@ -246,7 +221,7 @@ class Guard:
         """What is left at this moment."""
         return limit_headers(self._holders, self._limits.clock())
 
-    def reserve(self, request: Request, accounts: UsageAccounts | None = None) -> "Held":
+    def reserve(self, request: Request, accounts: UsageLedger | None = None) -> "Held":
         """Set aside what ``request`` may use. Raises RateLimited and QuotaExceeded, and Forbidden for an
         engine's own path where the key's routes do not name such; nothing is then.
 
@@ -272,7 +247,7 @@ class Held:
     __slots__ = ("_accounts", "_limits", "_request", "_reservation", "_usage")
 
     def __init__(
-        self, limits: Limits, request: Request, reservation: Reservation, accounts: UsageAccounts | None
+        self, limits: Limits, request: Request, reservation: Reservation, accounts: UsageLedger | None
     ) -> None:
         self._limits = limits
         self._request = request
@@ -299,12 +274,7 @@ class Held:
     def __enter__(self) -> "Held":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         request, usage, now = self._request, self._usage, self._limits.clock()
         counts = usage is not None
         if usage is None and request.was_worked_on and not _not_its_own(error, request, now):

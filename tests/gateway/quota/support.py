@@ -12,7 +12,7 @@ from gateway.pipeline.aliases import AliasResolver
 from gateway.pipeline.pipeline import Pipeline
 from gateway.quota import Limits, Spending
 from gateway.quota.usage import UsageLedger
-from gateway.storage.limits import Terms
+from gateway.storage.limits import LimitStore, Terms
 from shared.protocol.messages import Trailers, Usage
 from tests.gateway.api.support import KEY, FakeMetrics, FakeResponse, Surface, json_response
 
@@ -21,7 +21,7 @@ MORNING_S = 1_795_219_200.0
 """2026-11-21, 00:00 UTC."""
 
 
-class Source:
+class Source(LimitStore):
     """Limits and prices as the store has them."""
 
     def __init__(self) -> None:
