@@ -105,8 +105,8 @@ class Gateway:
         self._agents = factories.make_agent_endpoint(settings, store, registry, metrics)
         self._clients = Clients(settings.oidc, store, loop.time)
         book, figures = AliasCache(store.aliases), AliasFigures(metrics.registry)
-        self._clients.ring.add_read(book.read)
-        self._clients.ring.add_read(self._limits.read)
+        self._clients.ring.refresher.add(book.read)
+        self._clients.ring.refresher.add(self._limits.read)
         metrics.gauges.version_skew = SkewAlarm(registry.index, book, loop).figures
         self._mirrors = Mirrors(self._dispatcher.run, registry.index, figures, loop)
         self._reuse = factories.make_reuse(settings, registry, metrics, loop.time)

@@ -8,7 +8,6 @@ import structlog
 
 from gateway.domain.request import AgentPrincipal
 from gateway.storage import AgentRecord, Enrolment, Store
-from gateway.storage.changes import ChangeCounter
 from gateway.storage.errors import AgentKeyRevoked, EnrolmentRefused, RecordError, StateError
 from gateway.storage.tokens import NOT_MADE_HERE
 from shared.handshake import GatewayHandshake, Hello, JoinProof
@@ -66,6 +65,8 @@ class AgentDirectory:
     def __init__(self, store: Store, certificate_life_s: float = CERTIFICATE_LIFE_S) -> None:
         """Reads every agent. Raises StateError."""
         self._store = store
+        self.changes = store.changes
+        """Tells whether anybody has changed the store."""
         self._life_s = certificate_life_s
         self._lock = threading.Lock()
         self._by_key: dict[bytes, AgentRecord] = {}
@@ -85,11 +86,6 @@ class AgentDirectory:
     def known_keys(self) -> GatewayKeys:
         """The keys of the gateway when they were read last."""
         return self._store.identity.known
-
-    @property
-    def changes(self) -> ChangeCounter:
-        """Tells whether anybody has changed the store."""
-        return self._store.changes
 
     def admit(self, hello: Hello, handshake: GatewayHandshake, wall_s: float) -> AdmittedAgent:
         """Let the sender of a verified HELLO in at wall-clock time ``wall_s``, or say why not.
@@ -158,9 +154,7 @@ class AgentDirectory:
         word of the key before if that still counts. Raises StateError; UnknownRecord for one revoked."""
         self._refresh()
         keys, record = self.gateway_keys, self._by_id[admitted.agent_id]
-        fresh = self._renewal(keys.current, record.name, admitted.certificate, wall_s)
-        serial, held = f"{fresh.serial:x}", f"{admitted.certificate.serial:x}"
-        self._store.agents.renew(record.id, serial, fresh.not_after_s, wall_s, in_use=held)
+        fresh = self._replace(record, admitted.certificate, keys.current, record.name, wall_s)
         return fresh, keys.succession(wall_s)
 
     def forget_previous_key(self, wall_s: float) -> None:
@@ -178,7 +172,9 @@ class AgentDirectory:
             raise HandshakeRejected(
                 ErrorCode.UNAUTHENTICATED, "the join token's secret is wrong: copy the token again, all of it"
             )
-        certificate = self._issue(handshake.identity, hello.name, hello.public_key, wall_s, self._life_s)
+        certificate = issue_certificate(
+            handshake.identity, hello.name, hello.public_key, new_serial(), wall_s, self._life_s
+        )
         serial = f"{certificate.serial:x}"
         enrolment = Enrolment(join.token_id, hello.name, hello.public_key, serial, certificate.not_after_s)
         record = self._store.agents.enrol(enrolment, wall_s)
@@ -199,44 +195,40 @@ class AgentDirectory:
                 f"this gateway has no record of this certificate of agent {certificate.name}: "
                 "join again with a token",
             )
-        fresh = self._renewed(record, certificate, identity, wall_s)
+        fresh = None
+        if certificate.is_worn(wall_s) or certificate.issuer != identity.public_key:
+            fresh = self._try_to_replace(record, certificate, identity, wall_s)
         held = fresh or certificate
         principal = _principal(record, f"{held.serial:x}")
         return AdmittedAgent(principal, None if fresh is None else fresh.der, record.id, held)
 
-    def _renewed(
+    def _try_to_replace(
         self, record: AgentRecord, held: AgentCertificate, identity: GatewayIdentity, wall_s: float
     ) -> AgentCertificate | None:
-        """A fresh certificate for one that is worn, or was issued by another key than ``identity``, for the
-        name the agent goes by. Not having one is no reason to refuse a good agent."""
-        if not held.is_worn(wall_s) and held.issuer == identity.public_key:
-            return None
-        fresh = self._renewal(identity, held.name, held, wall_s)
-        serial = f"{fresh.serial:x}"
+        """A fresh certificate for the name the agent goes by. Not having one is no reason to refuse a good
+        agent."""
         try:
-            self._store.agents.renew(record.id, serial, fresh.not_after_s, wall_s, f"{held.serial:x}")
+            return self._replace(record, held, identity, held.name, wall_s)
         except StateError as error:
             _log.error("state_failed", doing="renew", agent=record.name, error=str(error))
             return None
         except RecordError as error:
             raise HandshakeRejected(ErrorCode.REVOKED, str(error)) from error
+
+    def _replace(
+        self, record: AgentRecord, held: AgentCertificate, identity: GatewayIdentity, name: str, wall_s: float
+    ) -> AgentCertificate:
+        """Issue and record a certificate in the place of ``held``. Where that has not begun, the clock is
+        behind or was ahead, and nothing here says which: what replaces it begins after it and ends no sooner,
+        so that it is good by either. Raises StateError; UnknownRecord for an agent that was revoked."""
+        begin_s, life_s = wall_s, self._life_s
+        if begin_s < held.not_before_s:
+            begin_s = held.not_before_s + BACKDATE_S + 1
+            life_s = max(life_s, held.not_after_s - begin_s)
+        fresh = issue_certificate(identity, name, held.public_key, new_serial(), begin_s, life_s)
+        serial, in_use = f"{fresh.serial:x}", f"{held.serial:x}"
+        self._store.agents.renew(record.id, serial, fresh.not_after_s, wall_s, in_use)
         return fresh
-
-    def _renewal(
-        self, identity: GatewayIdentity, name: str, held: AgentCertificate, wall_s: float
-    ) -> AgentCertificate:
-        """In the place of ``held``. Where that has not begun, the clock is behind or was ahead, and nothing
-        here says which: what replaces it begins after it and ends no sooner, so that it is good by either."""
-        life_s = self._life_s
-        if wall_s < held.not_before_s:
-            wall_s = held.not_before_s + BACKDATE_S + 1
-            life_s = max(life_s, held.not_after_s - wall_s)
-        return self._issue(identity, name, held.public_key, wall_s, life_s)
-
-    def _issue(
-        self, identity: GatewayIdentity, name: str, public_key: bytes, wall_s: float, life_s: float
-    ) -> AgentCertificate:
-        return issue_certificate(identity, name, public_key, new_serial(), wall_s, life_s)
 
     def _refresh(self) -> None:
         data_version = self._store.changes.look()

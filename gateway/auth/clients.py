@@ -33,6 +33,8 @@ class CredentialCheck(Protocol):
 class Clients:
     """Create it on the event loop. ``credentials`` says who clients are; :meth:`run` runs beside."""
 
+    _sources: "Sequence[KeySource]"
+
     def __init__(
         self,
         issuers: Sequence[OidcTable],
@@ -43,20 +45,13 @@ class Clients:
         """``clock`` gives seconds of the event loop's clock, ``wall`` Unix time. Raises StateError."""
         self.ring = KeyRing(store, wall)
         self._store = store
-        self._sources: list[KeySource] = []
+        self._sources = []
         self.credentials: CredentialCheck = self.ring
-        if issuers:
-            self._trust(issuers, clock, wall)
+        if issuers:  # imported where there are any: each start waits for every import
+            from gateway.auth.oidc import KeySource, TokenAuthenticator
 
-    def _trust(
-        self, issuers: Sequence[OidcTable], clock: Callable[[], float], wall: Callable[[], float]
-    ) -> None:
-        """Let holders of these issuers' tokens in, too. Imported where there are any: each start waits for
-        every import."""
-        from gateway.auth.oidc import KeySource, TokenAuthenticator
-
-        self._sources = [KeySource(issuer, clock) for issuer in issuers]
-        self.credentials = Authenticator(self.ring, TokenAuthenticator(self._sources, wall))
+            self._sources = [KeySource(issuer, clock) for issuer in issuers]
+            self.credentials = Authenticator(self.ring, TokenAuthenticator(self._sources, wall))
 
     async def run(self) -> None:
         """Fetch issuers' keys and note the use of ours, until cancelled; then nobody is let in any more."""
@@ -66,7 +61,7 @@ class Clients:
                     tasks.create_task(source.run())
                 tasks.create_task(self._note_use())
         finally:
-            self.ring.close()
+            self.ring.refresher.close()
 
     async def _note_use(self) -> None:
         try:
@@ -101,5 +96,5 @@ class Authenticator:
         store counts for holders of tokens too."""
         if presented.startswith(PREFIX) or not presented:
             return await self._keys.identify(presented)
-        await self._keys.refresh()
+        await self._keys.refresher.refresh()
         return self._tokens.authenticate(presented)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from gateway.auth.refresher import Read, StoreRefresher
+from gateway.auth.refresher import StoreRefresher
 from gateway.domain.errors import Unauthenticated
 from gateway.domain.request import Principal
 from gateway.storage import KeyRecord, Store
@@ -58,18 +58,10 @@ class KeyRing:
         """What many keys have in common is kept once. Belongs to whoever reads."""
         self._used_s: dict[str, float] = {}
         self._revision = 0
-        self._refresher = StoreRefresher(store.changes, "keys")
-        self._refresher.add(self._read)
-        self._refresher.refresh_here()
-
-    def add_read(self, read: Read) -> None:
-        """When anybody has changed the store, whatever it was that changed, ``read`` is called in a thread,
-        and what it gives on the event loop, before the next request is let in."""
-        self._refresher.add(read)
-
-    def close(self) -> None:
-        """Nobody is let in any more."""
-        self._refresher.close()
+        self.refresher = StoreRefresher(store.changes, "keys")
+        """Reads what has changed in the store before a request is let in: keys, and what else is added."""
+        self.refresher.add(self._read)
+        self.refresher.refresh_here()
 
     def __len__(self) -> int:
         """Keys in memory, revoked ones too: as many as the store has."""
@@ -80,12 +72,12 @@ class KeyRing:
 
         Raises Unauthenticated, and StateError when the store cannot be asked: nobody is let in on old news.
         """
-        await self._refresher.refresh()
+        await self.refresher.refresh()
         return self._holder(presented)
 
     def authenticate(self, presented: str) -> Principal:
         """The same, reading the store in this thread where it has changed: not for an event loop's."""
-        self._refresher.refresh_here()
+        self.refresher.refresh_here()
         return self._holder(presented)
 
     def _holder(self, presented: str) -> Principal:
@@ -119,10 +111,6 @@ class KeyRing:
     def put_back_used(self, used_s: dict[str, float]) -> None:
         """What :meth:`take_used` gave could not be written."""
         self._used_s = used_s | self._used_s
-
-    async def refresh(self) -> None:
-        """Take up what has changed in the store, if anything has. Raises StateError."""
-        await self._refresher.refresh()
 
     def _read(self) -> Callable[[], None]:
         """What has changed since the keys there are. Those of many are made and swapped whole, not one by

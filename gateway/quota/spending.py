@@ -49,7 +49,9 @@ class Spending:
     def __init__(self, wall_s: float) -> None:
         self._days: Sums = {}
         self._months: Sums = {}
-        self._day = self._month = ""
+        self._day = ""
+        self.month = ""
+        """The first day of the present month, as usage is kept by."""
         self._left_day: tuple[str, Sums] = ("", {})
         self._left_month: tuple[str, Sums] = ("", {})
         """Those before the present ones."""
@@ -62,16 +64,11 @@ class Spending:
         spending.load(usage.spent(spending.month))
         return spending
 
-    @property
-    def month(self) -> str:
-        """The first day of the present month, as usage is kept by."""
-        return self._month
-
     def load(self, spent: Iterable[Spent]) -> None:
         """What was used in the present month, before this process began; what else there is does not count:
         a clock was ahead then."""
         for each in spent:
-            if each.day[:7] != self._month[:7]:
+            if each.day[:7] != self.month[:7]:
                 continue
             amounts = Amounts(each.tokens, each.gpu_s, each.cost)
             self._sum(self._months, each.tenant).add(amounts)
@@ -82,11 +79,9 @@ class Spending:
         """A tenant used so much."""
         if not self.day_begins_s <= wall_s < self.day_ends_s:
             self._turn(wall_s)
+        used = Amounts(tokens, gpu_s, money)
         for sums in (self._days, self._months):
-            sum_ = self._sum(sums, tenant)
-            sum_.tokens += tokens
-            sum_.gpu_s += gpu_s
-            sum_.money += money
+            self._sum(sums, tenant).add(used)
 
     def of(self, tenant: str, wall_s: float) -> tuple[Amounts, Amounts]:
         """What it used today and this month. Only to be read."""
@@ -108,11 +103,11 @@ class Spending:
         first = today.replace(day=1)
         day, month = today.date().isoformat(), first.date().isoformat()
         if day != self._day:
-            days, self._left_day = self._other(day, (self._day, self._days), self._left_day)
-            self._day, self._days = day, days
-        if month != self._month:
-            months, self._left_month = self._other(month, (self._month, self._months), self._left_month)
-            self._month, self._months = month, months
+            self._days, self._left_day = self._other(day, (self._day, self._days), self._left_day)
+            self._day = day
+        if month != self.month:
+            self._months, self._left_month = self._other(month, (self.month, self._months), self._left_month)
+            self.month = month
         self.day_begins_s = today.timestamp()
         self.day_ends_s = (today + timedelta(days=1)).timestamp()
         self.month_ends_s = (first + timedelta(days=32)).replace(day=1).timestamp()

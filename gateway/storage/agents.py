@@ -156,12 +156,8 @@ class AgentStore(RevisedStore[AgentRecord]):
     def touch(self, names: Sequence[str], wall_s: float) -> None:
         """Note that these agents were seen just now: one transaction, and no change of who they are."""
         with self._database.write() as connection:
-            for name in names:
-                connection.execute(
-                    update(schema.agents)
-                    .where(schema.agents.c.name == name, ~_REVOKED)
-                    .values(last_seen_s=wall_s)
-                )
+            seen = update(schema.agents).where(schema.agents.c.name.in_(names), ~_REVOKED)
+            connection.execute(seen.values(last_seen_s=wall_s))
 
     def _refuse_taken(self, connection: Connection, known: AgentRecord | None, enrolment: Enrolment) -> None:
         """One key, one name: raises what stands against joining under this name with this key."""

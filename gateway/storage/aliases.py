@@ -20,6 +20,7 @@ from gateway.storage import schema
 from gateway.storage.acts import note_act
 from gateway.storage.errors import BadValue, UnknownRecord
 from gateway.storage.records import RecordStore
+from gateway.storage.rules import refusing
 
 MOST_ALIASES = 256
 CHANGES = 20
@@ -126,15 +127,13 @@ class AliasStore(RecordStore[AliasRecord]):
     ) -> Alias:
         """Make of an alias, or of one that stands for nothing yet, what ``edit`` says."""
         with self._database.write() as connection:
-            try:
+            with refusing(BadAlias):
                 check_name(name)
                 known = {record.alias.name: record.alias for record in self._read(connection)}
                 before = known.get(name, Alias(name))
                 after = edit(connection, before)
                 check_alias(after)
                 check_together(known, after)
-            except BadAlias as error:
-                raise BadValue(str(error)) from error
             if after == before:
                 return after
             if not after.empty and name not in known and len(known) >= MOST_ALIASES:
@@ -202,7 +201,5 @@ def _changes(connection: Connection, name: str) -> tuple[AliasEvent, ...]:
 
 def _alias(name: str, definition: Mapping[str, Any] | None) -> Alias | None:
     """Raises BadValue."""
-    try:
+    with refusing(BadAlias):
         return None if definition is None else alias_of(name, definition)
-    except BadAlias as error:
-        raise BadValue(str(error)) from error

@@ -18,7 +18,7 @@ from gateway.storage import schema
 from gateway.storage.acts import note_act
 from gateway.storage.database import Database
 from gateway.storage.errors import IdentityUnusable, KeyStillCounts, StateUnwritable
-from gateway.storage.rules import check_overlap
+from gateway.storage.rules import OVERLAP_S, check_seconds
 from shared.identity import (
     GatewayIdentity,
     GatewayKeys,
@@ -53,7 +53,8 @@ class IdentityStore:
         self._lock = threading.Lock()
         self._data_version = -1
         self._facts: Mapping[str, str] = {}
-        self._keys: GatewayKeys
+        self.known: GatewayKeys
+        """Those of when :attr:`keys` was read last."""
         with database.read() as connection:
             known = _CURRENT in _read(connection)
         if not known:
@@ -66,12 +67,7 @@ class IdentityStore:
         not for an event loop's thread."""
         if self._database.changes.look() != self._data_version:
             self._refresh()
-        return self._keys
-
-    @property
-    def known(self) -> GatewayKeys:
-        """Those of when :attr:`keys` was asked for last, without a look at the database."""
-        return self._keys
+        return self.known
 
     def rotate(self, overlap_s: float, wall_s: float) -> GatewayKeys:
         """Make a new key; the one there was counts for ``overlap_s`` more.
@@ -79,7 +75,7 @@ class IdentityStore:
         Raises BadValue for a length that is not allowed, and KeyStillCounts while an earlier key does; with
         ``overlap_s`` 0 that ends.
         """
-        check_overlap(overlap_s)
+        check_seconds("an overlap lasts from", overlap_s, OVERLAP_S, least_s=0)
         key = generate_key()
         with self._database.write() as connection:
             facts = _read(connection)
@@ -130,7 +126,7 @@ class IdentityStore:
             with self._database.read() as connection:
                 facts = _read(connection)
             if facts != self._facts:
-                self._keys = self._keys_of(facts)
+                self.known = self._keys_of(facts)
                 self._facts = facts
             self._data_version = data_version
 

@@ -18,7 +18,7 @@ from gateway.storage import schema
 from gateway.storage.acts import note_act
 from gateway.storage.errors import BadValue, NameTaken, UnknownRecord
 from gateway.storage.records import RevisedStore
-from gateway.storage.rules import check_models, check_record_name
+from gateway.storage.rules import check_models, check_record_name, check_seconds, refusing
 from shared.protocol.routes import ROUTES
 
 PREFIX = "sk-tl-"
@@ -115,7 +115,7 @@ class KeyStore(RevisedStore[KeyRecord]):
         check_record_name("tenant", tenant)
         check_scopes(scopes)
         if life_s is not None:
-            _check_seconds("an API key lasts", life_s, LIFE_S)
+            check_seconds("an API key lasts", life_s, LIFE_S)
         text, key_id = _new_secret(), "key_" + secrets.token_hex(8)
         residency = None if where is None else where.to_dict()
         rights = {
@@ -175,7 +175,7 @@ class KeyStore(RevisedStore[KeyRecord]):
         that has expired.
         """
         if overlap_s != 0:
-            _check_seconds("a secret that was replaced works for", overlap_s, OVERLAP_S)
+            check_seconds("a secret that was replaced works for", overlap_s, OVERLAP_S)
         text = _new_secret()
         with self._database.write() as connection:
             key = self._active(connection, name)
@@ -198,12 +198,9 @@ class KeyStore(RevisedStore[KeyRecord]):
         it is then. Raises BadValue or UnknownRecord."""
         with self._database.write() as connection:
             key = self._active(connection, name)
-            try:
-                rates = replace(
-                    key.rates or NO_RATES, **{each: changes[each] for each in RATES if each in changes}
-                )
-            except BadQuota as error:
-                raise BadValue(str(error)) from error
+            with refusing(BadQuota):
+                given = {each: changes[each] for each in RATES if each in changes}
+                rates = replace(key.rates or NO_RATES, **given)
             values = {**asdict(rates), **_access(key.scopes, changes)}
             self._change(connection, key.id, **values)
             note_act(connection, "key.set", key=key.id, name=key.name, **values)
@@ -259,11 +256,6 @@ def _check_known(what: str, given: Collection[str] | None, known: frozenset[str]
     if unknown or not given:
         said = f"there is no {what} {unknown[0]!r}" if unknown else f"no {what} is named"
         raise BadValue(f"{said}; {what}s are {', '.join(sorted(known))}")
-
-
-def _check_seconds(what: str, seconds: float, most_s: float) -> None:
-    if not 1 <= seconds <= most_s:
-        raise BadValue(f"{what} 1 second to {most_s / 86_400:g} days, not {seconds:g} s")
 
 
 def _new_secret() -> str:

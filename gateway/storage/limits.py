@@ -15,8 +15,7 @@ from gateway.storage.acts import note_act
 from gateway.storage.database import Database
 from gateway.storage.errors import BadValue, StateCorrupt, UnknownRecord
 from gateway.storage.records import R, RecordStore
-from gateway.storage.rules import check_record_name
-from shared.protocol.limits import MODEL_NAME_CHARS
+from gateway.storage.rules import check_record_name, is_model_name, refusing
 
 MOST_ROWS = 4096
 """Of each table: all of them are read whenever one has changed."""
@@ -103,10 +102,8 @@ class TenantStore(_NamedStore[TenantRecord]):
         with self._database.write() as connection:
             query = select(schema.tenants).where(schema.tenants.c.name == name)
             before = connection.execute(query).mappings().one_or_none()
-            try:
+            with refusing(BadQuota):
                 limits = TenantLimits.of({**(before or {}), **changes})
-            except BadQuota as error:
-                raise BadValue(str(error)) from error
             self._put(connection, name, limits.facts(), wall_s)
         return TenantRecord(name, limits, wall_s)
 
@@ -127,12 +124,10 @@ class PriceStore(_NamedStore[PriceRecord]):
     def set(self, model: str, input_: float, output: float, gpu_second: float, wall_s: float) -> PriceRecord:
         """Give a model, or with :data:`OTHER_MODELS` all others, a price from now on: for a million tokens of
         prompts, of answers, and for a GPU-second. Raises BadValue."""
-        if not 0 < len(model) <= MODEL_NAME_CHARS or not model.isprintable() or model != model.strip():
+        if not is_model_name(model):
             raise BadValue(f"model {model!r} cannot have a price: no model has such a name")
-        try:
+        with refusing(BadQuota):
             price = Price(input_, output, gpu_second)
-        except BadQuota as error:
-            raise BadValue(str(error)) from error
         with self._database.write() as connection:
             self._put(connection, model, asdict(price), wall_s)
         return PriceRecord(model, price, wall_s)

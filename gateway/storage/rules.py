@@ -1,7 +1,8 @@
 """What may be stored as a name, label, pattern or count. Everything else is ``BadValue``."""
 
+import contextlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from gateway.domain.residency import LABEL_CHARS, LABEL_NAME, LABEL_VALUE
 from gateway.storage.errors import BadValue
@@ -36,16 +37,17 @@ def check_record_name(what: str, name: str) -> None:
         )
 
 
+def is_model_name(name: str) -> bool:
+    """Whether a model, or a pattern of models' names, may be called so."""
+    return 0 < len(name) <= MODEL_NAME_CHARS and name.isprintable() and name == name.strip()
+
+
 def check_models(patterns: Sequence[str]) -> None:
     """Shell patterns of model names."""
     if not 0 < len(patterns) <= MODELS:
         raise BadValue(f"{len(patterns)} model patterns; 1 to {MODELS} are allowed ('*' for every model)")
     for pattern in patterns:
-        if (
-            not 0 < len(pattern) <= MODEL_NAME_CHARS
-            or not pattern.isprintable()
-            or pattern != pattern.strip()
-        ):
+        if not is_model_name(pattern):
             raise BadValue(f"model pattern {pattern!r} cannot be used: no model has such a name")
 
 
@@ -73,13 +75,17 @@ def check_uses(uses: int) -> None:
         raise BadValue(f"{uses} uses; 1 to {USES} are allowed")
 
 
-def check_overlap(overlap_s: float) -> None:
-    """How long the gateway's key counts beside the next one."""
-    if not 0 <= overlap_s <= OVERLAP_S:
-        raise BadValue(f"an overlap lasts from 0 seconds to 366 days, not {overlap_s:g} s")
+@contextlib.contextmanager
+def refusing(kind: type[ValueError]) -> Iterator[None]:
+    """What the domain finds wrong, as an error of this ``kind``, is refused as BadValue."""
+    try:
+        yield
+    except kind as error:
+        raise BadValue(str(error)) from error
 
 
-def check_token_life(life_s: float) -> None:
-    """How long a token lasts."""
-    if not 1 <= life_s <= TOKEN_LIFE_S:
-        raise BadValue(f"a join token lasts from 1 second to 366 days, not {life_s:g} s")
+def check_seconds(what: str, seconds: float, most_s: float, least_s: int = 1) -> None:
+    """How long something lasts; ``what`` is the refusal's beginning."""
+    if not least_s <= seconds <= most_s:
+        least = "1 second" if least_s == 1 else f"{least_s} seconds"
+        raise BadValue(f"{what} {least} to {most_s / 86_400:g} days, not {seconds:g} s")

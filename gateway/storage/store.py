@@ -10,7 +10,6 @@ from gateway.storage.acts import ActStore
 from gateway.storage.agents import AgentStore
 from gateway.storage.aliases import AliasStore
 from gateway.storage.backup import Backup
-from gateway.storage.changes import ChangeCounter
 from gateway.storage.database import BUSY_TIMEOUT_S, Database
 from gateway.storage.errors import StateCorrupt, StateMissing, StateUnwritable
 from gateway.storage.identity import IdentityStore
@@ -36,8 +35,11 @@ class Store:
     def __init__(self, state_dir: Path, database: Database, identity: IdentityStore) -> None:
         self.state_dir = state_dir
         self._database = database
-        self._locks = contextlib.ExitStack()
+        self._open = contextlib.ExitStack()
+        """Closes the database, then lets go of the locks."""
         self._serves = False
+        self.changes = database.changes
+        """Tells whether anybody, in any process, has changed the state."""
         self.identity = identity
         self.tokens = TokenStore(database, identity)
         self.keys = KeyStore(database)
@@ -73,34 +75,21 @@ class Store:
                 raise StateCorrupt(
                     f"{path} is damaged and half restored: start the gateway, which goes on with it"
                 )
-            store = cls._opened(state_dir, path)
-            store._locks = locks.pop_all()
-        if serve:
-            store._serves = True
-            store._database.hold_open()
-            store.changes.keep()
-        return store
-
-    @classmethod
-    def _opened(cls, state_dir: Path, path: Path) -> "Store":
-        database = SqliteDatabase(path)
-        try:
-            identity = IdentityStore(database, state_dir)
+            database = SqliteDatabase(path)
+            locks.callback(database.close)
+            store = cls(state_dir, database, IdentityStore(database, state_dir))
             _give_to_owner(state_dir)
-        except BaseException:
-            database.close()
-            raise
-        return cls(state_dir, database, identity)
+            if serve:
+                store._serves = True
+                database.hold_open()
+                database.changes.keep()
+            store._open = locks.pop_all()
+        return store
 
     @property
     def gateway_identity(self) -> GatewayIdentity:
         """The gateway's key of now. Raises StateError."""
         return self.identity.keys.current
-
-    @property
-    def changes(self) -> ChangeCounter:
-        """Tells whether anybody, in any process, has changed the state."""
-        return self._database.changes
 
     def close(self) -> None:
         """Close the database. Idempotent.
@@ -110,8 +99,7 @@ class Store:
         wait_s = 0.0 if self._serves else self.changes.unsettled_s()
         if wait_s > 0 and running_gateway(self.state_dir) is not None:
             time.sleep(wait_s)
-        self._database.close()
-        self._locks.close()
+        self._open.close()
 
     def __enter__(self) -> "Store":
         return self

@@ -13,7 +13,7 @@ from gateway.storage.database import Database
 from gateway.storage.errors import AmbiguousId, EnrolmentRefused, UnknownRecord
 from gateway.storage.identity import IdentityStore
 from gateway.storage.records import RecordStore
-from gateway.storage.rules import check_labels, check_models, check_token_life, check_uses
+from gateway.storage.rules import TOKEN_LIFE_S, check_labels, check_models, check_seconds, check_uses
 from shared.identity import JoinToken
 
 NOT_MADE_HERE = "this gateway made no such join token; make one with: trunkline token create"
@@ -79,7 +79,7 @@ class TokenStore(RecordStore[TokenRecord]):
         While the gateway's key before counts for all of the token's life it carries that one's fingerprint:
         agents that know nothing of changing keys can join with it too (PROTOCOL §8.12).
         """
-        check_token_life(expires_in_s)
+        check_seconds("a join token lasts from", expires_in_s, TOKEN_LIFE_S)
         check_uses(uses)
         check_models(models)
         check_labels(labels)

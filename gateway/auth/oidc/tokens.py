@@ -113,12 +113,12 @@ _BLANKS = re.compile(r"[ ,]+")
 def principal_of(token: Verified, issuer: OidcTable) -> Principal:
     """The holder of ``token``. Raises TokenRefused when it names a tenant that it may not, or none."""
     whose = hashlib.sha256(f"{issuer.issuer}\0{token.subject}".encode()).hexdigest()[:16]
-    named = issuer.models_claim is not None or issuer.tiers_claim is not None
+    models, tiers = _models(token.claims, issuer), _tiers(token.claims, issuer)
     return Principal(
         f"jwt_{whose}",
         token.subject if len(token.subject) <= NAME_CHARS else f"jwt_{whose}",
         _tenant(token.claims, issuer),
-        scopes=limited(_models(token.claims, issuer), None, _tiers(token.claims, issuer)) if named else None,
+        scopes=limited(models, None, tiers),
         role=_role(token.claims, issuer),
     )
 
@@ -147,9 +147,7 @@ def _tenant(claims: Mapping[str, Any], issuer: OidcTable) -> str:
 
 
 def _models(claims: Mapping[str, Any], issuer: OidcTable) -> list[str] | None:
-    if issuer.models_claim is None:
-        return None
-    patterns = _values(claim(claims, issuer.models_claim))
+    patterns = _values(claims, issuer.models_claim)
     try:
         if patterns:
             check_models(patterns)
@@ -159,23 +157,23 @@ def _models(claims: Mapping[str, Any], issuer: OidcTable) -> list[str] | None:
 
 
 def _tiers(claims: Mapping[str, Any], issuer: OidcTable) -> list[str] | None:
-    if issuer.tiers_claim is None:
-        return None
-    return [value for value in _values(claim(claims, issuer.tiers_claim)) if value in frozenset(Tier)]
+    tiers = _values(claims, issuer.tiers_claim)
+    return None if tiers is None else [tier for tier in tiers if tier in frozenset(Tier)]
 
 
 def _role(claims: Mapping[str, Any], issuer: OidcTable) -> AdminRole | None:
     """The greatest of those that its values mean."""
-    if issuer.roles_claim is None:
-        return None
-    found = [
-        issuer.roles[value] for value in _values(claim(claims, issuer.roles_claim)) if value in issuer.roles
-    ]
+    values = _values(claims, issuer.roles_claim) or []
+    found = [issuer.roles[value] for value in values if value in issuer.roles]
     return next((role for role in found if all(role.covers(other) for other in found)), None)
 
 
-def _values(value: object) -> list[str]:
-    """Texts in a list, or in one text divided by blanks (as RFC 8693's ``scope``) or commas."""
+def _values(claims: Mapping[str, Any], name: str | None) -> list[str] | None:
+    """Texts in a list, or in one text divided by blanks (as RFC 8693's ``scope``) or commas; None where no
+    claim is meant to say any."""
+    if name is None:
+        return None
+    value = claim(claims, name)
     if isinstance(value, str):
         value = [part for part in _BLANKS.split(value) if part]
     if not isinstance(value, list):

@@ -150,7 +150,7 @@ async def test_keys_and_tokens_come_in_by_one_door(house: House, store: Store) -
 async def test_what_changed_in_the_store_counts_for_tokens_too(house: House, store: Store) -> None:
     changes: list[None] = []
     ring = KeyRing(store)
-    ring.add_read(lambda: lambda: changes.append(None))
+    ring.refresher.add(lambda: lambda: changes.append(None))
     store.keys.create("laptop", "acme", 1.0)
     await Authenticator(ring, house.door).identify(token())
     assert changes == [None]

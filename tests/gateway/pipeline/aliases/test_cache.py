@@ -28,7 +28,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 def test_what_another_process_changes_counts_from_the_next_request_on(store: Store) -> None:
     key = store.keys.create("k", "default", 1.0)
     ring, book = KeyRing(store), AliasCache(store.aliases)
-    ring.add_read(book.read)
+    ring.refresher.add(book.read)
     assert not book.choices
     with Store.open(store.state_dir) as command:
         command.aliases.set_targets("prod", (V1,), 1.0)
