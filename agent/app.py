@@ -36,7 +36,7 @@ log = structlog.get_logger("agent")
 
 GPU_SAMPLE_S = 5.0
 
-SAY_DRAIN_S = 5.0
+DRAIN_LOG_S = 5.0
 """How often a drain says how much still runs."""
 
 CUT_OFF_S = 1.0
@@ -93,7 +93,7 @@ class Agent:
             membership = Membership.open(
                 config.state, join=join, name=config.name, default_name=default_name()
             )
-            self._say_start(membership)
+            self._log_start(membership)
             self._gpus.start()
             try:
                 with watched_loop(BlockedLoopLog(), BLOCKED_S):
@@ -164,12 +164,12 @@ class Agent:
         until_s = loop.time() + most_s
         while (left_s := until_s - loop.time()) > 0:
             try:
-                async with asyncio.timeout(min(left_s, SAY_DRAIN_S)):
+                async with asyncio.timeout(min(left_s, DRAIN_LOG_S)):
                     await _first_of(self._stop.at_once, idle)
                 return
             except TimeoutError:
-                if left_s > SAY_DRAIN_S:
-                    more_s = round(left_s - SAY_DRAIN_S)
+                if left_s > DRAIN_LOG_S:
+                    more_s = round(left_s - DRAIN_LOG_S)
                     log.info("still draining", running=self._roster.running, at_most_s=more_s)
 
     async def _close_all(self) -> None:
@@ -196,7 +196,7 @@ class Agent:
             await asyncio.sleep(TICK_S)
             self._publisher.tick()
 
-    def _say_start(self, membership: Membership) -> None:
+    def _log_start(self, membership: Membership) -> None:
         config = self._config
         log.info(
             "agent starts",

@@ -89,8 +89,8 @@ class Roster:
         self._running = RunningCounts()
         self._draining = False
         self._cut = False
-        self._told: Hashable = None
-        """The session that was told its levels last."""
+        self._latest_session: Hashable = None
+        """The session that asked for its levels last."""
         self.moves = 0
         """How often a request of that session was let in, or has left."""
         self.on_change: Callable[[], None] = lambda: None
@@ -190,7 +190,7 @@ class Roster:
         if full or self._running.by_engine[name] >= most:
             raise BackendRefused(f"all {engine.limit.slots} slots are taken")
         self._running.enter(session, name, deployment_id)
-        self.moves += session is self._told
+        self.moves += session is self._latest_session
         engine.used_s = self._clock()
         running = self._running.by_engine[name]
         engine.limit.refusals.entered(running)
@@ -203,12 +203,12 @@ class Roster:
         engine = self._engines[seat.engine]
         before = engine.limit.current
         self._running.leave(seat.session, seat.engine, seat.deployment)
-        self.moves += seat.session is self._told
+        self.moves += seat.session is self._latest_session
         engine.used_s = self._clock()
         engine.limit.finished(failed=failed)
         if out_of_memory:
             self._spare(engine)
-        shared = len(engine.deployments) > 1 or seat.session is not self._told
+        shared = len(engine.deployments) > 1 or seat.session is not self._latest_session
         if shared or engine.limit.current != before:
             self.on_change()
 
@@ -245,7 +245,7 @@ class Roster:
 
     def levels(self, session: Hashable) -> Mapping[str, int]:
         """Deployment id → how many requests ``session`` may have in flight there."""
-        self._told = session
+        self._latest_session = session
         return {
             deployment.id: 0
             if self._draining or engine.unloading or deployment.status is not DeploymentStatus.LOADED
@@ -288,13 +288,13 @@ class Roster:
 
     def _all_deployments(self, most: int = limits.DEPLOYMENTS) -> tuple[DeploymentState, ...]:
         found = [
-            self._as_told(engine, deployment)
+            self._as_latest_session(engine, deployment)
             for engine in self._engines.values()
             for deployment in engine.deployments
         ]
         return tuple(found[:most])
 
-    def _as_told(self, engine: _Engine, deployment: DeploymentState) -> DeploymentState:
+    def _as_latest_session(self, engine: _Engine, deployment: DeploymentState) -> DeploymentState:
         """Models of one process are loaded and unloaded together; each has its share of the memory."""
         running = max(deployment.running, self._running.by_deployment[deployment.id])
         if learned := engine.lacks.get(deployment.id):

@@ -59,7 +59,7 @@ class Membership:
         self._record = record
         self._token = token
         self._use_token = record is None
-        self._may_do_later = False
+        self._refused_for_now = False
         """The certificate was refused for now only: a clock is wrong."""
         self._unkept = False
         """The newest certificate is not on the disk yet."""
@@ -159,7 +159,7 @@ class Membership:
         in use all the same, and each later welcome tries to keep it again.
         """
         self._gateway_key = welcome.gateway_key
-        self._earlier_did()
+        self._keep_what_was_accepted()
         if (fresh := welcome.certificate) is not None:
             if self._record is None:
                 self._set(MemberRecord(fresh.name, self._required.fingerprint, fresh.der))
@@ -173,7 +173,7 @@ class Membership:
         was_joining, self._use_token = self._use_token, False
         return was_joining
 
-    def _earlier_did(self) -> None:
+    def _keep_what_was_accepted(self) -> None:
         """The gateway let us in with what was shown: that is what is shown from now on."""
         shown, self._earlier, self._untried, self._refusal = self._earlier, None, [], None
         if shown is not None and self._record is not None and not self._use_token:
@@ -230,10 +230,10 @@ class Membership:
         if self._token is None:
             return False
         if not self._use_token:
-            self._may_do_later = self.verdict(error).retry_after_s is not None
+            self._refused_for_now = self.verdict(error).retry_after_s is not None
             self._use_token, self._refusal = True, None
             return True
-        if self._may_do_later:
+        if self._refused_for_now:
             self._use_token, self._token = False, None
             return True
         return False

@@ -94,7 +94,7 @@ class RequestRunner:
 
     def _finish(self, run: "_Run", outcome: _Outcome) -> None:
         """The engine has let go: first the place is free, then the gateway hears of the end."""
-        self._say(run, outcome)
+        self._log_end(run, outcome)
         if outcome.lacks:
             self._roster.note_lack(run.seat, outcome.lacks)
         self._roster.leave(run.seat, failed=outcome.engine_failed, out_of_memory=outcome.out_of_memory)
@@ -102,7 +102,7 @@ class RequestRunner:
             self._roster.answered(run.seat, refused=run.refusal is Refusal.BUSY)
         run.finish(outcome)
 
-    def _say(self, run: "_Run", outcome: _Outcome) -> None:
+    def _log_end(self, run: "_Run", outcome: _Outcome) -> None:
         engine = run.seat.engine
         if outcome.trailers is not None:
             if self._unreachable.pop(engine, None) is not None:

@@ -1,11 +1,9 @@
 """Reads token usage out of responses as they pass, and takes out the usage chunk nobody asked for.
 
-Events are read by :mod:`agent.requests.event_usage`, usage objects by :mod:`agent.requests.usage_counts`.
-What engines tell at paths of their own is read from the end of the answer when it is over
-(:mod:`agent.requests.usage_counts`).
+Events are read by :mod:`agent.requests.event_usage`. Usage objects, and what engines write at paths of their
+own, are read by :mod:`agent.requests.usage_counts` when the answer is over.
 """
 
-from collections import deque
 from typing import Protocol
 
 import orjson
@@ -82,25 +80,22 @@ class PassThrough:
 class TailReader:
     """The last :data:`JSON_TAIL_BYTES` of a body, or all of it."""
 
-    __slots__ = ("_pieces", "_size_bytes", "whole")
+    __slots__ = ("_tail", "whole")
 
     def __init__(self) -> None:
-        self._pieces: deque[bytes] = deque()
-        self._size_bytes = 0
+        self._tail = bytearray()
         self.whole = True
-        """Nothing was let go."""
+        """Nothing was left out."""
 
     def add(self, data: bytes) -> None:
-        self._pieces.append(data)
-        self._size_bytes += len(data)
-        if self._size_bytes > JSON_TAIL_BYTES:
+        self._tail += data
+        if len(self._tail) > JSON_TAIL_BYTES:
             self.whole = False
-        while self._size_bytes - len(self._pieces[0]) >= JSON_TAIL_BYTES:
-            self._size_bytes -= len(self._pieces.popleft())
+        if len(self._tail) > 2 * JSON_TAIL_BYTES:
+            del self._tail[:-JSON_TAIL_BYTES]
 
     def read(self) -> bytes:
-        """It, in one piece."""
-        return b"".join(self._pieces)[-JSON_TAIL_BYTES:]
+        return bytes(self._tail[-JSON_TAIL_BYTES:])
 
 
 class NativeUsage:

@@ -19,8 +19,8 @@ EXAMPLE = "Example: "
 
 NO_TEXT = "what was given holds bytes that are no text (UTF-8)"
 
-TOLD_CHARS = 80
-"""Of a wrong value are told."""
+INPUT_CHARS = 80
+"""Of a wrong value, in a message."""
 
 _PLAIN: dict[str, str] = {
     "int_parsing": "{input} is no whole number",
@@ -151,4 +151,4 @@ def _plainly(error: typer.BadParameter) -> str:
     form = _PLAIN.get(first["type"])
     if form is None:
         return error.message
-    return form.format(**{**first.get("ctx", {}), "input": shortened(repr(first["input"]), TOLD_CHARS)})
+    return form.format(**{**first.get("ctx", {}), "input": shortened(repr(first["input"]), INPUT_CHARS)})

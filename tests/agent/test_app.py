@@ -129,7 +129,7 @@ async def test_a_drain_that_takes_too_long_is_cut_off(tmp_path: Path, no_leaks: 
 async def test_a_drain_says_how_it_goes(
     tmp_path: Path, no_leaks: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agent.app.SAY_DRAIN_S", 0.02)
+    monkeypatch.setattr("agent.app.DRAIN_LOG_S", 0.02)
     async with ScriptedEngine() as engine, agent_on(engine.url, tmp_path) as running:
         await offers(running, {"engine/scripted": 8})
         answer = running.ask(tokens=100_000, tokens_per_s=10)

@@ -51,7 +51,7 @@ SLICE_BYTES = 16 * 1024
 """Read without a pause: 2 ms where every line tells of load. Lines are not cut, and longer ones not read."""
 
 LABELS = 1024
-"""Models whose load is told apart; more have none of their own."""
+"""Models whose load is facts apart; more have none of their own."""
 _TOKENS_MAX = 2**53
 
 
@@ -116,9 +116,9 @@ def slices(text: bytes) -> Iterator[bytes]:
 
 def _kv_tokens(labels: bytes) -> int | None:
     """vLLM's own figure where it has one: with hybrid models blocks × size is not what fits."""
-    told = {name: int(value) for name, value in _INFO_LABEL.findall(labels)}
-    tokens = told.get(b"num_gpu_blocks", 0) * told.get(b"block_size", 0)
-    return min(told.get(b"kv_cache_size_tokens", 0) or tokens, _TOKENS_MAX) or None
+    facts = {name: int(value) for name, value in _INFO_LABEL.findall(labels)}
+    tokens = facts.get(b"num_gpu_blocks", 0) * facts.get(b"block_size", 0)
+    return min(facts.get(b"kv_cache_size_tokens", 0) or tokens, _TOKENS_MAX) or None
 
 
 def _sample(found: re.Match[bytes]) -> EngineLoad | None:

@@ -118,7 +118,7 @@ class OpenAIHTTPBackend:
         for model, why in set(self._view.left_out).difference(before.left_out):
             log.warning("model left out", engine=self.name, model=model, reason=why)
         if self._view.deployments != before.deployments:
-            self._say_change(before)
+            self._log_change(before)
             self._on_change()
         elif self.engine() != engine:
             self._on_change()
@@ -130,7 +130,7 @@ class OpenAIHTTPBackend:
         try:
             if self._interrupts:
                 async with self._question:
-                    pass  # whoever asked is done
+                    pass  # the question under way is answered
             async with self._client.request(head, body) as response:
                 yield InterruptionDetector(response) if self._interrupts else response
         except BackendRefused:
@@ -198,11 +198,11 @@ class OpenAIHTTPBackend:
         rest_s = min(self._settings.refresh_s, GONE_REFRESH_S)
         return min(FOREIGN_REFRESH_S, rest_s * 2.0 ** min(foreign, 30))
 
-    def _say_whether_it_continues(self) -> None:
+    def _log_unknown_continuation(self) -> None:
         """An operator may know more of the engine than is known of its kind."""
         serving = [d for d in self._view.deployments if d.status is DeploymentStatus.LOADED]
-        asked = any(not d.continues and CONTINUED.intersection(d.routes) for d in serving)
-        if asked and self._settings.continues is None:
+        unknown = any(not d.continues and CONTINUED.intersection(d.routes) for d in serving)
+        if unknown and self._settings.continues is None:
             log.info(
                 "this engine is not known to continue answers that another engine began",
                 engine=self.name,
@@ -210,13 +210,13 @@ class OpenAIHTTPBackend:
                 hint=CONTINUES_HINT,
             )
 
-    def _say_change(self, before: EngineView) -> None:
+    def _log_change(self, before: EngineView) -> None:
         now = self._view
         if now.gone and not before.gone:
             log.warning("engine lost", engine=self.name, reason=now.reason)
         elif before.models() != now.models():
             log.info("engine serves", engine=self.name, kind=now.kind.name, models=list(now.models()))
-            self._say_whether_it_continues()
+            self._log_unknown_continuation()
         for deployment in now.deployments:
             if deployment.reason and deployment.reason != before.reason_of(deployment.id) and not now.gone:
                 why = deployment.reason

@@ -117,21 +117,11 @@ class Prober:
     async def look(self, before: EngineView) -> EngineView:
         """What there is to see now. Never raises for what the engine does or does not do. A look that
         requests have overtaken shows nothing new."""
+        patience = PATIENCE if before.while_busy is WhileBusy.ANSWERS else BLOCKED_PATIENCE
         try:
             return await self._look(before)
         except BackendBusy:
             return before
-
-    async def _look(self, before: EngineView) -> EngineView:
-        spared = before.while_busy is WhileBusy.INTERRUPTS and not before.gone and before.deployments
-        patience = PATIENCE if before.while_busy is WhileBusy.ANSWERS else BLOCKED_PATIENCE
-        try:
-            if spared:
-                await self._ask(HEALTH_PATH)
-                return replace(before, late=0)
-            models = await self._models()
-        except BackendBusy:
-            raise
         except BackendTimeout as error:
             if not before.gone and before.late + 1 < patience:
                 return replace(before, late=before.late + 1)
@@ -140,6 +130,13 @@ class Prober:
             return replace(self._lost(before, error.reason), foreign=error.foreign, loading=error.loading)
         except BackendError as error:
             return self._lost(before, error.reason)
+
+    async def _look(self, before: EngineView) -> EngineView:
+        """Raises :class:`BackendError` when the engine does not answer the first question."""
+        if before.while_busy is WhileBusy.INTERRUPTS and not before.gone and before.deployments:
+            await self._ask(HEALTH_PATH)
+            return replace(before, late=0)
+        models = await self._models()
         seen = replace(before, gone=False, reason="", late=0, foreign=False, loading=False)
         if before.gone or not before.deployments:
             seen = await self._get_acquainted(seen, models)
@@ -176,18 +173,18 @@ class Prober:
         kind = kind_of(models[0].owner if models else "", None)
         if kind is GENERIC:
             kind = kind_of("", await self._document(INFO_PATH))
-        told, described = any(model.routes for model in models), None
+        have_routes, described = any(model.routes for model in models), None
         if kind is GENERIC:
             described = await self._document(OPENAPI_PATH)
             kind = kind_of_paths(described)
-        elif not told:
+        elif not have_routes:
             described = await self._document(kind.openapi_path)
         facts = None if kind.facts_path is None else await self._document(kind.facts_path)
         return replace(
             view,
             kind=kind,
             reported_slots=slots_from(facts, kind),
-            offers=None if told else routes_from(described),
+            offers=None if have_routes else routes_from(described),
             has_health=self._settings.health is None,
             was_well=False,
             has_metrics=True,

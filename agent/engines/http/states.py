@@ -1,4 +1,4 @@
-"""What is so of an engine as a whole: made of its deployments, and told in the log. Time is an argument."""
+"""The state of an engine as a whole, from those of its deployments, and its log. Time is an argument."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,11 +11,10 @@ from shared.protocol.messages import DeploymentState, DeploymentStatus
 
 log = structlog.get_logger("agent.engine")
 
-SAY_LOADING_S = 5.0
-"""How often it is said that an engine is still loading, for the first while."""
-SAY_SELDOM_S = 30.0
-"""How often after that."""
-WHILE_S = 30.0
+LOADING_LOG_S = 5.0
+LATER_LOADING_LOG_S = 30.0
+FREQUENT_S = 30.0
+"""Between two logs that an engine is still loading: for so long the first, then the second."""
 
 
 def engine_state(
@@ -40,50 +39,48 @@ def reason_nothing_is_served(engines: Sequence[EngineState], without: str = "") 
 
 
 @dataclass(slots=True)
-class _Said:
+class _Report:
     state: EngineState
     since_s: float
     """When it took this status on."""
-    said_s: float
-    """When something was last said of it."""
+    logged_s: float
+    """When its status was last logged."""
 
 
 class EngineReports:
-    """Tells the log why an engine cannot be served, once per reason, and how far one is that is loading."""
+    """Logs why an engine cannot be served, once per reason, and how far an engine is that is loading."""
 
     def __init__(self) -> None:
-        self._said: dict[str, _Said] = {}
+        self._reports: dict[str, _Report] = {}
 
     def note(self, state: EngineState, now_s: float, *, started_here: bool) -> None:
         """To be called after each change, and every second or so. ``started_here``: the agent started the
-        engine, and whoever watches over it says how that ended."""
-        before = self._said.get(state.name)
-        if before is None or before.state.status is not state.status:
-            self._said[state.name] = _Said(state, now_s, now_s)
-            self._say_new(None if before is None else before.state, state, started_here)
+        engine, and its supervisor logs how that ended."""
+        report = self._reports.get(state.name)
+        if report is None or report.state.status is not state.status:
+            self._reports[state.name] = _Report(state, now_s, now_s)
+            loss_logged = report is not None and report.state.status is DeploymentStatus.LOADED
+            if state.status is DeploymentStatus.LOADING:
+                about = {} if state.load_s is None else {"load_s": round(state.load_s, 1)}
+                log.info("engine is loading", engine=state.name, reason=state.reason, **about)
+            elif not started_here and not loss_logged:
+                _log_failure(state)
             return
         if state.status is DeploymentStatus.LOADING:
-            self._say_again(before, state, now_s)
-        elif state.reason != before.state.reason and not started_here:
-            _say_failed(state)
-        before.state = state
+            _log_progress(report, state, now_s)
+        elif state.reason != report.state.reason and not started_here:
+            _log_failure(state)
+        report.state = state
 
-    def _say_new(self, before: EngineState | None, state: EngineState, started_here: bool) -> None:
-        if state.status is DeploymentStatus.LOADING:
-            about = {} if state.load_s is None else {"load_s": round(state.load_s, 1)}
-            log.info("engine is loading", engine=state.name, reason=state.reason, **about)
-        elif not started_here and (before is None or before.status is not DeploymentStatus.LOADED):
-            _say_failed(state)  # else it was said to be lost
 
-    def _say_again(self, before: _Said, state: EngineState, now_s: float) -> None:
-        every_s = SAY_LOADING_S if now_s - before.since_s <= WHILE_S else SAY_SELDOM_S
-        if now_s - before.said_s < every_s:
-            return
-        before.said_s = now_s
-        so_far = state.loading_words or f"{round(now_s - before.since_s)} s"
+def _log_progress(report: _Report, state: EngineState, now_s: float) -> None:
+    every_s = LOADING_LOG_S if now_s - report.since_s <= FREQUENT_S else LATER_LOADING_LOG_S
+    if now_s - report.logged_s >= every_s:
+        report.logged_s = now_s
+        so_far = state.loading_words or f"{round(now_s - report.since_s)} s"
         log.info("engine is still loading", engine=state.name, reason=state.reason, so_far=so_far)
 
 
-def _say_failed(state: EngineState) -> None:
+def _log_failure(state: EngineState) -> None:
     if state.status is DeploymentStatus.FAILED:
         log.warning("engine cannot be served", engine=state.name, reason=state.reason)

@@ -58,7 +58,7 @@ class EngineExchange(asyncio.Protocol):
         self._until_close = False
         self.closed = False
         """The engine closed the connection before its answer was whole."""
-        self._flaw: BackendFailed | None = None
+        self._refused: BackendFailed | None = None
         """What the parser was glad with, and we are not."""
         self._take: Take | None = None
         self._held = False
@@ -238,7 +238,7 @@ class EngineExchange(asyncio.Protocol):
 
     def _refuse(self, why: str) -> None:
         """Stop the parser, which else goes on to the end of its input."""
-        self._flaw = _no_http(why)
+        self._refused = _no_http(why)
         raise HttpParserError(why)
 
     # --- steps
@@ -287,7 +287,7 @@ class EngineExchange(asyncio.Protocol):
             self._keep_alive = False
             self._wake()
         else:
-            self.fail(self._flaw or _no_http(str(error)))
+            self.fail(self._refused or _no_http(str(error)))
 
     def _closed(self, exc: Exception | None) -> None:
         self._keep_alive = False
