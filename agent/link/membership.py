@@ -13,7 +13,8 @@ from pathlib import Path
 import structlog
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from agent.link.state_directory import MemberRecord, MembershipError, make_state_directory
+from agent.link.state_directory import MemberRecord, make_state_directory
+from agent.link.state_directory import MembershipError as MembershipError
 from shared.handshake import NONCE_BYTES, AgentHandshake, Renewal, ResumeRequest, Welcome
 from shared.identity import (
     AgentCertificate,
@@ -29,8 +30,6 @@ from shared.identity.keys import gateway_id
 from shared.protocol.credit import OWN_WINDOWS, own_limits
 from shared.protocol.errors import CertificateInvalid, ErrorCode, HandshakeRejected, JoinTokenInvalid
 from shared.protocol.frames import TunnelRole
-
-__all__ = ["Membership", "MembershipError"]
 
 log = structlog.get_logger("agent.link.membership")
 

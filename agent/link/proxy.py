@@ -15,7 +15,8 @@ def proxy_for(url: str, environ: Mapping[str, str]) -> str | None:
     secure = parts.scheme in ("wss", "https")
     host, port = (parts.hostname or "").lower(), parts.port or (443 if secure else 80)
     proxy = _first(environ, "https_proxy" if secure else "http_proxy", "all_proxy")
-    if not proxy or is_loopback(host) or _is_exempt(host, port, _first(environ, "no_proxy")):
+    exempt = (entry.strip() for entry in _first(environ, "no_proxy").lower().split(","))
+    if not proxy or is_loopback(host) or any(_matches(host, port, entry) for entry in exempt if entry):
         return None
     return proxy if "://" in proxy else f"http://{proxy}"
 
@@ -37,12 +38,6 @@ def _first(environ: Mapping[str, str], *names: str) -> str:
         if value and value.strip():
             return value.strip()
     return ""
-
-
-def _is_exempt(host: str, port: int, exceptions: str) -> bool:
-    return any(
-        _matches(host, port, entry.strip().lower()) for entry in exceptions.split(",") if entry.strip()
-    )
 
 
 def _matches(host: str, port: int, entry: str) -> bool:

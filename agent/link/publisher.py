@@ -2,8 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import replace
+from itertools import chain
 
 import structlog
 
@@ -29,7 +30,6 @@ TICK_S = 1.0
 DRIFT_S = 2.0
 """Figures that only drift (load, GPUs, busy or not) are sent no more often than this: a STATE carries
 everything, and the slots, which are what counts, are sent at once."""
-
 
 STATE_UNITS = limits.CONTROL_FRAMES_BURST / 2
 STATE_UNITS_PER_S = limits.CONTROL_FRAMES_PER_S / 2
@@ -81,8 +81,6 @@ class Publisher:
         self._state: AgentState | None = None
         self._levels: Mapping[str, int] = {}
         self._sent_s = 0.0
-        self._state_pace = Pace(STATE_UNITS, STATE_UNITS_PER_S)
-        self._slots_pace = Pace(SLOTS_UNITS, SLOTS_UNITS_PER_S)
         self._moves = 0
         """Of requests, as far as SLOTS tell of them."""
         self._late: asyncio.TimerHandle | None = None
@@ -179,30 +177,26 @@ class Publisher:
             self._late = None
 
 
+_Member = DeploymentState | EngineState
+
+
 def _differ_lastingly(old: AgentState, new: AgentState) -> bool:
     """Whether they differ in more than drifts. Of lists only members that changed are compared closely."""
     if len(old.deployments) != len(new.deployments) or len(old.engines) != len(new.engines):
         return True
-    return (
-        _without_lists(old) != _without_lists(new)
-        or any(
-            a is not b and a != b and _lasting(a) != _lasting(b)
-            for a, b in zip(old.deployments, new.deployments, strict=True)
-        )
-        or any(
-            a != b and _lasting_of_engine(a) != _lasting_of_engine(b)
-            for a, b in zip(old.engines, new.engines, strict=True)
-        )
+    deployments = zip(old.deployments, new.deployments, strict=True)
+    engines = zip(old.engines, new.engines, strict=True)
+    members: Iterable[tuple[_Member, _Member]] = chain(deployments, engines)
+    return _without_lists(old) != _without_lists(new) or any(
+        a is not b and a != b and _lasting(a) != _lasting(b) for a, b in members
     )
 
 
-def _lasting(deployment: DeploymentState) -> DeploymentState:
-    """``deployment`` without what only drifts."""
-    return replace(deployment, running=0, waiting=0, kv_use=None, load_progress=None)
-
-
-def _lasting_of_engine(engine: EngineState) -> EngineState:
-    return replace(engine, load_progress=None, loading_s=None)
+def _lasting(member: _Member) -> _Member:
+    """``member`` without what only drifts."""
+    if isinstance(member, EngineState):
+        return replace(member, load_progress=None, loading_s=None)
+    return replace(member, running=0, waiting=0, kv_use=None, load_progress=None)
 
 
 def _without_lists(state: AgentState) -> AgentState:

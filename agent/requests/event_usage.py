@@ -51,9 +51,7 @@ class EventUsage:
         self._event = bytearray()
         """The unfinished event as far as it is remembered, from its first byte that ends no line."""
         self._passed_bytes = 0
-        """How many bytes at the front of ``_event`` have been passed on."""
-        self._begun = False
-        """Some of the unfinished event has been passed on: it can no longer be taken out."""
+        """How many bytes at the front of ``_event`` have been passed on: with any, it is not taken out."""
         self._first: bytes | None = None
         """The first member named usage and what follows it."""
         self._last: bytes | None = None
@@ -102,7 +100,6 @@ class EventUsage:
         unpassed = b"" if self._is_taken_out(event) else event[self._passed_bytes :]
         del self._event[:end]
         self._passed_bytes = 0
-        self._begun = False
         return unpassed
 
     def _note(self, data: bytes, end: int) -> None:
@@ -137,7 +134,8 @@ class EventUsage:
         return b"".join((*kept, data[kept_to:end]))
 
     def _is_taken_out(self, event: bytes | bytearray) -> bool:
-        return self._strip and not self._begun and self._may_be_usage(event) and is_usage_chunk(event)
+        may_be = self._strip and not self._passed_bytes and self._may_be_usage(event)
+        return may_be and is_usage_chunk(event)
 
     @staticmethod
     def _may_be_usage(event: bytes | bytearray) -> bool:
@@ -146,10 +144,9 @@ class EventUsage:
         return len(event) <= HELD_BYTES and not _A_CHOICE.search(event)
 
     def _pass_unfinished(self) -> bytes:
-        if self._strip and not self._begun and self._may_be_usage(self._event):
+        if self._strip and not self._passed_bytes and self._may_be_usage(self._event):
             return b""
         out = bytes(self._event[self._passed_bytes :])
-        self._begun = True
         if len(self._event) > 2 * EVENT_TAIL_BYTES:
             del self._event[:-EVENT_TAIL_BYTES]
         self._passed_bytes = len(self._event)

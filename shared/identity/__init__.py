@@ -4,47 +4,22 @@ Pure functions and plain data. Wall-clock time, randomness and paths are argumen
 that make something new from chance (``generate_key``, ``JoinToken.new``) draw random bytes themselves.
 """
 
-from shared.identity.certificates import (
-    CERTIFICATE_LIFE_S,
-    NAME_RULE,
-    AgentCertificate,
-    is_name,
-    issue_certificate,
-    new_serial,
-    read_certificate,
-    verify_certificate,
-)
-from shared.identity.keys import (
-    GatewayIdentity,
-    KeyFileError,
-    create_key_file,
-    fingerprint_of,
-    generate_key,
-    load_key,
-    public_bytes,
-    save_key,
-)
-from shared.identity.succession import GatewayKeys, Succession
-from shared.identity.tokens import JoinToken
-
-__all__ = [
-    "CERTIFICATE_LIFE_S",
-    "NAME_RULE",
-    "AgentCertificate",
-    "GatewayIdentity",
-    "GatewayKeys",
-    "JoinToken",
-    "KeyFileError",
-    "Succession",
-    "create_key_file",
-    "fingerprint_of",
-    "generate_key",
-    "is_name",
-    "issue_certificate",
-    "load_key",
-    "new_serial",
-    "public_bytes",
-    "read_certificate",
-    "save_key",
-    "verify_certificate",
-]
+from shared.identity.certificates import CERTIFICATE_LIFE_S as CERTIFICATE_LIFE_S
+from shared.identity.certificates import NAME_RULE as NAME_RULE
+from shared.identity.certificates import AgentCertificate as AgentCertificate
+from shared.identity.certificates import is_name as is_name
+from shared.identity.certificates import issue_certificate as issue_certificate
+from shared.identity.certificates import new_serial as new_serial
+from shared.identity.certificates import read_certificate as read_certificate
+from shared.identity.certificates import verify_certificate as verify_certificate
+from shared.identity.keys import GatewayIdentity as GatewayIdentity
+from shared.identity.keys import KeyFileError as KeyFileError
+from shared.identity.keys import create_key_file as create_key_file
+from shared.identity.keys import fingerprint_of as fingerprint_of
+from shared.identity.keys import generate_key as generate_key
+from shared.identity.keys import load_key as load_key
+from shared.identity.keys import public_bytes as public_bytes
+from shared.identity.keys import save_key as save_key
+from shared.identity.succession import GatewayKeys as GatewayKeys
+from shared.identity.succession import Succession as Succession
+from shared.identity.tokens import JoinToken as JoinToken

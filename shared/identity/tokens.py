@@ -4,6 +4,7 @@ import base64
 import hashlib
 import secrets
 import string
+import struct
 from dataclasses import dataclass, field
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -20,8 +21,9 @@ _CHECK_LABEL = b"trunkline.1 JOIN CHECK\0"
 _CHECK_BYTES = 5
 _CHECKED = bytes.fromhex("c3c35a")
 """The end of an id that begins with a checksum. Older ids have none; one in 16 million ends so by chance."""
-_RAW_BYTES = 1 + TOKEN_ID_BYTES + SECRET_BYTES + FINGERPRINT_BYTES
-TEXT_CHARS = len(PREFIX) + _RAW_BYTES * 4 // 3
+_RAW = struct.Struct(f"B{TOKEN_ID_BYTES}s{SECRET_BYTES}s{FINGERPRINT_BYTES}s")
+"""Version, id, secret and fingerprint."""
+TEXT_CHARS = len(PREFIX) + _RAW.size * 4 // 3
 """80: the raw 57 bytes are 76 characters of base64url, without padding."""
 _ALPHABET = frozenset(string.ascii_letters + string.digits + "-_")
 
@@ -57,7 +59,7 @@ class JoinToken:
 
     def encode(self) -> str:
         """The text to hand over: ``tlj_`` and 76 characters."""
-        raw = bytes([VERSION]) + self.id + self.secret + self.fingerprint
+        raw = _RAW.pack(VERSION, self.id, self.secret, self.fingerprint)
         return PREFIX + base64.urlsafe_b64encode(raw).decode("ascii")
 
     @classmethod
@@ -68,15 +70,13 @@ class JoinToken:
         """
         text = text.strip()
         _check_shape(text)
-        raw = base64.urlsafe_b64decode(text.removeprefix(PREFIX))
-        if raw[0] != VERSION:
+        version, *parts = _RAW.unpack(base64.urlsafe_b64decode(text.removeprefix(PREFIX)))
+        if version != VERSION:
             raise JoinTokenInvalid(
-                f"join token of version {raw[0]}, this program reads version {VERSION}: "
+                f"join token of version {version}, this program reads version {VERSION}: "
                 "was it copied wrongly, or made by another version of Trunkline?"
             )
-        secret_at = 1 + TOKEN_ID_BYTES
-        fingerprint_at = secret_at + SECRET_BYTES
-        token = cls(raw[1:secret_at], raw[secret_at:fingerprint_at], raw[fingerprint_at:])
+        token = cls(*parts)
         if token.id.endswith(_CHECKED) and not token.has_checksum:
             raise JoinTokenInvalid(
                 "the join token is damaged: its checksum is wrong, so some of its characters are not those "

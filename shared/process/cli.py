@@ -8,7 +8,7 @@ used, and not before, so that one command does not wait for the imports of all o
 
 from collections.abc import Mapping
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points, version
+from importlib.metadata import entry_points, version
 from typing import Annotated, Any
 
 import typer
@@ -95,11 +95,6 @@ def _root(
     """
 
 
-def _registered() -> list[EntryPoint]:
-    """Every package's registration once, in a fixed order so that ``--help`` is the same everywhere."""
-    return sorted(set(entry_points(group=GROUP)), key=lambda entry: entry.name, reverse=True)
-
-
 def build() -> RootGroup:
     """The whole command line, commands of every installed package included."""
     app = RootGroup(
@@ -110,7 +105,8 @@ def build() -> RootGroup:
         epilog=ENVIRONMENT,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    for entry in _registered():
+    # Each package once, in a fixed order so that --help is the same everywhere.
+    for entry in sorted(set(entry_points(group=GROUP)), key=lambda entry: entry.name, reverse=True):
         entry.load()(app)
     return app
 

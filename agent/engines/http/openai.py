@@ -19,12 +19,11 @@ from agent.engines.http.interrupted import InterruptionDetector
 from agent.engines.http.kind import WhileBusy
 from agent.engines.http.probe import EngineView, Prober
 from agent.engines.http.states import engine_state
-from agent.engines.settings import EngineSettings, EngineTimeouts
+from agent.engines.settings import EngineSettings as EngineSettings
+from agent.engines.settings import EngineTimeouts as EngineTimeouts
 from shared.protocol.engine_state import EngineState
 from shared.protocol.messages import DeploymentState, DeploymentStatus, RequestHead
 from shared.protocol.routes import CONTINUED_ROUTES
-
-__all__ = ["EngineSettings", "EngineTimeouts", "OpenAIHTTPBackend"]
 
 log = structlog.get_logger("agent.engine")
 

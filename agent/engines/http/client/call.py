@@ -1,7 +1,6 @@
 """A request to an engine from its first byte to the end of its answer."""
 
 import asyncio
-from types import TracebackType
 
 from agent.engines import wire
 from agent.engines.backend import BackendBody, BackendError, BackendFailed, BackendUnreachable
@@ -51,9 +50,7 @@ class EngineCall:
             raise
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_error: object) -> None:
         await self._end(keep=True)
 
     async def pour(self, take: Take) -> None:
