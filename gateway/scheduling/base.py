@@ -1,8 +1,8 @@
 """The scheduler's interface: plain data and ``now`` in, decisions out (SCHEDULING).
 
 Nothing here or in a policy does I/O, reads a clock or draws random numbers. The caller carries the decisions
-out; a policy never changes what it was given. What a policy remembers it was told through its hooks, so equal
-input after an equal history gives equal output.
+out; a policy never changes what it was given. A policy learns only through its hooks, so equal input after an
+equal history gives equal output.
 
 Who keeps what: the owner of the deployments (in production the index, in the simulator the fleet) fills in
 every field of :class:`DeploymentView`; :class:`~gateway.scheduling.scheduler.Scheduler` keeps ``load``, calls
@@ -166,7 +166,7 @@ class DeploymentView:
         return routes == _ANYTHING or ("/" in need and route_of(need) in routes)
 
     def suits(self, fit: Fit) -> bool:
-        """Whether it may take a request of this fit, now or ever, whomever that avoids."""
+        """Whether it may take a request of this fit, now or later; the fit's ``avoid`` is not considered."""
         need, _, version, continuing, where, agent = fit
         if not (need in self.routes or self.supports(need)):
             return False
@@ -219,7 +219,8 @@ class Policy(Protocol):
     wait with a slot free; None if it did not."""
 
     rests_until_s: float = 0.0
-    """Until then ``assign`` would give nobody anything, whoever waits, unless something ends or comes."""
+    """Until then ``assign`` assigns nothing, whichever requests wait, unless a request ends or a deployment
+    is added."""
 
     def assign(
         self, waiting: Sequence[Waiting], deployments: Sequence[DeploymentView], now: float

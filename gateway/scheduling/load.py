@@ -16,7 +16,7 @@ SHARE_MEMORY_S = 20.0
 """Reading that was placed this long ago counts half in ``DeploymentLoad.reading_share``."""
 
 SHARE_MOST = 0.7
-"""However much there is to read, engines go on writing meanwhile."""
+"""Engines continue to write, however much there is to read."""
 
 PACE_WEIGHT = 0.05
 PACE_MOST = 1.5
@@ -164,7 +164,8 @@ class DeploymentLoad:
         return self._concurrency(one, now - one.begun_s)
 
     def note_pace(self, reading: float, writing: float) -> None:
-        """A prompt and an answer here took so many times as long as what is known of its class explains."""
+        """A prompt took ``reading`` times, and an answer ``writing`` times, as long as is known of the
+        class."""
         self._reading_off = _off(self._reading_off, reading)
         self._writing_off = _off(self._writing_off, writing)
         self.reading_pace, self.writing_pace = math.exp(self._reading_off), math.exp(self._writing_off)
@@ -197,7 +198,7 @@ class DeploymentLoad:
         return self.remaining_s(now) / (count * count) if count else 0.0
 
     def slot_wait_s(self, now: float, before: int) -> float:
-        """Until a slot is free for one who comes after so many others that wait for one."""
+        """Seconds until a slot is free for a request with ``before`` others ahead of it."""
         wait_s = self.next_free_s(now)
         if before and self._running:
             wait_s += before * self.remaining_s(now) / len(self._running) ** 2

@@ -24,12 +24,12 @@ class PreemptRules:
     preempt_batch: bool = True
     preempt_standard: bool = False
     preempt_after_s: float = 0.5
-    """Realtime requests wait for so long without anybody giving way."""
+    """Realtime requests wait this long before a running request is preempted."""
     reserved_share: float = 0.1
     """Of a model's slots, rounded down."""
 
     def reserved(self, slots: int) -> int:
-        """Slots of so many that are realtime's."""
+        """How many of ``slots`` are reserved for realtime."""
         return int(self.reserved_share * slots + 1e-9)
 
 

@@ -40,7 +40,7 @@ class _Placed:
     item: Waiting
     view: DeploymentView
     speeds: Speeds
-    asked: PredictedWork
+    predicted: PredictedWork
     cold: bool
     """Its model had to be loaded first: how long it took says nothing of how fast it runs."""
 
@@ -114,7 +114,7 @@ class Scheduler:
         return self._model(model).policy.assign(waiting, deployments, now)
 
     def is_resting(self, model: str, now: float) -> bool:
-        """Whether ``assign`` would give nobody anything now, whoever waits: it need not be called."""
+        """Whether ``assign`` would assign nothing now, whichever requests wait: it need not be called."""
         known = self._models.get(model)
         return known is not None and now < known.policy.rests_until_s
 
@@ -132,21 +132,21 @@ class Scheduler:
         known.policy.placed(item, view.key, now)
         knowledge.note_room(view)
         speeds = knowledge.speeds(view)
-        asked = self._asked(item, view, speeds, knowledge.cached_tokens(item, view.key), now)
+        predicted = self._predict(item, view, speeds, knowledge.cached_tokens(item, view.key), now)
         view.load.begin(
             item.number,
             now,
             kv_tokens=item.input_tokens + item.output_tokens,
-            read_s=asked.read_s,
-            output_s=asked.total_s - asked.first_token_s,
+            read_s=predicted.read_s,
+            output_s=predicted.total_s - predicted.first_token_s,
         )
         knowledge.prefixes.note_read(view.key, item.prefix, knowledge.capacity_blocks(item, view))
-        known.open[item.number, view.key] = _Placed(item, view, speeds, asked, not view.loaded)
-        return asked
+        known.open[item.number, view.key] = _Placed(item, view, speeds, predicted, not view.loaded)
+        return predicted
 
     def first_token(self, number: int, view: DeploymentView, now: float) -> bool:
-        """The first token of the request ``number`` came from ``view``. True when it came so early that
-        somebody who is held may be placed there now: then :meth:`assign` should be called."""
+        """The first token of the request ``number`` came from ``view``. True when a request that is
+        held may be placed there now: then :meth:`assign` should be called."""
         known = self._models.get(view.model)
         holding = known is not None and known.policy.look_again_s is not None and is_busy(view, now)
         view.load.first_token(number, now)
@@ -159,17 +159,17 @@ class Scheduler:
         """The request ``number`` has given back its slot at ``view``."""
         known = self._models.get(view.model)
         placed = known.open.pop((number, view.key), None) if known is not None else None
-        company = view.load.end(number, now)
+        concurrency = view.load.end(number, now)
         if known is None or placed is None:
             return
-        if company is not None and not placed.cold and outcome.ok and placed.speeds.should_learn(now):
+        if concurrency is not None and not placed.cold and outcome.ok and placed.speeds.should_learn(now):
             there = _without_way(outcome, view.rtt_s)
-            view.load.note_pace(*self.performance.learn(placed.speeds, placed.asked, there, company))
+            view.load.note_pace(*self.performance.learn(placed.speeds, placed.predicted, there, concurrency))
         known.policy.finished(placed.item, view.key, outcome, now)
 
     # --- Within ---
 
-    def _asked(
+    def _predict(
         self, item: Waiting, view: DeploymentView, speeds: Speeds, cached_tokens: int, now: float
     ) -> PredictedWork:
         load = view.load

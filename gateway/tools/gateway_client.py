@@ -31,7 +31,7 @@ class GatewayFailed(Exception):
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """The key is for the gateway named, and for nobody it names."""
+    """Follows no redirect: the key is for the named gateway only."""
 
     def redirect_request(
         self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: Any, newurl: str

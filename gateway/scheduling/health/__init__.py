@@ -1,4 +1,4 @@
-"""What is seen of deployments' health and what follows (SCHEDULING §6). Pure: no clock, no I/O, no chance."""
+"""Deployments' health, and what follows from it (SCHEDULING §6). Pure: no clock, no I/O, nothing random."""
 
 from gateway.scheduling.health.budget import AnswerTimes, HedgeBudget, RetryBudget
 from gateway.scheduling.health.circuit import CircuitState, Fault

@@ -80,7 +80,7 @@ LEAST_SAMPLES = 20
 QUANTILE = 0.95
 MOST_KEYS = 1024
 FRESH = 8
-"""The quantile is computed anew after so many new answers."""
+"""The quantile is computed anew after this many new answers."""
 
 
 class _Latest:

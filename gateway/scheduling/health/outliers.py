@@ -31,7 +31,7 @@ class Measure(Enum):
 
 
 LEAST: dict[Measure, float] = {Measure.STREAM_FIRST_BYTE_S: 0.1}
-"""Nobody is slow who is faster than this."""
+"""A deployment that is faster than this is no outlier."""
 
 
 class _GeometricMean:

@@ -91,7 +91,8 @@ class DeploymentHealth:
         self._ejected_s = float("-inf")
 
     def rest(self, now: float, least_s: float = 0.0) -> None:
-        """It refused a request: nothing new for a moment, nor within the ``least_s`` for which it asked."""
+        """It refused a request: it gets nothing new for a short time, nor within ``least_s``, which it asked
+        for."""
         settings = self._settings
         rest_s = min(settings.rest_s * 2.0 ** min(self._refusals, 16), settings.rest_max_s)
         self._refusals += 1

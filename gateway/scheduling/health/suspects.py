@@ -1,4 +1,4 @@
-"""Keys whose requests engine after engine answers with an error, while it serves others well. Pure."""
+"""API keys whose requests several engines answer with errors while they serve others well. Pure."""
 
 from gateway.scheduling.recent import RecentDict
 
@@ -9,7 +9,7 @@ MOST = 4096
 """Keys remembered; those suspected longest ago are forgotten first."""
 
 SERVED_S = 10.0
-"""An engine that served somebody else so lately is well enough."""
+"""An engine that served another key this recently is well enough."""
 
 
 class Suspects:
@@ -35,7 +35,7 @@ class Suspects:
 
 
 class ServedTenants:
-    """Whom one deployment served last, and when it last served somebody else."""
+    """Which key one deployment served last, and when it last served another key."""
 
     def __init__(self) -> None:
         self._key: str | None = None
@@ -48,6 +48,6 @@ class ServedTenants:
         self._last_s = now
 
     def served_others(self, key: str, now: float) -> bool:
-        """Whether somebody else than ``key`` was served lately."""
+        """Whether another key than ``key`` was served within ``SERVED_S``."""
         served_s = self._before_s if key == self._key else self._last_s
         return now - served_s < SERVED_S

@@ -70,7 +70,7 @@ LOAD_FIXED_S = 15.0
 """A load reads the weights from a disk, then the engine warms up."""
 
 NAME_CHARS = 64
-"""Of an unknown device's name so much counts."""
+"""Only so many characters of an unknown device's name count."""
 
 _NAMES = "|".join(sorted(CLASSES, key=len, reverse=True))
 _IN_A_NAME = re.compile(rf"(?<![a-z0-9])({_NAMES})(?![0-9a-z])")

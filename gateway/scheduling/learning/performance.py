@@ -113,16 +113,22 @@ class Speeds:
         self.learnt_s = now
         return True
 
-    def learn(self, asked: PredictedWork, outcome: Outcome, company: Concurrency) -> tuple[float, float]:
+    def learn(
+        self, predicted: PredictedWork, outcome: Outcome, concurrency: Concurrency
+    ) -> tuple[float, float]:
         """An answer came whole. Returns how long its prompt and its writing took against what was known,
-        tokens and company given: ``LEAST`` to ``MOST``; 1 before the class is known."""
+        tokens and concurrency given: ``LEAST`` to ``MOST``; 1 before the class is known."""
         reported = outcome.output_tokens is not None
         weight = 1.0 if reported else UNREPORTED_WEIGHT
-        output_tokens = outcome.output_tokens if outcome.output_tokens is not None else asked.output_tokens
-        self._learn_hits(asked, outcome)
-        token_s = asked.token_s or self.token_s
-        reading = self._reading_parts(*_read(asked, outcome, self.reports_cached), company.ahead_s / token_s)
-        writing = self._writing_parts(max(0, output_tokens - 1), company, token_s)
+        output_tokens = (
+            outcome.output_tokens if outcome.output_tokens is not None else predicted.output_tokens
+        )
+        self._learn_hits(predicted, outcome)
+        token_s = predicted.token_s or self.token_s
+        reading = self._reading_parts(
+            *_read(predicted, outcome, self.reports_cached), concurrency.ahead_s / token_s
+        )
+        writing = self._writing_parts(max(0, output_tokens - 1), concurrency, token_s)
         reading_s, writing_s = self.reading.explained(reading), self.writing.explained(writing)
         first_s = outcome.first_token_s
         if first_s is not None and output_tokens > 1 and outcome.total_s > first_s:
@@ -150,11 +156,11 @@ class Speeds:
             self.writing.restart(writing)
         self._refresh()
 
-    def _learn_hits(self, asked: PredictedWork, outcome: Outcome) -> None:
+    def _learn_hits(self, predicted: PredictedWork, outcome: Outcome) -> None:
         if outcome.cached_tokens:
             self.reports_cached = True
-        if self.reports_cached and asked.believed_tokens > 0 and outcome.cached_tokens is not None:
-            hit = min(1.0, outcome.cached_tokens / asked.believed_tokens)
+        if self.reports_cached and predicted.believed_tokens > 0 and outcome.cached_tokens is not None:
+            hit = min(1.0, outcome.cached_tokens / predicted.believed_tokens)
             self.hit_share += (hit - self.hit_share) * HIT_WEIGHT
 
     def _learn_whole(self, reading: list[float], writing: list[float], total_s: float, weight: float) -> None:
@@ -181,13 +187,13 @@ class Speeds:
             prior.token_s * cached_tokens,
         ]
 
-    def _writing_parts(self, output_tokens: int, company: Concurrency, token_s: float) -> list[float]:
+    def _writing_parts(self, output_tokens: int, concurrency: Concurrency, token_s: float) -> list[float]:
         prior = self.prior
         return [
             output_tokens * prior.step_s,
-            output_tokens * prior.each_s * company.running,
-            output_tokens * prior.kv_s * company.kv_tokens,
-            prior.token_s * company.read_s / token_s if output_tokens else 0.0,
+            output_tokens * prior.each_s * concurrency.running,
+            output_tokens * prior.kv_s * concurrency.kv_tokens,
+            prior.token_s * concurrency.read_s / token_s if output_tokens else 0.0,
         ]
 
     def _refresh(self) -> None:
@@ -224,14 +230,16 @@ class Performance:
         return found
 
     def learn(
-        self, speeds: Speeds, asked: PredictedWork, outcome: Outcome, company: Concurrency
+        self, speeds: Speeds, predicted: PredictedWork, outcome: Outcome, concurrency: Concurrency
     ) -> tuple[float, float]:
         """``speeds`` learns from an outcome, and lends what it knows to its fellows. Returns how long prompt
         and answer took against what was known; 1 for what teaches nothing."""
         if not outcome.ok:
             return 1.0, 1.0
-        speeds.accuracy.note(asked.first_token_s, outcome.first_token_s, asked.total_s, outcome.total_s)
-        paces = speeds.learn(asked, outcome, company)
+        speeds.accuracy.note(
+            predicted.first_token_s, outcome.first_token_s, predicted.total_s, outcome.total_s
+        )
+        paces = speeds.learn(predicted, outcome, concurrency)
         if speeds.reading.count <= WARM:
             for other in self._pairs.values():
                 if other.model == speeds.model and other is not speeds:
@@ -263,11 +271,11 @@ def _middle(values: list[float]) -> float:
     return math.exp(math.fsum(map(math.log, values)) / len(values))
 
 
-def _read(asked: PredictedWork, outcome: Outcome, reports_cached: bool) -> tuple[float, float]:
+def _read(predicted: PredictedWork, outcome: Outcome, reports_cached: bool) -> tuple[float, float]:
     """Prompt tokens really read, and those that were cached: as the engine says, if it ever does."""
     if outcome.input_tokens is None:
-        return asked.uncached_tokens, asked.input_tokens - asked.uncached_tokens
+        return predicted.uncached_tokens, predicted.input_tokens - predicted.uncached_tokens
     if reports_cached and outcome.cached_tokens is not None:
         return max(0, outcome.input_tokens - outcome.cached_tokens), outcome.cached_tokens
-    believed = asked.uncached_tokens / asked.input_tokens if asked.input_tokens else 1.0
+    believed = predicted.uncached_tokens / predicted.input_tokens if predicted.input_tokens else 1.0
     return outcome.input_tokens * believed, outcome.input_tokens * (1.0 - believed)

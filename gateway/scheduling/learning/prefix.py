@@ -27,7 +27,7 @@ LEAST_BLOCKS = 128
 """Blocks remembered of each deployment however many there are."""
 
 STEPS = 4
-"""Matches of different length that are told apart in one look."""
+"""Matches of different length that one search distinguishes."""
 
 
 def fingerprints(prompt: bytes | memoryview, block_bytes: int = BLOCK_BYTES) -> tuple[int, ...]:

@@ -32,7 +32,7 @@ TOLERANCE = 2.5
 
 OPEN_MINDED = 3
 FIRST_BOUND = math.log(30.0)
-"""The first outcomes may be so far off: nobody has seen yet how large the model is."""
+"""How far the first outcomes may be off, as a logarithm: the size of the model is not known yet."""
 
 SPREAD_LEAST = 0.05
 SPREAD_MOST = 0.5

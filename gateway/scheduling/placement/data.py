@@ -1,4 +1,4 @@
-"""What placement is told and what it answers: plain data (SCHEDULING §5)."""
+"""The input and output of placement: plain data (SCHEDULING §5)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,10 +15,10 @@ class Residence(Enum):
     OUT = auto()
     """Not loaded; takes no memory."""
     LOADING = auto()
-    """On its way in, or told to come in."""
+    """Being loaded, or its agent was told to load it."""
     LOADED = auto()
     LEAVING = auto()
-    """Told to go, and still in the memory."""
+    """Its agent was told to unload it; it is still in the memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class LoadablePlace:
     used_s: float = NEVER
     """When a request began or ended there last."""
     loaded_s: float = NEVER
-    """When it was seen to become loaded; ``NEVER`` for one that was loaded before anybody looked."""
+    """When it was seen to become loaded; ``NEVER`` for one that was loaded before the gateway saw it."""
     pinned: bool = False
     """Never unloaded for another."""
 

@@ -1,4 +1,4 @@
-"""What placement remembers: how often models are wanted, what loading has come to (SCHEDULING §5)."""
+"""What placement remembers: how often models are requested, and which loads failed (SCHEDULING §5)."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from gateway.scheduling.placement.data import Demand
 from gateway.scheduling.recent import ArrivalRate, RecentDict
 
 MEMORY_S = 1800.0
-"""Arrivals count e times less after this long: it is hours, not minutes, that say which model is liked."""
+"""Arrivals count e times less after this long: popularity is a matter of hours, not minutes."""
 
 WINDOW_S = 120.0
 """Arrivals are spread over so much time at least."""
@@ -15,15 +15,16 @@ WINDOW_S = 120.0
 MOST_MODELS = 4096
 
 FIRST_BACKOFF_S, MOST_BACKOFF_S = 5.0, 300.0
-"""A load that failed is tried again after so long, twice as long after each further failure."""
+"""A load that failed is tried again after the first of these; the time doubles with each further failure."""
 
 MOST_PLACES = 65_536
 
 CLOSED_MOST_S = 120.0
-"""What has not finished its requests so long after it got no new ones gets new ones again, for as long."""
+"""A place that has not finished its requests this long after it was closed gets new ones again, for as
+long."""
 
 KEPT_S = 5.0
-"""A place whose agent would not unload it, or could not be told to load it, is left alone for so long."""
+"""A place whose agent would not unload it, or could not be told to load it, is left alone for this long."""
 
 
 class Popularity:
@@ -43,29 +44,29 @@ class Popularity:
 
 
 @dataclass(slots=True)
-class _Trouble:
+class _LoadTrouble:
     failures: int = 0
     again_s: float = 0.0
     why: str = ""
     deadly: bool = False
     """Its agent was lost over it."""
-    crowd: frozenset[str] = frozenset()
+    beside: frozenset[str] = frozenset()
     """What was in the memory beside it when its agent said that it does not fit."""
 
 
-_NO_TROUBLE = _Trouble()
+_NO_TROUBLE = _LoadTrouble()
 
 
 class LoadFailures:
     """What went wrong with loading, by place."""
 
     def __init__(self) -> None:
-        self._known = RecentDict[str, _Trouble](MOST_PLACES)
+        self._known = RecentDict[str, _LoadTrouble](MOST_PLACES)
 
     def failed(self, key: str, why: str, now: float, *, deadly: bool = False) -> float:
         """Loading it failed, and its agent was lost over it if it was ``deadly``. Returns after how many
         seconds it may be tried again."""
-        trouble = self._known.renewed(key, _Trouble)
+        trouble = self._known.renewed(key, _LoadTrouble)
         trouble.failures += 1
         trouble.deadly = trouble.deadly or deadly
         backoff_s = min(FIRST_BACKOFF_S * 2.0 ** min(trouble.failures - 1, 16), MOST_BACKOFF_S)
@@ -74,12 +75,12 @@ class LoadFailures:
 
     def pause(self, key: str, now: float) -> None:
         """Its agent could not be told to load it: try again after ``KEPT_S``."""
-        trouble = self._known.renewed(key, _Trouble)
+        trouble = self._known.renewed(key, _LoadTrouble)
         trouble.again_s = max(trouble.again_s, now + KEPT_S)
 
     def note_crowded(self, key: str, beside: frozenset[str]) -> None:
         """Its agent says that it does not fit into memory beside these."""
-        self._known.renewed(key, _Trouble).crowd = beside
+        self._known.renewed(key, _LoadTrouble).beside = beside
 
     def note_loaded(self, key: str) -> None:
         """The place has loaded its model: its failures are forgotten."""
@@ -105,10 +106,10 @@ class LoadFailures:
 
     def fits_beside(self, key: str, others: Iterable[str]) -> bool:
         """False when its agent said that it does not fit beside these or fewer."""
-        crowd = self._of(key).crowd
-        return not crowd or not crowd <= set(others)
+        beside = self._of(key).beside
+        return not beside or not beside <= set(others)
 
-    def _of(self, key: str) -> _Trouble:
+    def _of(self, key: str) -> _LoadTrouble:
         return self._known.get(key, _NO_TROUBLE)
 
 
@@ -118,19 +119,19 @@ class PlacementHistory:
     def __init__(self, most_models: int = MOST_MODELS) -> None:
         self.popularity = Popularity(most_models)
         self.failures = LoadFailures()
-        self._went_s = RecentDict[str, float](most_models)
-        """When models went that had to for others."""
+        self._evicted_s = RecentDict[str, float](most_models)
+        """When models were unloaded for others."""
         self._kept_s: dict[str, float] = {}
         self._closed_s: dict[str, float] = {}
-        """Since when places get nothing new."""
+        """Since when places get no new requests."""
 
     def note_evicted(self, model: str, now: float) -> None:
         """``model`` was unloaded for another: its turn is over."""
-        self._went_s[model] = now
+        self._evicted_s[model] = now
 
     def turn_due_s(self, demand: Demand) -> float:
         """Since when its model's turn is due: a model that had a turn comes after those that had none."""
-        return max(demand.oldest_s, self._went_s.get(demand.model, demand.oldest_s))
+        return max(demand.oldest_s, self._evicted_s.get(demand.model, demand.oldest_s))
 
     def keep(self, key: str, now: float, for_s: float = KEPT_S) -> None:
         """Its agent refused to unload it, or its requests did not end: leave it alone for ``for_s``."""
@@ -138,13 +139,14 @@ class PlacementHistory:
         self._kept_s[key] = now + for_s
 
     def keep_unfinished(self, now: float) -> None:
-        """What has got nothing new for long and has not finished is kept."""
+        """Keep the places that were closed for ``CLOSED_MOST_S`` and have not finished."""
         for key, since_s in self._closed_s.items():
             if now - since_s >= CLOSED_MOST_S:
                 self.keep(key, now, CLOSED_MOST_S)
 
     def note_closed(self, keys: Iterable[str], now: float) -> float | None:
-        """These and no others get nothing new. Returns when one of them has done so for long."""
+        """Only these get no new requests. Returns when the first of them will have been closed for
+        ``CLOSED_MOST_S``."""
         self._closed_s = {key: self._closed_s.get(key, now) for key in keys}
         return min(self._closed_s.values(), default=now) + CLOSED_MOST_S if self._closed_s else None
 

@@ -71,13 +71,14 @@ def _bytes(places: Iterable[LoadablePlace]) -> int:
 
 
 TURN_LOADS = 3.0
-"""A turn lasts so many times the longer of the two loads that a swap to and fro takes."""
+"""A turn lasts this many times the longer of the two loads of a swap and its reversal."""
 
 IMMINENT_S = 2.0
-"""What was used within this is about to be used again."""
+"""A model that was used this recently is about to be used again."""
 
 PATIENCE_SHARE = 0.25
-"""Of ``hold_s``, who wants the place of a much busier model waits so long for company at most."""
+"""A request that wants the place of a much busier model waits this share of ``hold_s`` at most for more
+requests of its model."""
 
 SPARE_SHARE = 0.1
 """Of its regret, where the same model is loaded elsewhere too."""

@@ -40,10 +40,10 @@ from gateway.scheduling.placement.load_options import (
 )
 
 TIER_LAG_S = {Tier.REALTIME: 0.0, Tier.STANDARD: 20.0, Tier.BATCH: 60.0}
-"""So much earlier than the others a request of a higher tier is taken to have come."""
+"""A request of a higher tier counts as if it had come this much earlier."""
 
 CLEARLY = 4.0
-"""One more of a model must be worth so many times the regret for what goes."""
+"""One more copy of a model must be worth this many times the regret for what is unloaded."""
 
 MARGIN_S, MARGIN_SHARE = 5.0, 0.25
 """By which a wait must be longer than a load, and which share of the load, to be worth one more."""
@@ -52,7 +52,7 @@ REFUSE_AFTER = 2
 """When all places of a model have failed to load it so often, its requests are refused meanwhile."""
 
 UNLOAD_S, DRAIN_S = 3.0, 10.0
-"""Guessed, for what is told of a model that waits for another to go."""
+"""Guesses, for the predicted time of a model that waits for another to be unloaded."""
 
 LOOK_S = 1.0
 """When to look again where not all could be looked at."""

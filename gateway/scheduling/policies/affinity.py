@@ -1,4 +1,4 @@
-"""Where sessions are at home: requests that belong together (``x-trunkline-session``, stateful engines).
+"""Sessions: requests that belong together (``x-trunkline-session``, stateful engines), and where they go.
 
 For a policy a session's name is a hint (SCHEDULING §4). Rendezvous hashing (Thaler and Ravishankar, 1996)
 ranks all deployments for a session by a hash of both, so when one comes or goes only the sessions that rank
@@ -35,7 +35,7 @@ def rendezvous_rank(session: str, key: str) -> int:
 
 
 def fair_share(running: int, slots: int) -> float:
-    """Requests that a deployment may have for each of its slots, when so many run on so many in all."""
+    """Requests that a deployment may have for each of its slots, when ``running`` run on ``slots`` in all."""
     return BOUND * running / slots if slots else 0.0
 
 
@@ -45,7 +45,7 @@ def _hash(name: str) -> int:
 
 
 OWNERS_PART = 4
-"""Of all sessions a tenant has one part in so many, or it could have those of all others forgotten."""
+"""A tenant may have one in this many of all sessions. Otherwise it could displace those of all others."""
 
 
 class SessionAffinity:

@@ -14,7 +14,7 @@ from gateway.scheduling.policies.affinity import fair_share, rendezvous_rank
 from gateway.scheduling.policies.fitting import ContextRoom, takers
 
 MATCH_SHARE = 0.5
-"""Of a prompt so much must have been read at a deployment for ``prefix`` to prefer it."""
+"""The share of a prompt that a deployment must have read for ``prefix`` to prefer it."""
 
 TIME_WEIGHT = 0.1
 """Of the latest answer in the mean that ``response-time`` goes by."""

@@ -9,17 +9,17 @@ from gateway.scheduling.learning.performance import Speeds
 
 
 class Weights(NamedTuple):
-    """What counts how much, beside a second after the first token: one before it, for nobody reads on
-    meanwhile, and one that is cost others."""
+    """Weights of a second before the first token, and of a second that a request costs others, relative to a
+    second after its first token."""
 
     first: float
     others: float
 
 
-HELD = Weights(1.5, 1.0)
+GATEWAY_QUEUE_WEIGHTS = Weights(1.5, 1.0)
 """Where prompts wait in the gateway. Tuned on the first halves of two public traces (docs/scheduling.md)."""
 
-PUSHED = Weights(2.5, 0.6)
+ENGINE_QUEUE_WEIGHTS = Weights(2.5, 0.6)
 """Where they wait in engines: there what a request costs others is counted too high, for those ahead of it do
 not wait for it, and what is good for the many is bad for the slowest hundredth."""
 
@@ -27,7 +27,7 @@ LATE_SHARE = 1.0
 """Of a second past what a client wants its first token within, counted once more."""
 
 
-class Given:
+class RoundLoad:
     """What was given to one deployment in this round, and is not counted in its load yet."""
 
     __slots__ = ("count", "kv_tokens", "read_s")
@@ -58,15 +58,15 @@ class _Plan(NamedTuple):
 
 
 class Completion:
-    """Predictions for one request at one moment."""
+    """Predictions for one request at one time."""
 
     def __init__(
         self,
         item: Waiting,
         knowledge: Knowledge,
-        given: dict[str, Given],
+        given: dict[str, RoundLoad],
         now: float,
-        weights: Weights = HELD,
+        weights: Weights = GATEWAY_QUEUE_WEIGHTS,
     ) -> None:
         """``given`` is what each deployment was given in this round, by key."""
         self._item = item
@@ -79,8 +79,8 @@ class Completion:
         self._by_device: dict[str, _Plan] = {}
 
     def cost_s(self, view: DeploymentView, cached_tokens: int, slot_s: float = 0.0) -> float:
-        """Seconds until it would be done at ``view``, with all that is counted beside them. It finds so many
-        of its prompt's tokens cached, and a slot after ``slot_s``."""
+        """Weighted seconds until it would be done at ``view``, with what it costs others. ``cached_tokens``
+        of its prompt are cached there, and a slot is free after ``slot_s``."""
         plan = self._by_device.get(view.device)
         if plan is None:
             plan = self._plan(view)

@@ -24,12 +24,17 @@ from gateway.domain.residency import Residency
 from gateway.scheduling.base import Assignment, DeploymentView, Fit, Outcome, Policy, Waiting
 from gateway.scheduling.learning.knowledge import Knowledge
 from gateway.scheduling.policies.affinity import MOST_SESSIONS
-from gateway.scheduling.policies.completion import HELD, PUSHED, Completion, Given
+from gateway.scheduling.policies.completion import (
+    ENGINE_QUEUE_WEIGHTS,
+    GATEWAY_QUEUE_WEIGHTS,
+    Completion,
+    RoundLoad,
+)
 from gateway.scheduling.policies.fitting import reservation, takers
 from gateway.scheduling.policies.handover import (
-    CROWD,
-    HELD_S,
     LOOK_S,
+    MAX_HELD_QUEUE,
+    MAX_HOLD_S,
     REST_S,
     BusyDeployments,
     DeclinedOffers,
@@ -39,7 +44,7 @@ from gateway.scheduling.policies.handover import (
 from gateway.scheduling.recent import RecentDict
 
 ALL = 64
-"""Of so many open deployments all are looked at. Of more some, and nothing is held for these."""
+"""Up to this many open deployments, all are considered. Of more a sample is, and no request is held."""
 
 SAMPLE = 16
 """Of more, so many, and those that have read some of the prompt. The best of 16 is among the best
@@ -150,13 +155,13 @@ class _Round:
         self.assignments: list[Assignment] = []
         self.look_again_s: float | None = None
         self.is_resting = False
-        """Whether nobody would get anything, whoever asked."""
+        """Whether nothing can be assigned, whichever requests wait."""
         self._policy = policy
         self._knowledge = policy.knowledge
         self._deployments = deployments
         self._now = now
-        self._given: dict[str, Given] = {}
-        self._weights = HELD if len(deployments) <= ALL else PUSHED
+        self._given: dict[str, RoundLoad] = {}
+        self._weights = GATEWAY_QUEUE_WEIGHTS if len(deployments) <= ALL else ENGINE_QUEUE_WEIGHTS
         self._busy = BusyDeployments(
             deployments if len(deployments) <= ALL else (), self._given, self._knowledge, now
         )
@@ -170,9 +175,9 @@ class _Round:
 
     def place(self, waiting: Sequence[Waiting]) -> None:
         """Decide on each, in order."""
-        busy, crowd = self._busy, len(waiting) - CROWD
+        busy, crowd = self._busy, len(waiting) - MAX_HELD_QUEUE
         for place, item in enumerate(waiting):
-            patient = place >= crowd and self._now - item.arrived_s < HELD_S
+            patient = place >= crowd and self._now - item.arrived_s < MAX_HOLD_S
             if busy and patient:
                 if not busy.ready:
                     self._again(busy.next_ready_in_s())
@@ -184,8 +189,8 @@ class _Round:
                 return
 
     def _decide(self, item: Waiting, *, patient: bool) -> bool:
-        """Where ``item`` goes; one that is not ``patient`` is not held for somebody with enough to read.
-        False when nobody has a slot free any more."""
+        """Decide where ``item`` goes. It is held for a busy deployment only if it is ``patient``. False when
+        no deployment has a slot free any more."""
         fit = item.fit
         context_tokens = item.input_tokens + item.output_tokens
         if context_tokens >= self._hopeless.get(fit, context_tokens + 1):
@@ -212,10 +217,10 @@ class _Round:
         again_s = self._now + max(in_s, LOOK_S)
         self.look_again_s = again_s if self.look_again_s is None else min(self.look_again_s, again_s)
 
-    # --- Waiting for somebody who has enough to read ---
+    # --- Waiting for a busy deployment ---
 
     def _stays(self, item: Waiting) -> bool:
-        """Whether it lately declined all that take more now."""
+        """Whether it recently declined all deployments that are ready now."""
         waits_for = self._policy.declined.waits_for(item.number, self._busy.keys, self._now)
         if waits_for is None:
             return False
@@ -232,7 +237,7 @@ class _Round:
         best, best_s = None, NEVER
         for view in self._fitting(item, self._busy.worth_waiting_for(item, known), known):
             cost_s = completion.cost_s(view, known.get(view.key, 0))
-            cost_s += HELD.first * self._busy.held_s(view) / view.health_factor
+            cost_s += GATEWAY_QUEUE_WEIGHTS.first * self._busy.held_s(view) / view.health_factor
             if cost_s < best_s:
                 best, best_s = view, cost_s
         return best, best_s
@@ -268,7 +273,7 @@ class _Round:
         return sample
 
     def _spread(self, item: Waiting, views: Sequence[DeploymentView], size: int) -> Sequence[DeploymentView]:
-        """About so many of them, another subset for another request."""
+        """About ``size`` of ``views``, a different subset for each request."""
         step = max(1, len(views) // size)
         return views[(item.number * SPREAD + self._knowledge.seed) % step :: step]
 
@@ -324,13 +329,13 @@ class _Round:
         return view.free - (given.count if given is not None else 0)
 
     def _give(self, item: Waiting, view: DeploymentView, cached_tokens: int, completion: Completion) -> None:
-        given = self._given.setdefault(view.key, Given())
+        given = self._given.setdefault(view.key, RoundLoad())
         context_tokens = item.input_tokens - cached_tokens + item.output_tokens
         given.add(completion.read_s(view, cached_tokens), context_tokens)
         self._busy.note(view)
         self.assignments.append(Assignment(item.number, view.key))
 
-    # --- Who knows something of it ---
+    # --- Deployments with a part of the prompt cached ---
 
     def _known(self, item: Waiting) -> Mapping[str, int]:
         """Deployments that have read some of the prompt, and how many of its tokens."""
@@ -341,7 +346,7 @@ class _Round:
         last_key = self._policy.session_keys.get(item.session_key)
         return _NOTHING if last_key is None else {last_key: int(SESSION_SHARE * item.input_tokens)}
 
-    # --- Waiting for somebody better ---
+    # --- Waiting for a full deployment ---
 
     def _waits(self, item: Waiting, known: Mapping[str, int], completion: Completion, cost_s: float) -> bool:
         """Whether it had better wait for a full deployment; if so its next slot is taken as booked."""

@@ -1,10 +1,10 @@
 """How much is handed to engines, and what waits in the gateway instead (SCHEDULING §3: late binding).
 
-An engine reads prompts one after the other. Whoever is handed to one that has enough to read waits there as
-long as here, but no other tenant's turn comes before it any more, and it goes to no other engine that turns
-out to be done earlier. And the more prompts an engine has, the more of them it puts into each step, for which
-all wait whose answers are being written. So a deployment that has ``HAND_OVER_S`` to read is *busy*: it gets
-more once it has less.
+An engine reads prompts one after the other. A request that is handed to an engine with enough to read waits
+there as long as here. But the order is then fixed: no other tenant's turn comes before it, and it cannot go
+to another engine that turns out to be done earlier. Also, the more prompts an engine has, the more of them it
+puts into each step, which delays all answers that are being written. So a deployment that has ``HAND_OVER_S``
+to read is *busy*: it gets more once it has less.
 
 A request may also be kept waiting, with a slot free, for a better deployment that has none
 (:class:`Patience`, SCHEDULING §4).
@@ -14,42 +14,41 @@ from collections.abc import Mapping, Sequence
 
 from gateway.scheduling.base import DeploymentView, Waiting
 from gateway.scheduling.learning.knowledge import Knowledge
-from gateway.scheduling.policies.completion import Given
+from gateway.scheduling.policies.completion import RoundLoad
 from gateway.scheduling.recent import RecentDict
 
 HAND_OVER_S = 0.05
-"""What an engine has to read ahead of it, beside the round trip to it, so that it is not idle for want of
-news from there."""
+"""Seconds of reading that an engine has in advance, beside the round trip to it, so that it is never idle."""
 
-HELD_S = 20.0
-"""Who came so long ago is handed over all the same, wherever it is predicted to be done first: predictions
-may be wrong."""
+MAX_HOLD_S = 20.0
+"""A request that has waited this long is handed over all the same, wherever it is predicted to be done first:
+predictions may be wrong."""
 
 LOOK_S = 0.01
-"""The least time after which to look whether somebody is busy no more."""
+"""The least time before the policy checks again whether a deployment is still busy."""
 
 REST_S = 0.25
-"""When all have enough to read nobody is asked for so long at most."""
+"""While all deployments are busy, the policy is not called for this long at most."""
 
 SLACK_S = 0.001
-"""Who will have little enough to read so soon has."""
+"""A deployment that will be ready within this time counts as ready."""
 
 STANDS_S = 0.1
-"""A request that would rather wait than take what is free is asked again after so long at the latest."""
+"""A request that waits although something is free is considered again after this time at the latest."""
 
 OFFERED = 64
 """Waiting requests that are offered to a policy at once."""
 
-CROWD = 512
-"""When more wait they are not held: whoever is sent away because the queue is full has no use for a better
-turn. Then all are shown."""
+MAX_HELD_QUEUE = 512
+"""When more requests wait, none is held back: a queue that is about to refuse requests must drain first. All
+are offered then."""
 
 MOST_DECLINED = 4096
 
 
 def offered_at_once(depth: int) -> int:
     """How many of ``depth`` waiting requests to offer to the policy at once."""
-    return depth if depth > CROWD else min(depth, OFFERED)
+    return depth if depth > MAX_HELD_QUEUE else min(depth, OFFERED)
 
 
 def is_busy(view: DeploymentView, now: float) -> bool:
@@ -62,9 +61,14 @@ class BusyDeployments:
     """Deployments by whether they have enough to read, as of now and of what they are given in a round."""
 
     def __init__(
-        self, views: Sequence[DeploymentView], given: Mapping[str, Given], knowledge: Knowledge, now: float
+        self,
+        views: Sequence[DeploymentView],
+        given: Mapping[str, RoundLoad],
+        knowledge: Knowledge,
+        now: float,
     ) -> None:
-        """``given`` is what each was given in this round, by key; :meth:`note` is told when that changes."""
+        """``given`` is the load given to each deployment in this round, by key; call :meth:`note` when it
+        changes."""
         self._given = given
         self._knowledge = knowledge
         self._now = now
@@ -85,7 +89,7 @@ class BusyDeployments:
                 self.note(view)
 
     def __bool__(self) -> bool:
-        """Whether anybody is busy."""
+        """Whether any deployment is busy."""
         return bool(self._busy)
 
     def ready_in_s(self, view: DeploymentView) -> float:
@@ -122,7 +126,7 @@ class BusyDeployments:
         views = [view for _, view in found.values()]
         return views + [view for view in self._busy if view.key in known] if known else views
 
-    # --- Those who wait for one of a class ---
+    # --- Requests that wait for a class of device ---
 
     def add_held(self, device: str, tokens: int) -> None:
         """A prompt of so many tokens waits for one of class ``device``, before all that are not held yet."""
@@ -141,9 +145,11 @@ class BusyDeployments:
 
 
 class DeclinedOffers:
-    """Requests that would rather wait than take what was free: until when that stands, what was free, which
-    class of device they wait for, and what they have to read there. Whoever was placed is ``over``; the
-    others are forgotten in time."""
+    """Requests that wait although a deployment was free.
+
+    Kept of each: until when that holds, which deployments were free, which class of device it waits for, and
+    how many tokens it has to read there.
+    """
 
     def __init__(self) -> None:
         self._known = RecentDict[int, tuple[float, frozenset[str], str, int]](MOST_DECLINED)
@@ -157,7 +163,7 @@ class DeclinedOffers:
         return known[2], known[3]
 
     def note(self, number: int, keys: frozenset[str], device: str, tokens: int, now: float) -> None:
-        """It declined all of ``keys``, to read so many tokens on a ``device``."""
+        """The request ``number`` declined all of ``keys``, to read ``tokens`` on a ``device``."""
         self._known[number] = now + STANDS_S, keys, device, tokens
 
     def forget(self, number: int) -> None:
@@ -169,11 +175,12 @@ PATIENCE_S = 5.0
 """A request waits for a better deployment for this long at most, all in all."""
 
 MOST_PATIENT = 64
-"""Requests of one model that wait so at once, at most. What a slot will come free for is guesswork beyond."""
+"""Requests of one model that wait so at once, at most. Predictions of the next free slot are too uncertain
+beyond that."""
 
 
 class Patience:
-    """Who waits so, and since when. Whoever was placed is ``over``; the others are forgotten in time."""
+    """Requests that wait for a better deployment, and since when."""
 
     LOOK_S = 0.25
     """The least time after which to look again unasked: a slot that comes free is seen at once anyway."""

@@ -22,7 +22,7 @@ class DrainRate:
         self._backlogged = False
 
     def set_backlogged(self, backlogged: bool, now: float) -> None:
-        """Somebody waits, or nobody does, from ``now`` on."""
+        """Whether requests wait, from ``now`` on."""
         self._forget(now)
         self._backlogged = backlogged
 

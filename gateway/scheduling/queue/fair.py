@@ -27,27 +27,27 @@ SLACK_WORK = 512.0
 many tenants are served in the order of their deadlines."""
 
 LAG_WORK = 16 * SLACK_WORK
-"""So far a tenant may be behind, because nothing took its requests; more of it is forgotten, so that it
-does not keep others out for long once something does."""
+"""A tenant may be behind by this at most, because nothing took its requests. More is forgotten, so that it
+does not displace others for long afterwards."""
 
 DEBT_WORK = 400 * SLACK_WORK
-"""So far corrections may put a tenant ahead of the others, which is so much of theirs that it waits for
-at most."""
+"""Corrections put a tenant ahead of the others by this at most. So it waits for this much work of theirs at
+most."""
 
 ITERATIONS = 4
-"""Who comes meanwhile depends on the wait, and the wait on who comes."""
+"""Rounds of a fixed point: the arrivals depend on the wait, and the wait on the arrivals."""
 
 SAMPLE = 32
-"""Tenants looked at to tell how many requests are ahead of one; the others are taken to be like them."""
+"""Tenants considered in an estimate of how many requests are ahead; the others are taken to be like them."""
 
 WORK_WEIGHT = 0.1
 """Weight of the latest request in what a tenant's requests cost on average."""
 
 MOST_MOVED = 64
-"""Lines that are out of place until somebody looks."""
+"""Lines that may be out of place before they are put in order."""
 
 IDLE_FLOWS = 1024
-"""Tenants of which nobody waits that are remembered, for what they owe."""
+"""Tenants without waiting requests that are remembered, for what they owe."""
 
 
 @dataclass(slots=True, eq=False)
@@ -109,7 +109,7 @@ class Flow(Generic[T]):
 
 
 class QueueView:
-    """Who of other tenants goes before a request, told by some of them: by those who came last."""
+    """An estimate of how many requests of other tenants go before a request, from the tenants seen last."""
 
     __slots__ = ("_ahead", "_coming", "_flows", "_waiting")
 
@@ -134,7 +134,7 @@ class QueueView:
             self._coming.append((flow, room / flow.typical_work))
 
     def waiting(self, total: int) -> float:
-        """How many of so many who wait, whatever their tenants."""
+        """How many of ``total`` waiting requests go before it."""
         return total * (self._ahead / self._waiting) if self._waiting else float(total)
 
     def with_coming(self, base: float, others_per_s: float, departures_per_s: float, now: float) -> float:
@@ -167,11 +167,12 @@ class TierQueue(Generic[T]):
         self.begun: dict[Hashable, Heap[T]] = {}
         """Those whose answer has begun, by lane."""
         self.virtual = 0.0
-        """The greatest that somebody had who got a slot: where those begin who come now."""
+        """The greatest virtual time of a tenant that got a slot: where tenants that come now begin."""
         self._alone: tuple[Key, int, T] | None = None
-        """Who waits alone is in no line until another one comes: most get their slot before that."""
+        """A request that waits alone is in no line until another one comes: most get their slot before
+        that."""
         self._moved: dict[TenantQueue[T], None] = {}
-        """Lines that are not where they belong in ``lanes``: they are put there when somebody looks."""
+        """Lines that are not where they belong in ``lanes``; :meth:`arrange_lines` puts them there."""
         self._most_flows = IDLE_FLOWS
         self.count = 0
 
@@ -303,8 +304,7 @@ class TierQueue(Generic[T]):
         return flow
 
     def _forget(self) -> None:
-        """Those of whom nobody waits and who owe nothing; all of whom nobody waits, if that leaves too
-        many."""
+        """Forget tenants without waiting requests that owe nothing; all without, if that leaves too many."""
         kept = {name: each for name, each in self._flows.items() if each.count or each.virtual > self.virtual}
         if len(kept) >= IDLE_FLOWS:
             kept = {name: each for name, each in self._flows.items() if each.count}
@@ -338,7 +338,7 @@ class TierQueue(Generic[T]):
             self.arrange_lines()
 
     def _place(self, line: TenantQueue[T]) -> None:
-        """Where it belongs among the lines of its lane, if anybody is in it."""
+        """Put ``line`` where it belongs among the lines of its lane, if a request is in it."""
         heap = self.lanes.get(line.lane)
         if heap is None:
             heap = self.lanes[line.lane] = Heap()

@@ -88,7 +88,7 @@ class Heap(Generic[M]):
         return [entry[2] for entry in entries[:most]]
 
     def take_first(self) -> tuple[Key, int, M] | None:
-        """Take out the first for a moment: it keeps its place and must be :meth:`put_back`-ed again before
+        """Take out the first temporarily: it keeps its place and must be :meth:`put_back`-ed again before
         anything else is done with it."""
         return heapq.heappop(self._entries) if self.first() is not None else None
 

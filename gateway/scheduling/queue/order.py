@@ -116,16 +116,16 @@ class QueueScan(Generic[T]):
 TIERS = 3
 
 AGED_EVERY = 10
-"""A tier in which somebody has waited for long gets one in so many slots."""
+"""A tier with a request that has waited for ``ageing_s`` gets one in this many slots."""
 
 AGED_AT_MOST = 3
-"""And never more than that."""
+"""It gets at most one in this many."""
 
 _SLACK = 16
 
 
 class QueueOrder(Generic[T]):
-    """Those who wait for one model."""
+    """The requests that wait for one model."""
 
     def __init__(
         self, weights: Mapping[str, float], ageing_s: float, now: float, slack: float = SLACK_WORK
@@ -197,7 +197,7 @@ class QueueOrder(Generic[T]):
         return (ahead + 1) / left_per_s
 
     def left_per_s(self, rank: int, departures_per_s: float, now: float) -> float:
-        """How many of so many slots a second higher tiers leave to this one."""
+        """How many of ``departures_per_s`` slots a second higher tiers leave to this one."""
         coming_per_s = sum(tier.share.arrivals.per_s(now) for tier in self._tiers[:rank])
         return max(departures_per_s - coming_per_s, departures_per_s / AGED_EVERY)
 
@@ -206,11 +206,11 @@ class QueueOrder(Generic[T]):
         return sum(tier.share.count for tier in self._tiers[: rank + 1])
 
     def oldest(self) -> list[float | None]:
-        """By rank, since when the one waits who came first; None where nobody does."""
+        """By rank, since when the first request waits; None where none does."""
         return [tier.oldest_s() for tier in self._tiers]
 
     def _order(self, present: list[int], ageing: "Sequence[_Ageing]", given: int, now: float) -> list[int]:
-        """Tiers in the order in which they are asked for the next slot, so many having been given."""
+        """Tiers in the order in which they may have the next slot, after ``given`` slots."""
         due = [
             rank
             for rank in present
@@ -236,7 +236,7 @@ class _Ageing:
         return _Ageing(self._ageing_s, self._served_at, self.served_s)
 
     def served(self, given: int, now: float) -> None:
-        """The latest of so many slots was its own."""
+        """Slot number ``given`` was its own."""
         self._served_at, self.served_s = given, now
 
     def may_be_due(self, given: int, now: float) -> bool:
@@ -262,7 +262,7 @@ class _Tier(Generic[T]):
             self._came = deque(each for each in self._came if each[1].entry is each[2])
 
     def aged(self, now: float) -> bool:
-        """Whether somebody in it has waited for long."""
+        """Whether a request in it has waited for ``ageing_s``."""
         oldest_s = self.oldest_s()
         return oldest_s is not None and now - oldest_s >= self._ageing_s
 

@@ -26,13 +26,13 @@ MAX_RETRY_AFTER_S = 120.0
 
 MIN_RETRY_AFTER_S = 0.05
 UNKNOWN_RETRY_AFTER_S = 5.0
-"""Told when there is nothing to compute a promise from: no slot now, and none was seen lately."""
+"""The ``Retry-After`` when none can be computed: there is no slot, and none was seen recently."""
 
 YIELD_S = 1.0
-"""Within which a slot is there that somebody gives back."""
+"""A slot that a running request gives back is free within this time."""
 
 EMPTY_QUEUES = 4096
-"""Queues of models nobody waits for that are remembered for their drain rate."""
+"""Empty queues that are kept for their drain rate."""
 
 _TIERS = (Tier.REALTIME, Tier.STANDARD, Tier.BATCH)
 _TIER_RANK = {tier: rank for rank, tier in enumerate(_TIERS)}
@@ -51,7 +51,7 @@ class QueueSettings:
     max_wait_s: float = 60.0
     """A request predicted to wait longer is refused; one that did wait as long gets QueueTimeout."""
     ageing_s: float = 20.0
-    """A tier in which somebody has waited so long gets slots whatever waits in higher ones."""
+    """A tier with a request that has waited this long gets slots although higher tiers wait."""
     tenant_weights: Mapping[str, float] = field(default_factory=dict)
     """Tenants' shares beside each other, above 0; those not named have 1."""
 
@@ -123,7 +123,7 @@ class WaitingRoom:
         self._put(queue, ticket, now)
 
     def leave(self, ticket: Ticket, now: float, *, departed: bool) -> None:
-        """Take a waiting ticket out: for a slot (``departed``), or because nobody wants it any more."""
+        """Take a waiting ticket out: for a slot (``departed``), or because its request was withdrawn."""
         assert ticket.waiting
         self._queues[ticket.request.model].remove(ticket, now, departed=departed)
         self.requests -= 1
@@ -156,7 +156,7 @@ class WaitingRoom:
             queue.drain.set_backlogged(slots, now)
 
     def backlog(self, model: str) -> Backlog | None:
-        """Who waits for ``model``; None when nobody does."""
+        """The requests that wait for ``model``; None when none does."""
         queue = self._queues.get(model)
         if queue is None or not queue.count:
             return None
@@ -174,7 +174,7 @@ class WaitingRoom:
         return queue is not None and queue.turns.ahead_of(0) > 0
 
     def depths(self) -> dict[str, int]:
-        """Requests waiting, by model; models nobody waits for are left out."""
+        """Requests waiting, by model; models without any are left out."""
         return {model: queue.count for model, queue in self._queues.items() if queue.count}
 
     def predicted_wait_s(
@@ -202,8 +202,8 @@ class WaitingRoom:
         return self._rate(model, capacity, now) if capacity.slots else 0.0
 
     def retry_after_s(self, request: Request, capacity: Capacity, now: float, least_s: float = 0.0) -> float:
-        """When somebody turned away now should come back: each of a tier one of its departures later than
-        the one before, and not before ``least_s``, in which the wait ahead will have become short enough."""
+        """When the client of a request that is refused now should try again: each one departure of its tier
+        later than the one before, and not before ``least_s``, when the wait will be short enough."""
         rate, rank = self._rate(request.model, capacity, now), _TIER_RANK[request.tier]
         if rate <= 0:
             return UNKNOWN_RETRY_AFTER_S
@@ -274,14 +274,15 @@ class WaitingRoom:
 
 
 class _ModelQueue:
-    """Those who wait for one model: a lane for each fit, so that nobody is held up by who cannot go yet."""
+    """The requests that wait for one model: a lane for each fit, so that one that fits nowhere blocks none
+    of the others."""
 
     def __init__(self, weights: Mapping[str, float], ageing_s: float, now: float) -> None:
         self.turns = QueueOrder[Ticket](weights, ageing_s, now)
         self.lanes = Tally[Fit]()
         self.drain = DrainRate(now)
         self.promised_s = [now] * len(_TIER_RANK)
-        """By rank, the latest time that somebody who was sent away was told."""
+        """By rank, the latest time at which the client of a refused request was told to try again."""
         self.count = 0
 
     def put(self, ticket: Ticket, now: float) -> None:

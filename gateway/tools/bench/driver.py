@@ -18,7 +18,7 @@ _PAUSE_S = 0.1
 
 
 class Driver:
-    """Runs one plan. ``tally`` may be looked at meanwhile."""
+    """Runs one plan. ``tally`` may be read while it runs."""
 
     def __init__(self, target: BenchTarget, plan: BenchPlan, bodies: Iterator[bytes]) -> None:
         self.tally = BenchTally()

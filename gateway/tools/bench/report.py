@@ -1,4 +1,4 @@
-"""What a bench found, for people and for programs, and how it goes meanwhile."""
+"""The figures of a bench, for people and for programs, and its progress."""
 
 import asyncio
 import contextlib
@@ -12,7 +12,7 @@ from gateway.tools.console import StatusLine
 
 TERMINAL_S = 0.25
 PLAIN_S = 5.0
-"""How often it is told how it goes, on a terminal and elsewhere."""
+"""Seconds between two reports of progress, on a terminal and elsewhere."""
 _BUSY_SHARE = 0.85
 """Of a core: above it the load itself may be what is measured."""
 _LATE_S = 0.005
@@ -113,7 +113,7 @@ def warnings_of(figures: dict[str, Any]) -> list[str]:
 
 
 def duration_text(seconds: float) -> str:
-    """In the unit that fits."""
+    """``seconds`` in the unit that fits."""
     if seconds >= 1:
         return f"{seconds:.2f} s"
     return f"{seconds * 1e3:.1f} ms" if seconds >= 0.001 else f"{seconds * 1e6:.0f} µs"
@@ -143,7 +143,7 @@ def line_of(tally: BenchTally, plan: BenchPlan, elapsed_s: float) -> str:
 
 @contextlib.asynccontextmanager
 async def progress_shown(driver: Driver, plan: BenchPlan, stream: TextIO) -> AsyncIterator[None]:
-    """Tell on ``stream`` how it goes meanwhile."""
+    """Write the progress to ``stream`` while the context lasts."""
     line = StatusLine(stream)
     task = asyncio.create_task(_show(driver, plan, line))
     try:

@@ -14,7 +14,7 @@ _DOUBLINGS = 40
 _MOST = (1 << _DOUBLINGS) - 1
 
 _KINDS = 32
-"""Kinds of errors told apart; servers could make up any number."""
+"""Kinds of errors that are counted separately; servers could send any number."""
 OTHER = "other"
 
 

@@ -62,7 +62,7 @@ class Client:
             return ()
 
     def loading(self) -> str:
-        """What the engines do that do not serve yet, in words; empty where nobody has said."""
+        """What the engines that do not serve yet are doing, in words; empty where none reports it."""
         try:
             agents = self.ask("/admin/agents")["agents"]
         except WrongAnswer:

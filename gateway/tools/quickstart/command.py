@@ -1,4 +1,4 @@
-"""The story of a quickstart, from nothing to an answer."""
+"""The command ``trunkline quickstart``: starts a gateway, an agent and a model, and shows an answer."""
 
 import json
 import signal

@@ -1,4 +1,4 @@
-"""Child processes that do not outlive their parent's wish, with their output kept for the day they fail."""
+"""Child processes that end with their parent, and whose output is kept for error messages."""
 
 import contextlib
 import ctypes
@@ -141,7 +141,7 @@ class Children(contextlib.AbstractContextManager["Children"]):
         timeout_s: float,
         tell: Callable[[], None] = lambda: None,
     ) -> None:
-        """Return once ``ready`` says so; ``tell`` is called every few seconds until then. Raises ProcessEnded
+        """Return once ``ready`` says so; ``tell`` is called every ``TELL_S`` until then. Raises ProcessEnded
         if a child ends first or it takes too long."""
         deadline_s = time.monotonic() + timeout_s
         tell_s = time.monotonic() + TELL_S

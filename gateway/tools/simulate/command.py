@@ -196,8 +196,8 @@ def _search(
     answers: dict[str, FleetAnswer] = {}
     for choice in chosen:
         note(f"{choice.name}: the smallest fleet composed as {fleet_text(plan.fleet)} is searched")
-        told = partial(_tell_trial, choice.name, goals)
-        answer = answers[choice.name] = smallest(_watched(plan, choice), choice, goals, told)
+        report = partial(_tell_trial, choice.name, goals)
+        answer = answers[choice.name] = smallest(_watched(plan, choice), choice, goals, report)
         if not answer.found.meets:
             note(f"{choice.name}: {answer.found.fleet} is not enough, and more were not tried")
     return {name: answer.found.figures for name, answer in answers.items()}, answers
@@ -250,7 +250,7 @@ def _tell(
             note(f"What if, {_assumed(plan, next(iter(answers.values())))}:")
             print_table(answer_columns(goals), answer_rows(answers, goals), "no policy was simulated")
         return
-    told: dict[str, Any] = {
+    output: dict[str, Any] = {
         "policies": policies,
         "fleet": fleet_text(plan.fleet),
         "devices": device_count(plan.fleet),
@@ -260,5 +260,5 @@ def _tell(
         "slo": {"ttft_s": plan.slo.ttft_s, "tpot_s": plan.slo.tpot_s},
     }
     if answers:
-        told["what_if"] = {name: answer.as_json(goals) for name, answer in answers.items()}
-    print_json(told)
+        output["what_if"] = {name: answer.as_json(goals) for name, answer in answers.items()}
+    print_json(output)

@@ -18,7 +18,7 @@ from gateway.scheduling.learning.devices import CLASSES, DeviceClass
 from gateway.tools.simulate.inputs import BadSpec, mistake_in
 
 MEMORY_SHARE = 0.9
-"""Of a device's memory an engine takes so much: vLLM's default ``gpu_memory_utilization``."""
+"""The share of a device's memory that an engine takes: vLLM's default ``gpu_memory_utilization``."""
 
 BANDWIDTH_SHARE = 0.75
 FLOPS_SHARE = 0.5
@@ -160,7 +160,7 @@ def varied(pace: DevicePace, spread: float, chance: random.Random) -> DevicePace
 
 
 def slowed(pace: DevicePace, arithmetic: float, memory: float) -> DevicePace:
-    """A device whose arithmetic and whose memory take so many times as long."""
+    """A device whose arithmetic and whose memory are slower by these factors."""
     return replace(
         pace,
         token_s=pace.token_s * arithmetic,

@@ -1,6 +1,6 @@
 """What a simulation is given: requests in order of their arrival.
 
-What is wrong with a description of it is told with messages fit for the person at the terminal."""
+Messages of errors are fit for the person at the terminal."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -59,7 +59,7 @@ class Fair:
         self._put(turn, now)
 
     def leave(self, item: Waiting, now: float, *, departed: bool) -> None:
-        """A request leaves for a slot (``departed``), or because nobody wants it any more."""
+        """A request leaves for a slot (``departed``), or because it waited too long."""
         turn = self._waiting.pop(item.number)
         if departed:
             self._turns.depart(turn, now)
@@ -104,7 +104,7 @@ class FirstCome:
             items.pop(item.number, None)
 
     def over(self, item: Waiting, work: float, now: float) -> None:
-        """Nobody pays here."""
+        """Nothing is charged here."""
 
     def front(self, limit: int, now: float) -> Sequence[Waiting]:
         small, large = (list(islice(items.values(), limit)) for items in self._items)

@@ -1,4 +1,4 @@
-"""What people read: figures as rows of tables, and how far a simulation is meanwhile."""
+"""Figures as rows of tables, and the progress of a simulation."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -64,7 +64,7 @@ def _seconds(value: float | None) -> str:
 
 
 class ReportedTraffic:
-    """``traffic``, told on ``stream`` as it comes."""
+    """``traffic``, with its progress written to ``stream``."""
 
     def __init__(
         self, traffic: Traffic, label: str, stream: TextIO, clock: Callable[[], float] = time.monotonic

@@ -159,9 +159,9 @@ def smallest(
     plan: SimulationPlan,
     choice: PolicyChoice,
     goals: tuple[Goal, ...],
-    told: Callable[[Trial], None] = lambda trial: None,
+    report: Callable[[Trial], None] = lambda trial: None,
 ) -> FleetAnswer:
-    """The answer for one policy. ``told`` is called with each fleet that was tried, as the search goes on.
+    """The answer for one policy. ``report`` is called with each fleet once it was tried.
 
     The fleet that was asked for is tried first. Raises BadSpec and BadTrace.
     """
@@ -173,7 +173,7 @@ def smallest(
             one = replace(plan, fleet=scaled(plan.fleet, times))
             figures = simulate(one, choice)
             tried[times] = Trial(one, figures, all(goal.met(figures) for goal in goals))
-            told(tried[times])
+            report(tried[times])
         return tried[times].meets
 
     asked = device_count(plan.fleet) // unit

@@ -65,7 +65,7 @@ def variation(values: Sequence[float]) -> float:
 
 
 class TimeWindows:
-    """How unevenly devices are busy from moment to moment: the mean variation within windows of time."""
+    """How unevenly devices are busy at a time: the mean variation within windows of time."""
 
     def __init__(self, devices: int) -> None:
         self._busy_s = [0.0] * devices

@@ -1,4 +1,5 @@
-"""Traces read line by line: three formats, told apart by how they begin. Memory does not grow with the file.
+"""Traces read line by line: three formats, recognised by their first line. Memory does not grow with the
+file.
 
 - **Azure LLM inference trace** (CSV; Patel et al., "Splitwise", ISCA 2024): ``TIMESTAMP, ContextTokens,
   GeneratedTokens``.

@@ -6,11 +6,11 @@ import pytest
 
 from gateway.scheduling.base import DeploymentView, Outcome, Waiting
 from gateway.scheduling.learning.knowledge import Knowledge
-from gateway.scheduling.policies.completion import Given
+from gateway.scheduling.policies.completion import RoundLoad
 from gateway.scheduling.policies.handover import (
-    CROWD,
     HAND_OVER_S,
-    HELD_S,
+    MAX_HELD_QUEUE,
+    MAX_HOLD_S,
     MOST_DECLINED,
     OFFERED,
     REST_S,
@@ -128,7 +128,7 @@ def test_those_who_declined_and_left_are_forgotten() -> None:
 def test_nobody_is_sent_to_a_slow_device_for_having_waited_for_a_fast_one() -> None:
     site = Site(view("fast", 64), view("slow", 64, device=T4))
     item = site.request(1)
-    for second in range(int(HELD_S)):
+    for second in range(int(MAX_HOLD_S)):
         site.views["fast"].load.ready_s = site.now + 0.3
         assert site.assign(item) == {}, second
         site.now += 1.0
@@ -151,15 +151,19 @@ def test_who_has_waited_for_very_long_is_handed_over_whatever_is_predicted() -> 
     for each in site.views.values():
         each.load.ready_s = site.now + 1000.0
     assert site.assign(item) == {}
-    site.now += HELD_S
+    site.now += MAX_HOLD_S
     assert site.assign(item).keys() == {1}
 
 
 def test_of_a_crowd_those_in_front_are_handed_over_so_that_nobody_is_sent_away_for_a_better_turn() -> None:
     site = reading("a", "b")
-    given = site.assign(*(site.request(number) for number in range(CROWD + 5)))
+    given = site.assign(*(site.request(number) for number in range(MAX_HELD_QUEUE + 5)))
     assert sorted(given) == [0, 1, 2, 3, 4]
-    assert (offered_at_once(3), offered_at_once(CROWD), offered_at_once(CROWD + 5)) == (3, OFFERED, CROWD + 5)
+    assert (offered_at_once(3), offered_at_once(MAX_HELD_QUEUE), offered_at_once(MAX_HELD_QUEUE + 5)) == (
+        3,
+        OFFERED,
+        MAX_HELD_QUEUE + 5,
+    )
 
 
 def test_a_round_trip_is_part_of_what_an_engine_has_ahead_of_it() -> None:
@@ -221,7 +225,7 @@ def test_a_first_token_that_came_early_is_a_reason_to_ask_again() -> None:
 def test_what_is_given_in_a_round_makes_busy() -> None:
     views = [view("a", 64), view("b", 64)]
     knowledge = Knowledge("m", views={each.key: each for each in views})
-    given = {"a": Given()}
+    given = {"a": RoundLoad()}
     given["a"].add(1.0, 100)
     busy = BusyDeployments(views, given, knowledge, 0.0)
     assert [each.key for each in busy.ready] == ["b"]
@@ -229,7 +233,7 @@ def test_what_is_given_in_a_round_makes_busy() -> None:
     assert busy.held_s(views[0]) == 0.0
     busy.add_held(views[0].device, 1000)
     alone_s = busy.held_s(views[0])
-    given["b"] = Given()
+    given["b"] = RoundLoad()
     given["b"].add(1.0, 100)
     busy.note(views[1])
     assert busy.held_s(views[0]) == pytest.approx(alone_s / 2), "two read what is held for their class"
