@@ -142,7 +142,7 @@ class DispatchContext(ABC):
         chosen = self.decisions.scheduler.assign(request.model, [copy], list(well.values()), now)
         if not chosen or not self._hedges.take(request.principal.tenant):
             return None
-        self.metrics.hedged(request.model)
+        self.metrics.hedges(request.model, "started")
         return well[chosen[0].key]
 
     # --- Who waits ---

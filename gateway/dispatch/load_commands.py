@@ -187,7 +187,7 @@ class LoadCommands:
 
     def _failed(self, deployment: Deployment, why: str, now: float, *, deadly: bool = False) -> None:
         again_s = self._history.failures.failed(deployment.key, why, now, deadly=deadly)
-        self._metrics.load_failed(deployment.model)
+        self._metrics.loads(deployment.model, "failed")
         _log.warning(
             "model_load_failed",
             deployment=deployment.key,

@@ -113,7 +113,7 @@ class PendingAttempts:
         much longer than the second took is taken to answer nothing."""
         first = self.attempts[0]
         if attempt is not first:
-            self._context.metrics.hedge_won(self._request.model)
+            self._context.metrics.hedges(self._request.model, "won")
             silent_s = now - first.opened_s - first.away_s
             least_s = max(self._context.settings.stall_s, HEDGE_TIMES * (now - attempt.opened_s))
             if first.response is None and first.suspended_s is None and silent_s >= least_s:

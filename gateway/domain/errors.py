@@ -2,43 +2,6 @@
 
 One exception per cause; ``gateway.api.errors`` is the one place that turns them into responses. Those that
 the built-in engine has as well are defined in ``shared.process.request_errors``.
-
-The tree::
-
-    RequestError                      status  type                    code
-    ├── BadRequest                    400     invalid_request_error   (given)
-    │   └── ContextTooLong            400     invalid_request_error   context_length_exceeded
-    ├── Unauthenticated               401     authentication_error    invalid_api_key
-    ├── Forbidden                     403     permission_error        (given)
-    ├── ModelNotFound                 404     invalid_request_error   model_not_found
-    ├── RouteNotFound                 404     invalid_request_error   unknown_url
-    ├── RouteNotSupported             404     invalid_request_error   route_not_supported
-    ├── RecordNotFound                404     invalid_request_error   not_found
-    ├── MethodNotAllowed              405     invalid_request_error   method_not_allowed
-    ├── BodyTimeout                   408     timeout_error           request_timeout
-    ├── NameInUse                     409     invalid_request_error   name_in_use
-    ├── ReadTooSlowly                 408     timeout_error           read_too_slowly
-    ├── BodyTooLarge                  413     invalid_request_error   request_too_large
-    ├── PathTooLong                   414     invalid_request_error   path_too_long
-    ├── UnsupportedEncoding           415     invalid_request_error   unsupported_content_encoding
-    ├── UpgradeRequired               426     invalid_request_error   upgrade_required
-    ├── QueueFull                     429     overloaded_error        queue_full
-    ├── QueueTimeout                  429     overloaded_error        queue_timeout
-    ├── RateLimited                   429     requests or tokens      rate_limit_exceeded
-    ├── QuotaExceeded                 429     insufficient_quota      insufficient_quota
-    ├── HeadersTooLarge               431     invalid_request_error   headers_too_large
-    ├── ClientGone                    499     (log only)
-    ├── InternalError                 500     server_error            internal_error
-    ├── EngineRefused                 (given) (given)                 engine_refused (or given)
-    ├── EngineBusy                    429/503 overloaded_error        engine_busy
-    ├── EngineError                   502     server_error            engine_failed
-    ├── BuffersFull                   503     overloaded_error        buffers_full
-    ├── Overloaded                    503     overloaded_error        overloaded
-    ├── StateUnavailable              503     server_error            state_unavailable
-    ├── IssuerUnavailable             503     server_error            issuer_unavailable
-    ├── NoDeployment                  503     server_error            no_deployment (or given)
-    ├── ShuttingDown                  503     server_error            shutting_down
-    └── DeadlineExceeded              504     timeout_error           deadline_exceeded
 """
 
 # isort: off

@@ -105,7 +105,7 @@ def _endpoints(route: Route) -> Iterator[SurfaceEndpoint]:
             )
 
 
-ENGINE = SurfaceEndpoint(ENGINES, Route.ANY.value, any_method=True)
+ENGINE = SurfaceEndpoint(ENGINES, Route.ANY.value, any_method=True, output_tokens=_OUTPUT_TOKENS)
 ENDPOINTS = (*(endpoint for route in Route for endpoint in _endpoints(route)), ENGINE)
 CHAT = next(_endpoints(Route.CHAT))
 

@@ -218,22 +218,10 @@ class Metrics(MetricTable):
         """An answer of ``agent`` went out to a client."""
         self.agent_requests(agent, _STATUS_CLASSES[status // 100])
 
-    def hedged(self, model: str) -> None:
-        """A second copy of a request was started."""
-        self.hedges(model, "started")
-
-    def hedge_won(self, model: str) -> None:
-        """A second copy answered first."""
-        self.hedges(model, "won")
-
     def loaded(self, model: str, seconds: float) -> None:
         """An agent has loaded a model, in so long."""
         self.loads(model, "loaded")
         self.load_s(model, seconds)
-
-    def load_failed(self, model: str) -> None:
-        """An agent could not load a model."""
-        self.loads(model, "failed")
 
     def used(self, model: str, usage: Usage) -> None:
         """What the trailers of a finished response say."""

@@ -22,7 +22,6 @@ from gateway.pipeline.client_body import (
     body_facts,
     session_key,
     token_demand,
-    usual_output_tokens,
     wants_stream,
     wrong_type,
 )
@@ -94,7 +93,7 @@ def classify(
         deadline_s=None if streaming else deadline_s_of(head),
         where=residency_of(head, principal) if WHERE in head.fields else principal.where,
         input_tokens=input_tokens,
-        output_tokens=usual_output_tokens(head.endpoint) if asked.most_tokens is None else asked.most_tokens,
+        output_tokens=head.endpoint.output_tokens if asked.most_tokens is None else asked.most_tokens,
         prompt_bytes=read.prompt_bytes,
         most_tokens=asked.most_tokens,
         choices=asked.choices,

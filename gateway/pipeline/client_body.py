@@ -17,9 +17,6 @@ from shared.protocol.messages import UsageMode
 FORM_MEMBERS = ("model", "stream", "user")
 """The form fields that classification reads."""
 
-ENGINE_OUTPUT_TOKENS = 256
-"""Taken for the length of an answer at an engine's own path."""
-
 
 class BodyKind(StrEnum):
     """How much of a body must be understood."""
@@ -100,7 +97,7 @@ def token_demand(
     head: ClientHead, kind: BodyKind, content: RequestBody, members: Mapping[str, Any], prompts: int
 ) -> TokenDemand:
     """What the answer may have. Raises BadRequest for OpenAI's limits that are no integers."""
-    if not (head.endpoint.output_tokens or head.endpoint.any_method):
+    if not head.endpoint.output_tokens:
         return TokenDemand(0)
     if kind is BodyKind.OPAQUE:
         return demand_of_unread(head.method, head.target.path, content.prefix, whole=content.rest is None)
@@ -109,11 +106,6 @@ def token_demand(
         if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
             raise wrong_type(name, "an integer", value)
     return demand_of_json(members, head.endpoint.path, prompts if head.endpoint.route == "completions" else 1)
-
-
-def usual_output_tokens(endpoint: SurfaceEndpoint) -> int:
-    """The length of an answer whose request does not limit it."""
-    return ENGINE_OUTPUT_TOKENS if endpoint.any_method else endpoint.output_tokens
 
 
 def session_key(members: Mapping[str, Any]) -> str | None:

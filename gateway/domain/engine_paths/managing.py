@@ -37,26 +37,25 @@ class BadRule(ValueError):
     """Settings hold a rule that is none."""
 
 
-class _Rules:
-    """Rules of one kind, compiled to one expression for each method."""
+_Compiled = Mapping[str, re.Pattern[str]]
+"""Rules as one expression for each method."""
 
-    def __init__(self, rules: Iterable[str], *, anchored: bool = False) -> None:
-        """``anchored``: a rule is for the whole path, not for its end."""
-        by_method: dict[str, list[str]] = defaultdict(list)
-        for rule in rules:
-            methods, expression = _expression(rule)
-            for method in methods:
-                by_method[method].append(expression)
-        begins = r"\A" if anchored else ""
-        self._patterns = {
-            method: re.compile(f"{begins}(?:{'|'.join(expressions)})\\Z")
-            for method, expressions in by_method.items()
-        }
 
-    def fit(self, method: str, path: str) -> bool:
-        """Whether one of them is for ``method`` at ``path``, which is canonical."""
-        pattern = self._patterns.get(method)
-        return pattern is not None and pattern.search(path) is not None
+def _compiled(rules: Iterable[str], *, anchored: bool = False) -> _Compiled:
+    """``anchored``: a rule is for the whole path, not for its end."""
+    by_method: dict[str, list[str]] = defaultdict(list)
+    for rule in rules:
+        methods, expression = _expression(rule)
+        for method in methods:
+            by_method[method].append(expression)
+    begins = r"\A" if anchored else ""
+    return {method: re.compile(f"{begins}(?:{'|'.join(each)})\\Z") for method, each in by_method.items()}
+
+
+def _fit(compiled: _Compiled, method: str, path: str) -> bool:
+    """Whether one of the rules is for ``method`` at ``path``, which is canonical."""
+    pattern = compiled.get(method)
+    return pattern is not None and pattern.search(path) is not None
 
 
 class EnginePaths:
@@ -74,12 +73,12 @@ class EnginePaths:
         more, free = dict(manage or {}), dict(allow or {})
         check_rules(more)
         check_rules(free)
-        self._managing: dict[str, _Rules] = {}
-        self._allowed: dict[str, _Rules] = {}
+        self._managing: dict[str, _Compiled] = {}
+        self._allowed: dict[str, _Compiled] = {}
         known = [*EVERYWHERE, *(rule for table in TABLES.values() for rule in table), *OTHERS]
         for kind in KINDS:
-            self._managing[kind] = _Rules([*known, *more.get(ALL, ()), *more.get(kind, ())])
-            self._allowed[kind] = _Rules([*free.get(ALL, ()), *free.get(kind, ())], anchored=True)
+            self._managing[kind] = _compiled([*known, *more.get(ALL, ()), *more.get(kind, ())])
+            self._allowed[kind] = _compiled([*free.get(ALL, ()), *free.get(kind, ())], anchored=True)
 
     def manages(self, kind: str, method: str, path: str, *, overridden: bool = False) -> bool:
         """Whether a request manages an engine of ``kind``. ``path`` is the engine's, with its query;
@@ -91,9 +90,9 @@ class EnginePaths:
         kind = kind if kind in KINDS else "generic"
         answering = "GET" if method == "HEAD" else method  # the same code answers both
         methods = ENGINE_METHODS if overridden or "_method" in query else (answering,)
-        if not any(self._managing[kind].fit(each, canonical) for each in methods):
+        if not any(_fit(self._managing[kind], each, canonical) for each in methods):
             return False
-        return not all(self._allowed[kind].fit(each, canonical) for each in methods)
+        return not all(_fit(self._allowed[kind], each, canonical) for each in methods)
 
     def bars(self, request: Request, kind: str) -> bool:
         """Whether ``request`` may not go to an engine of ``kind``, because it manages that and its key may

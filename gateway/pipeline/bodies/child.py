@@ -27,27 +27,22 @@ much none took more than 0.6 of that: 1,398 MiB for a text of 64 MiB with one ch
 971 for two million nested objects in 29 MiB. Of memory they took 448 and 692 MiB."""
 
 
-class MemoryLimit:
-    """Has a parser that takes more than any body needs fail alone, and not with the machine.
+_STATM = Path("/proc/self/statm")
 
-    Where the system tells the process how much it has (Linux); elsewhere there is no limit.
+
+def limit_memory(body_bytes: int, soft: int, hard: int) -> None:
+    """Let the process take as much more as a body of this length can need, so that a parser that takes more
+    fails alone, and not with the machine. ``soft`` and ``hard`` are the limits it was started with.
+
+    There is a limit where the system tells the process how much it has (Linux).
     """
-
-    _STATM = Path("/proc/self/statm")
-
-    def __init__(self) -> None:
-        self._most = resource.getrlimit(resource.RLIMIT_AS)
-
-    def set(self, body_bytes: int) -> None:
-        """From now on the process may take as much more as a body of this length can need."""
-        try:
-            pages = int(self._STATM.read_bytes().split()[0])
-        except OSError:
-            return
-        wanted = pages * resource.getpagesize() + LIMIT_TIMES * body_bytes + LIMIT_MORE_BYTES
-        soft, hard = self._most
-        limit = wanted if soft == resource.RLIM_INFINITY else min(wanted, soft)
-        resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
+    try:
+        pages = int(_STATM.read_bytes().split()[0])
+    except OSError:
+        return
+    wanted = pages * resource.getpagesize() + LIMIT_TIMES * body_bytes + LIMIT_MORE_BYTES
+    limit = wanted if soft == resource.RLIM_INFINITY else min(wanted, soft)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
 
 
 def answer(body: bytes) -> bytes:
@@ -64,10 +59,10 @@ def answer(body: bytes) -> bytes:
 
 def serve(connection: socket.socket) -> None:
     """Until the other side hangs up. Raises MemoryError."""
-    limit = MemoryLimit()
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     with connection, connection.makefile("rb") as incoming:
         while len(size := incoming.read(8)) == 8:
-            limit.set(int.from_bytes(size))
+            limit_memory(int.from_bytes(size), soft, hard)
             found = answer(incoming.read(int.from_bytes(size)))
             connection.sendall(len(found).to_bytes(4) + found)
 

@@ -51,7 +51,11 @@ class CacheKey(NamedTuple):
 
 def key_of(request: Request, members: Mapping[str, Any]) -> CacheKey:
     """``members`` is what the request's body, which was read whole, says."""
-    headers = sorted(field for field in request.headers if not _unread(field[0]))
+    headers = sorted(
+        (name, value)
+        for name, value in request.headers
+        if name not in _UNREAD and not name.startswith(_UNREAD_PREFIXES)
+    )
     about = (
         request.model,
         request.version,
@@ -80,10 +84,6 @@ def _canonical(request: Request, members: Mapping[str, Any]) -> bytes:
         return orjson.dumps(kept, option=orjson.OPT_SORT_KEYS)
     except orjson.JSONEncodeError:  # nested deeper than it can be written
         return b"\n" + request.body.prefix
-
-
-def _unread(name: str) -> bool:
-    return name in _UNREAD or name.startswith(_UNREAD_PREFIXES)
 
 
 OVERHEAD_BYTES = 1024

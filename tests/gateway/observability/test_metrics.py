@@ -151,9 +151,9 @@ def test_what_is_done_about_trouble_is_counted(metrics: Metrics) -> None:
     metrics.retry_refused("m")
     metrics.failed_over("m", "lost")
     metrics.continued("m", "done")
-    metrics.hedged("m")
-    metrics.hedged("m")
-    metrics.hedge_won("m")
+    metrics.hedges("m", "started")
+    metrics.hedges("m", "started")
+    metrics.hedges("m", "won")
     assert value(metrics, "trunkline_circuits", model="m", state="closed") == 3
     assert value(metrics, "trunkline_circuits", model="other", state="open") == 2
     assert value(metrics, "trunkline_circuits_opened_total", model="m", reason="unreachable") == 1
