@@ -77,14 +77,7 @@ class SurfaceEndpoint:
 _OUTPUT_TOKENS = 256
 """The usual length of a written answer."""
 _WRITES = frozenset(
-    (
-        "/v1/chat/completions",
-        "/v1/completions",
-        "/v1/responses",
-        "/v1/messages",
-        "/api/chat",
-        "/api/generate",
-    )
+    ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/api/chat", "/api/generate")
 )
 """Paths whose answers are text that a model writes."""
 _ASKS_USAGE = frozenset((Route.CHAT, Route.COMPLETIONS))

@@ -90,7 +90,12 @@ class Family(NamedTuple):
     text: str
     labels: Sequence[str]
     values: Labelled
-    kind: type[GaugeMetricFamily | CounterMetricFamily] = GaugeMetricFamily
+    counter: bool = False
+
+
+def single(name: str, text: str, value: float, *, counter: bool = False) -> Family:
+    """A family of one series, without labels."""
+    return Family(name, text, (), {(): value}, counter)
 
 
 class GaugeSources(Collector):
@@ -146,14 +151,10 @@ class GaugeSources(Collector):
             Family("requests_in_flight", "Slots in use.", ["model"], by_model(fleet.in_flight)),
             Family("queue_requests", "Requests waiting for a slot.", ["model"], waiting),
             Family("version_skew", skewed, ["model"], by_model(skew)),
-            Family("streams_open", "Streams open in all sessions.", [], {(): fleet.streams}),
-            Family("unread_bytes", kept, [], {(): unread.memory_bytes}),
-            Family(
-                "unread_disk_bytes", "Bytes of a file that such answers take.", [], {(): unread.disk_bytes}
-            ),
-            Family(
-                "answers_held_up", "Answers whose engines wait for their readers.", [], {(): unread.held_up}
-            ),
+            single("streams_open", "Streams open in all sessions.", fleet.streams),
+            single("unread_bytes", kept, unread.memory_bytes),
+            single("unread_disk_bytes", "Bytes of a file that such answers take.", unread.disk_bytes),
+            single("answers_held_up", "Answers whose engines wait for their readers.", unread.held_up),
             *_of_tunnels(tunnels),
             *predictions,
         ]
@@ -211,15 +212,16 @@ def _of_tunnels(tunnels: TunnelFigures) -> list[Family]:
     messages: Labelled = {("received",): tunnels.messages_received, ("sent",): tunnels.messages_sent}
     text = "WebSocket messages through all tunnels."
     return [
-        Family("tunnel_bytes", "Bytes through all tunnels.", ["direction"], moved_bytes, CounterMetricFamily),
-        Family("tunnel_messages", text, ["direction"], messages, CounterMetricFamily),
+        Family("tunnel_bytes", "Bytes through all tunnels.", ["direction"], moved_bytes, counter=True),
+        Family("tunnel_messages", text, ["direction"], messages, counter=True),
     ]
 
 
 def families(found: Iterable[Family]) -> Iterator[Metric]:
     """What was found, as prometheus_client exposes it. In any thread."""
     for data in found:
-        family = data.kind(f"trunkline_{data.name}", data.text, labels=data.labels)
+        kind = CounterMetricFamily if data.counter else GaugeMetricFamily
+        family = kind(f"trunkline_{data.name}", data.text, labels=data.labels)
         for labels, value in data.values.items():
             family.add_metric(list(labels), value)
         yield family

@@ -9,6 +9,7 @@ States are spelled in lower case under the label ``state``; the label ``status``
 import asyncio
 import platform
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain
 
 from prometheus_client import (
@@ -69,16 +70,15 @@ class _Registry(CollectorRegistry):
         (self.in_thread if counts else self.on_loop).append(collector)
 
 
-class _Reading(CollectorRegistry):
-    """What is read at one scrape: families that were collected already, then collectors."""
+@dataclass
+class _Scrape(Collector):
+    """What one scrape reads: families that were collected already, then collectors."""
 
-    def __init__(self, families: Sequence[Metric], collectors: Sequence[Collector]) -> None:
-        super().__init__()
-        self._families = families
-        self._collectors = collectors
+    families: Sequence[Metric]
+    collectors: Sequence[Collector]
 
     def collect(self) -> Iterator[Metric]:
-        return chain(self._families, *(collector.collect() for collector in self._collectors))
+        return chain(self.families, *(collector.collect() for collector in self.collectors))
 
 
 class Metrics(MetricTable):
@@ -196,7 +196,7 @@ class Metrics(MetricTable):
         return await asyncio.to_thread(self._text, figures, collected)
 
     def _text(self, figures: Sequence[Family], collected: Sequence[Metric]) -> bytes:
-        return generate_latest(_Reading((*families(figures), *collected), self.registry.in_thread))
+        return generate_latest(_Scrape((*families(figures), *collected), self.registry.in_thread))
 
     def request_finished(self, route: str, model: str, status: int, duration_s: float) -> None:
         """Count one client request, of whatever outcome.

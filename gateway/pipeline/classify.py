@@ -3,13 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from gateway.auth.scope_checks import (
-    check_named,
-    check_no_json,
-    check_one_model,
-    check_query,
-    permitted_tier,
-)
+from gateway.auth.scope_checks import check_named, check_no_json, check_one_model, check_query, permitted_tier
 from gateway.domain.errors import BadRequest
 from gateway.domain.request import Principal, Request, Tier
 from gateway.domain.scopes import Scopes

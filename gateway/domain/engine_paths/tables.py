@@ -17,14 +17,7 @@ def _writes(*paths: str) -> tuple[str, ...]:
     return tuple(f"POST,PUT,PATCH,DELETE {path}" for path in paths)
 
 
-EVERYWHERE = (
-    "/admin/**",
-    "/debug/**",
-    "/shutdown",
-    "/restart",
-    "/reboot",
-    "/terminate",
-)
+EVERYWHERE = ("/admin/**", "/debug/**", "/shutdown", "/restart", "/reboot", "/terminate")
 """What no engine means for those who only ask it."""
 
 _PROFILER = ("/start_profile*", "/stop_profile*")

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import orjson
 
@@ -225,10 +226,12 @@ class Appender:
         first, taken, used = self.head.seq + 1, list(self.head.taken), 0
         while (newline := beyond.find(b"\n", used)) >= 0:
             line = beyond[used:newline]
-            if not _follows(line, self.head):
+            record = _record_after(self.head, line)
+            if record is None:
                 break
             used = newline + 1
-            taken += _acts_in(line)
+            if isinstance(record.get("act"), str):
+                taken.append(record["act"])
             self.head = ChainHead(self.head.seq + 1, hash_of(line), name, begins + used, tuple(taken))
         rest = beyond[used:]
         facts = {"segment": name, "first": first, "lines": self.head.seq + 1 - first, "cut_bytes": len(rest)}
@@ -267,17 +270,13 @@ class Appender:
                 os.fsync(descriptor)
 
 
-def _follows(line: bytes, head: ChainHead) -> bool:
+def _record_after(head: ChainHead, line: bytes) -> dict[str, Any] | None:
+    """The record in ``line``; None where it does not follow ``head``."""
     try:
-        record = orjson.loads(line)
-        return bool(record["seq"] == head.seq + 1 and record["prev"] == head.hash)
+        record: dict[str, Any] = orjson.loads(line)
+        return record if record["seq"] == head.seq + 1 and record["prev"] == head.hash else None
     except (ValueError, TypeError, KeyError):
-        return False
-
-
-def _acts_in(line: bytes) -> list[str]:
-    act = orjson.loads(line).get("act")
-    return [act] if isinstance(act, str) else []
+        return None
 
 
 def _last_time(path: Path, wall_s: float) -> float:

@@ -12,14 +12,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import structlog
-from prometheus_client.core import CounterMetricFamily
 
 from gateway.domain.errors import StateUnavailable
 from gateway.observability.audit.acts import AdminActs, append_acts, audit_files, prune
 from gateway.observability.audit.believed_time import BelievedTime
 from gateway.observability.audit.files import AuditFiles, Retention
 from gateway.observability.audit.records import AuditEntry, RequestFacts
-from gateway.observability.gauges import Family
+from gateway.observability.gauges import Family, single
 from gateway.storage import Store
 from gateway.storage.errors import StateError
 
@@ -106,21 +105,9 @@ class AuditWriter:
     def figures(self) -> list[Family]:
         """What is exposed of it, for a :class:`gateway.observability.gauges.FamilyCollector`."""
         return [
-            Family(
-                "audit_records",
-                "Lines of the audit log on the disk.",
-                [],
-                {(): self.written},
-                CounterMetricFamily,
-            ),
-            Family(
-                "audit_dropped",
-                "Records that found no room and are lost.",
-                [],
-                {(): self.dropped},
-                CounterMetricFamily,
-            ),
-            Family("audit_blocked", "1 while the audit log cannot be written.", [], {(): int(self.blocked)}),
+            single("audit_records", "Lines of the audit log on the disk.", self.written, counter=True),
+            single("audit_dropped", "Records that found no room and are lost.", self.dropped, counter=True),
+            single("audit_blocked", "1 while the audit log cannot be written.", self.blocked),
         ]
 
     def start(self) -> None:

@@ -35,13 +35,7 @@ TENANT = "(mirror)"
 class Mirrors:
     """Sends copies. Belongs to the event loop's thread, and owns the tasks that wait for their answers."""
 
-    def __init__(
-        self,
-        run: Run,
-        index: ModelIndex,
-        figures: AliasFigures,
-        timers: Timers,
-    ) -> None:
+    def __init__(self, run: Run, index: ModelIndex, figures: AliasFigures, timers: Timers) -> None:
         self._run = run
         self._index = index
         self._figures = figures

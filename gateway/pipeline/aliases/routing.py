@@ -26,12 +26,7 @@ from gateway.fleet.model_index import ModelIndex
 from gateway.pipeline.aliases.cache import AliasCache, TargetChoice
 from gateway.pipeline.aliases.figures import AliasFigures
 from gateway.pipeline.aliases.rewrite import rename
-from gateway.pipeline.aliases.served_versions import (
-    VERSIONS_NAMED,
-    ServedVersions,
-    just_gone,
-    versions_of,
-)
+from gateway.pipeline.aliases.served_versions import VERSIONS_NAMED, ServedVersions, just_gone, versions_of
 from gateway.pipeline.relay import HeaderList, Response, Run
 from shared.protocol.routes import ANY_ROUTE
 

@@ -13,11 +13,7 @@ from shared.protocol.messages import Headers, Trailers
 _ERROR = re.compile(rb'(?:^|[\r\n])(?:data: ?)?\{\s*"(?:error"\s*:\s*[^n\s]|object"\s*:\s*"error")|"abort"')
 """What engines write under status 200 of a request that failed, or was ended by somebody."""
 
-_ENDS = {
-    "chat": b"[DONE]",
-    "completions": b"[DONE]",
-    "responses": b"response.completed",
-}
+_ENDS = {"chat": b"[DONE]", "completions": b"[DONE]", "responses": b"response.completed"}
 _TAIL_BYTES = 256
 """Of a stream of chat or completions, where its end is said."""
 

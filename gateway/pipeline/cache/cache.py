@@ -17,10 +17,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import orjson
-from prometheus_client.core import CounterMetricFamily
 
 from gateway.domain.request import Request
-from gateway.observability.gauges import Family
+from gateway.observability.gauges import Family, single
 from shared.protocol.messages import Headers
 
 _UNREAD = frozenset(
@@ -136,13 +135,12 @@ class AnswerCache:
     def figures(self) -> list[Family]:
         """What is exposed of it, for a :class:`gateway.observability.gauges.FamilyCollector`."""
         used_bytes = self.kept_bytes + self.reserved_bytes
-        text = "Answers that went to make room for others."
         return [
-            Family(
-                "cache_bytes", "Memory for answers that are kept or being collected.", [], {(): used_bytes}
+            single("cache_bytes", "Memory for answers that are kept or being collected.", used_bytes),
+            single("cache_entries", "Answers that are kept.", len(self)),
+            single(
+                "cache_evictions", "Answers that went to make room for others.", self.evicted, counter=True
             ),
-            Family("cache_entries", "Answers that are kept.", [], {(): len(self)}),
-            Family("cache_evictions", text, [], {(): self.evicted}, CounterMetricFamily),
         ]
 
     def __len__(self) -> int:
