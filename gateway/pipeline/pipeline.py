@@ -11,7 +11,7 @@ from gateway.pipeline.classify import classify
 from gateway.pipeline.client_body import ClientBody
 from gateway.pipeline.client_head import ClientHead
 from gateway.pipeline.relay import ClientReply, HeaderList, Response, Run, relay
-from gateway.quota import Guard, Held, Limits, unreported_usage
+from gateway.quota import Guard, Limits, ReservedUsage, unreported_usage
 from gateway.quota.usage import UsageLedger
 
 
@@ -106,7 +106,7 @@ class Pipeline:
         request: Request,
         alias: AliasResolution | None,
         lookup: CacheLookup | None,
-        reserved: Held | None,
+        reserved: ReservedUsage | None,
     ) -> None:
         # from here on a client that leaves takes its request along, and one that waits hears from us
         async with exchange.waiting(request):
@@ -135,7 +135,7 @@ class Pipeline:
             finally:
                 self._settle(request, response, reserved)
 
-    def _settle(self, request: Request, response: Response, reserved: Held | None) -> None:
+    def _settle(self, request: Request, response: Response, reserved: ReservedUsage | None) -> None:
         """Account for what was used, as far as the engine says it, or estimate it."""
         usage = response.trailers.usage if response.trailers is not None else None
         if reserved is not None:

@@ -3,7 +3,7 @@ settled by what engines report."""
 
 from gateway.quota.shares import QueueShares
 from gateway.quota.spending import Spending
-from gateway.quota.stage import Guard, Held, Limits, unreported_usage
+from gateway.quota.stage import Guard, Limits, ReservedUsage, unreported_usage
 from gateway.quota.usage import GpuTimeMeter
 
-__all__ = ["GpuTimeMeter", "Guard", "Held", "Limits", "QueueShares", "Spending", "unreported_usage"]
+__all__ = ["GpuTimeMeter", "Guard", "Limits", "QueueShares", "ReservedUsage", "Spending", "unreported_usage"]

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from gateway.domain.quotas import Budgets, Rates
 from gateway.quota.spending import Amounts, Spending
-from gateway.quota.window import ConcurrencySlot, MinuteWindow
+from gateway.quota.window import MinuteWindow, WindowSlot
 
 MOST_WAIT_S = 120.0
 LEAST_WAIT_S = 0.05
@@ -81,8 +81,8 @@ class HeldShare:
     """What one holder set aside for one request."""
 
     holder: "LimitHolder"
-    requests: tuple[MinuteWindow, ConcurrencySlot] | None
-    tokens: tuple[MinuteWindow, ConcurrencySlot] | None
+    requests: tuple[MinuteWindow, WindowSlot] | None
+    tokens: tuple[MinuteWindow, WindowSlot] | None
     budgeted: bool
     """It is in what the holder has ``reserved``."""
     began_s: float

@@ -221,7 +221,7 @@ class Guard:
         """What is left at this moment."""
         return limit_headers(self._holders, self._limits.clock())
 
-    def reserve(self, request: Request, accounts: UsageLedger | None = None) -> "Held":
+    def reserve(self, request: Request, accounts: UsageLedger | None = None) -> "ReservedUsage":
         """Set aside what ``request`` may use. Raises RateLimited and QuotaExceeded, and Forbidden for an
         engine's own path where the key's routes do not name such; nothing is then.
 
@@ -238,10 +238,10 @@ class Guard:
             error = refusal_error(outcome)
             limits.refused(request.model, error.code)
             raise error
-        return Held(limits, request, outcome, accounts)
+        return ReservedUsage(limits, request, outcome, accounts)
 
 
-class Held:
+class ReservedUsage:
     """What is set aside for one request, until it is over."""
 
     __slots__ = ("_accounts", "_limits", "_request", "_reservation", "_usage")
@@ -271,7 +271,7 @@ class Held:
         self._usage = usage or Usage(0, 0)
         return usage
 
-    def __enter__(self) -> "Held":
+    def __enter__(self) -> "ReservedUsage":
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:

@@ -10,7 +10,7 @@ STEP_S = 0.25
 most, whatever its limit, and no 60 s ever see more than the limit."""
 
 
-class ConcurrencySlot:
+class WindowSlot:
     """What was taken at about one time. ``live`` until it has left the window."""
 
     __slots__ = ("amount", "first_s", "last_s", "live")
@@ -37,7 +37,7 @@ class MinuteWindow:
         self.limit = limit
         self.used = 0
         self.debt = 0
-        self._slots: deque[ConcurrencySlot] = deque()
+        self._slots: deque[WindowSlot] = deque()
 
     def wait_s(self, amount: int, now: float) -> float | None:
         """In how many seconds ``amount`` may be taken if nothing else is; 0.0: now; None: never."""
@@ -52,11 +52,23 @@ class MinuteWindow:
         self.advance(now)
         return self.used + self.debt + amount <= self.limit
 
-    def take(self, amount: int, now: float) -> ConcurrencySlot:
-        """Take it. Ask :meth:`wait_s` first."""
-        return self._put(amount, now)
+    def take(self, amount: int, at_s: float) -> WindowSlot:
+        """Take it. Ask :meth:`fits` first."""
+        self.used += amount
+        slots = self._slots
+        newest = slots[-1] if slots else None
+        if newest is not None and newest.last_s <= at_s < newest.first_s + STEP_S:
+            newest.amount += amount
+            newest.last_s = at_s
+            return newest
+        slot = WindowSlot(amount, at_s)
+        if newest is None or newest.last_s <= at_s:
+            slots.append(slot)
+        else:  # a debt paid when nobody looked
+            slots.insert(sum(each.last_s <= at_s for each in slots), slot)
+        return slot
 
-    def settle(self, slot: ConcurrencySlot, taken: int, actual: int, now: float) -> None:
+    def settle(self, slot: WindowSlot, taken: int, actual: int, now: float) -> None:
         """What was ``taken`` was ``actual`` in truth: give back, or owe."""
         self.advance(now)
         if actual > taken:
@@ -104,22 +116,7 @@ class MinuteWindow:
         amount = min(self.debt, self.limit - self.used)
         if amount > 0:
             self.debt -= amount
-            self._put(amount, at_s)
-
-    def _put(self, amount: int, at_s: float) -> ConcurrencySlot:
-        self.used += amount
-        slots = self._slots
-        newest = slots[-1] if slots else None
-        if newest is not None and newest.last_s <= at_s < newest.first_s + STEP_S:
-            newest.amount += amount
-            newest.last_s = at_s
-            return newest
-        slot = ConcurrencySlot(amount, at_s)
-        if newest is None or newest.last_s <= at_s:
-            slots.append(slot)
-        else:  # a debt paid when nobody looked
-            slots.insert(sum(each.last_s <= at_s for each in slots), slot)
-        return slot
+            self.take(amount, at_s)
 
     def _left_s(self, amount: int) -> float:
         """When so much of what is used, and of debts paid meanwhile, will have left. While there is debt,

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import Connection, Row, delete, insert, select, update
+from sqlalchemy import Connection, Row, delete, insert, select
 
 from gateway.domain.aliases import (
     Alias,
@@ -138,7 +138,11 @@ class AliasStore(RecordStore[AliasRecord]):
                 return after
             if not after.empty and name not in known and len(known) >= MOST_ALIASES:
                 raise BadValue(f"there are {MOST_ALIASES} aliases, which is all that are allowed")
-            _put(connection, after, wall_s, new=name not in known)
+            if after.empty:
+                connection.execute(delete(schema.aliases).where(schema.aliases.c.name == name))
+            else:
+                row = {"name": name, "definition": after.to_dict(), "created_s": wall_s, "changed_s": wall_s}
+                connection.execute(self._database.upsert(schema.aliases, keep=("created_s",)), row)
             _note(connection, name, what, wall_s, after)
         return after
 
@@ -146,17 +150,6 @@ class AliasStore(RecordStore[AliasRecord]):
         alias = _alias(row.name, row.definition)
         assert alias is not None
         return AliasRecord(alias, row.created_s, row.changed_s)
-
-
-def _put(connection: Connection, alias: Alias, wall_s: float, *, new: bool) -> None:
-    table = schema.aliases
-    values = {"definition": alias.to_dict(), "changed_s": wall_s}
-    if alias.empty:
-        connection.execute(delete(table).where(table.c.name == alias.name))
-    elif new:
-        connection.execute(insert(table).values(name=alias.name, created_s=wall_s, **values))
-    else:
-        connection.execute(update(table).where(table.c.name == alias.name).values(**values))
 
 
 def _note(connection: Connection, name: str, what: str, wall_s: float, alias: Alias | None) -> None:

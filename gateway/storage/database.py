@@ -5,7 +5,7 @@ copies) is behind this interface. :mod:`gateway.storage.sqlite` implements it.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -47,9 +47,11 @@ class Database(ABC):
         """
 
     @abstractmethod
-    def upsert(self, table: Table, merge: Merge = lambda before, given: given) -> Insert:
+    def upsert(
+        self, table: Table, merge: Merge = lambda before, given: given, *, keep: Collection[str] = ()
+    ) -> Insert:
         """A statement that inserts the rows it is executed with. Where there is one with the same primary
-        key, each of its other columns becomes what ``merge`` says."""
+        key, each of its other columns becomes what ``merge`` says, but for those to ``keep``."""
 
     @abstractmethod
     def is_in_place(self) -> bool:

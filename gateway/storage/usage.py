@@ -189,10 +189,5 @@ class ModelStore:
         rows = [{"name": name, "first_s": first_s.get(name, wall_s), "last_s": wall_s} for name in served]
         kept = select(table.c.name).order_by(table.c.last_s.desc(), table.c.name).limit(most)
         with self._database.write() as connection:
-            connection.execute(self._database.upsert(table, _keep_first), rows)
+            connection.execute(self._database.upsert(table, keep=("first_s",)), rows)
             connection.execute(delete(table).where(table.c.name.not_in(kept)))
-
-
-def _keep_first(before: ColumnElement[Any], given: ColumnElement[Any]) -> ColumnElement[Any]:
-    """A model known already is served later, but not first, at the time that is given."""
-    return before if before.key == "first_s" else given

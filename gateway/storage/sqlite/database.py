@@ -10,7 +10,7 @@ import os
 import shutil
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -89,12 +89,14 @@ class SqliteDatabase(Database):
             yield connection
         self.changes.written()
 
-    def upsert(self, table: Table, merge: Merge = lambda before, given: given) -> Insert:
+    def upsert(
+        self, table: Table, merge: Merge = lambda before, given: given, *, keep: Collection[str] = ()
+    ) -> Insert:
         statement, key = insert(table), list(table.primary_key)
         merged = {
             column.name: merge(column, statement.excluded[column.name])
             for column in table.columns
-            if not column.primary_key
+            if not column.primary_key and column.name not in keep
         }
         return statement.on_conflict_do_update(index_elements=key, set_=merged)
 

@@ -11,7 +11,7 @@ from gateway.domain.aliases import Alias, AliasTarget
 from gateway.domain.errors import DeadlineExceeded, EngineError, QueueFull, RateLimited, StreamBroken
 from gateway.domain.quotas import Budgets, Price, Rates, TenantLimits
 from gateway.domain.request import Request, RequestBody
-from gateway.quota import Held
+from gateway.quota import ReservedUsage
 from gateway.storage import Account, Amount
 from shared.protocol.errors import ErrorCode
 from shared.protocol.messages import Trailers, Usage
@@ -328,7 +328,7 @@ class Loop:
         body = RequestBody(b"")
         self.request = Request("r", self.stage.keys.principal, "POST", CHAT, (), "m", "chat", True, body, 0.0)
         self.request.most_tokens = 150 if bounded else None
-        self.events: list[tuple[float, int, Held | None, int]] = [
+        self.events: list[tuple[float, int, ReservedUsage | None, int]] = [
             (self.stage.now + self.draw.random(), client, None, 0) for client in range(500)
         ]
         heapq.heapify(self.events)

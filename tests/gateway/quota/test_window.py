@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from gateway.quota.window import MINUTE_S, STEP_S, ConcurrencySlot, MinuteWindow
+from gateway.quota.window import MINUTE_S, STEP_S, MinuteWindow, WindowSlot
 
 LIMIT = 100
 
@@ -98,7 +98,7 @@ class Sliding(RuleBasedStateMachine):
         self.now = 0.0
         self.entries: list[list[Any]] = []
         """When let in, and what it counts for."""
-        self.open: deque[tuple[ConcurrencySlot, ConcurrencySlot, list[Any]]] = deque()
+        self.open: deque[tuple[WindowSlot, WindowSlot, list[Any]]] = deque()
         self.owed = False
 
     @rule(eighths=st.integers(0, 8 * 90))
