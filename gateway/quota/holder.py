@@ -228,15 +228,13 @@ class LimitHolder:
         self._hold_s += HOLD_WEIGHT * (now - share.began_s - self._hold_s)
 
 
+@dataclass(slots=True, eq=False)
 class Reservation:
     """What a request may use, set aside with all who answer for it. Settled exactly once: the first
     counts."""
 
-    __slots__ = ("_shares", "need")
-
-    def __init__(self, shares: tuple[HeldShare, ...], need: Amounts) -> None:
-        self._shares = shares
-        self.need = need
+    _shares: tuple[HeldShare, ...]
+    need: Amounts
 
     def settle(self, tokens: int, now: float, *, counts: bool = True) -> None:
         """It took so many tokens in truth. ``counts`` False: it never began, and is no request

@@ -16,6 +16,7 @@ more.
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from gateway.domain.errors import DeadlineExceeded, Forbidden, QuotaExceeded, RateLimited, RequestError
 from gateway.domain.quotas import Price, TenantLimits
@@ -158,6 +159,12 @@ class Limits:
         need = Amounts(tokens, gpu_s, money)
         return affordable(need, holders, input_tokens, self.spending, self.wall()) if guessed else need
 
+    def refusal_error(self, refusal: LimitRefusal, model: str) -> RequestError:
+        """What the client is told, which is counted."""
+        error = refusal_error(refusal)
+        self.refused(model, error.code)
+        return error
+
     def learn(self, request: Request, tokens: int) -> None:
         """``request`` is over and took so many tokens."""
         if not (tokens and request.gpu_s):
@@ -183,6 +190,7 @@ class Limits:
         return key
 
 
+@dataclass(slots=True, eq=False)
 class Guard:
     """One request's: what its key and its tenant may have.
 
@@ -190,19 +198,14 @@ class Guard:
     that they may have at once. Entering it raises RateLimited where these are too many.
     """
 
-    __slots__ = ("_arrived", "_holders", "_limits")
-
-    def __init__(self, limits: Limits, holders: tuple[LimitHolder, ...]) -> None:
-        self._limits = limits
-        self._holders = holders
-        self._arrived: tuple[LimitHolder, ...] = ()
+    _limits: Limits
+    _holders: tuple[LimitHolder, ...]
+    _arrived: tuple[LimitHolder, ...] = ()
 
     def __enter__(self) -> "Guard":
         found = [refusal for holder in self._holders if (refusal := holder.concurrency_refusal()) is not None]
         if found:
-            error = refusal_error(longest(found))
-            self._limits.refused("", error.code)
-            raise error
+            raise self._limits.refusal_error(longest(found), "")
         self._arrived = self._holders
         for holder in self._arrived:
             holder.arriving += 1
@@ -235,25 +238,19 @@ class Guard:
         need = limits.need(request, self._holders)
         outcome = reserve(self._holders, need, limits.clock(), limits.spending, limits.wall())
         if isinstance(outcome, LimitRefusal):
-            error = refusal_error(outcome)
-            limits.refused(request.model, error.code)
-            raise error
+            raise limits.refusal_error(outcome, request.model)
         return ReservedUsage(limits, request, outcome, accounts)
 
 
+@dataclass(slots=True, eq=False)
 class ReservedUsage:
     """What is set aside for one request, until it is over."""
 
-    __slots__ = ("_accounts", "_limits", "_request", "_reservation", "_usage")
-
-    def __init__(
-        self, limits: Limits, request: Request, reservation: Reservation, accounts: UsageLedger | None
-    ) -> None:
-        self._limits = limits
-        self._request = request
-        self._reservation = reservation
-        self._accounts = accounts
-        self._usage: Usage | None = None
+    _limits: Limits
+    _request: Request
+    _reservation: Reservation
+    _accounts: UsageLedger | None
+    _usage: Usage | None = None
 
     def set_request(self, request: Request) -> None:
         """``request`` is the one that is made of it: another than at first after a fallback."""

@@ -10,6 +10,7 @@ processor sharing, which runs at ``1/n``: O(1) when a request comes or goes.
 
 import time
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import structlog
@@ -54,9 +55,6 @@ class UsageLedger:
 
     def finished(self, request: Request, usage: Usage | None) -> None:
         """A request's answer is over; ``usage`` is what its engine counted, if it said so."""
-        who = request.principal
-        last = request.attempts[-1] if request.attempts else ""
-        account = Account(self._today(), who.key_id, who.tenant, request.model, last)
         amount = Amount(1)
         if usage is not None:
             amount.prompt_tokens = _sane(usage.prompt_tokens)
@@ -64,16 +62,14 @@ class UsageLedger:
             amount.cached_tokens = _sane(usage.cached_tokens)
             price = self.price(request.model)
             amount.cost = price.of_tokens(amount.prompt_tokens, amount.completion_tokens)
-        self._count(account, amount)
+        self._count(request, request.attempts[-1] if request.attempts else "", amount)
 
     def ran(self, request: Request, deployment: str, gpu_s: float) -> None:
         """An attempt at a request is over in ``deployment``. Copies for a shadow are nobody's."""
         if request.shadow:
             return
-        who = request.principal
-        account = Account(self._today(), who.key_id, who.tenant, request.model, deployment)
         cost = gpu_s * self.price(request.model).gpu_second
-        self._count(account, Amount(gpu_s=gpu_s, cost=cost))
+        self._count(request, deployment, Amount(gpu_s=gpu_s, cost=cost))
 
     def take(self) -> dict[Account, Amount]:
         """What is there; it is not here any more."""
@@ -85,11 +81,12 @@ class UsageLedger:
         for account, amount in taken.items():
             self._add(account, amount)
 
-    def _count(self, account: Account, amount: Amount) -> None:
+    def _count(self, request: Request, deployment: str, amount: Amount) -> None:
+        who = request.principal
         if self._spent is not None:
             tokens = amount.prompt_tokens + amount.completion_tokens
-            self._spent(account.tenant, tokens, amount.gpu_s, amount.cost, self._wall())
-        self._add(account, amount)
+            self._spent(who.tenant, tokens, amount.gpu_s, amount.cost, self._wall())
+        self._add(Account(self._today(), who.key_id, who.tenant, request.model, deployment), amount)
 
     def _add(self, account: Account, amount: Amount) -> None:
         sum_ = self._amounts.get(account)
@@ -115,13 +112,11 @@ def _sane(tokens: int) -> int:
     return min(max(tokens, 0), MOST_TOKENS)
 
 
+@dataclass(slots=True)
 class _Clock:
-    __slots__ = ("at_s", "running", "virtual_s")
-
-    def __init__(self, now: float) -> None:
-        self.at_s = now
-        self.virtual_s = 0.0
-        self.running = 0
+    at_s: float
+    virtual_s: float = 0.0
+    running: int = 0
 
     def advance(self, now: float) -> None:
         if now > self.at_s:
