@@ -57,7 +57,7 @@ class StoreRefresher:
                 return
         if self._reading is None:
             self._reading = asyncio.ensure_future(self._refresh())
-            self._reading.add_done_callback(self._over)
+            self._reading.add_done_callback(self._reading_done)
         reading = self._reading
         await asyncio.wait((reading,))  # who leaves takes it from nobody else
         reading.result()
@@ -78,6 +78,6 @@ class StoreRefresher:
             apply()
         self._known = number
 
-    def _over(self, reading: asyncio.Task[None]) -> None:
+    def _reading_done(self, reading: asyncio.Task[None]) -> None:
         self._reading = None
         self.error = None if reading.cancelled() else reading.exception()  # whoever waits is told

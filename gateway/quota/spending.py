@@ -35,7 +35,33 @@ class Amounts:
 NOTHING = Amounts()
 
 
-Sums = dict[str, Amounts]
+class _Period:
+    """Sums by tenant for one day, or for one month, and for the one that was left last."""
+
+    def __init__(self) -> None:
+        self.date = ""
+        self.sums: dict[str, Amounts] = {}
+        self._left: tuple[str, dict[str, Amounts]] = ("", {})
+
+    def sum(self, tenant: str) -> Amounts:
+        """A tenant's, to be added to. Those of too many tenants are not kept."""
+        found = self.sums.get(tenant)
+        if found is None:
+            found = Amounts()
+            if len(self.sums) < MOST_TENANTS:
+                self.sums[tenant] = found
+        return found
+
+    def begin(self, date: str) -> None:
+        """It is ``date`` now, which may be an earlier one than before."""
+        if date == self.date:
+            return
+        (left_date, left), (before, sums) = self._left, (self.date, self.sums)
+        self.date, self.sums, self._left = date, {}, (before, sums)
+        if date < before:
+            self.sums, self._left = left if left_date == date else {}, ("", {})
+            for tenant, amounts in sums.items():
+                self.sum(tenant).add(amounts)
 
 
 class Spending:
@@ -47,15 +73,8 @@ class Spending:
     """
 
     def __init__(self, wall_s: float) -> None:
-        self._days: Sums = {}
-        self._months: Sums = {}
-        self._day = ""
-        self.month = ""
-        """The first day of the present month, as usage is kept by."""
-        self._left_day: tuple[str, Sums] = ("", {})
-        self._left_month: tuple[str, Sums] = ("", {})
-        """Those before the present ones."""
-        self._turn(wall_s)
+        self._day, self._month = _Period(), _Period()
+        self._begin_day(wall_s)
 
     @classmethod
     def known(cls, usage: UsageStore, wall: Callable[[], float] = time.time) -> "Spending":
@@ -64,6 +83,11 @@ class Spending:
         spending.load(usage.spent(spending.month))
         return spending
 
+    @property
+    def month(self) -> str:
+        """The first day of the present month, as usage is kept by."""
+        return self._month.date
+
     def load(self, spent: Iterable[Spent]) -> None:
         """What was used in the present month, before this process began; what else there is does not count:
         a clock was ahead then."""
@@ -71,54 +95,30 @@ class Spending:
             if each.day[:7] != self.month[:7]:
                 continue
             amounts = Amounts(each.tokens, each.gpu_s, each.cost)
-            self._sum(self._months, each.tenant).add(amounts)
-            if each.day == self._day:
-                self._sum(self._days, each.tenant).add(amounts)
+            self._month.sum(each.tenant).add(amounts)
+            if each.day == self._day.date:
+                self._day.sum(each.tenant).add(amounts)
 
     def add(self, tenant: str, tokens: int, gpu_s: float, money: float, wall_s: float) -> None:
         """A tenant used so much."""
         if not self.day_begins_s <= wall_s < self.day_ends_s:
-            self._turn(wall_s)
+            self._begin_day(wall_s)
         used = Amounts(tokens, gpu_s, money)
-        for sums in (self._days, self._months):
-            self._sum(sums, tenant).add(used)
+        self._day.sum(tenant).add(used)
+        self._month.sum(tenant).add(used)
 
     def of(self, tenant: str, wall_s: float) -> tuple[Amounts, Amounts]:
         """What it used today and this month. Only to be read."""
         if not self.day_begins_s <= wall_s < self.day_ends_s:
-            self._turn(wall_s)
-        return self._days.get(tenant, NOTHING), self._months.get(tenant, NOTHING)
+            self._begin_day(wall_s)
+        return self._day.sums.get(tenant, NOTHING), self._month.sums.get(tenant, NOTHING)
 
-    def _sum(self, sums: Sums, tenant: str) -> Amounts:
-        sum_ = sums.get(tenant)
-        if sum_ is None:
-            sum_ = Amounts()
-            if len(sums) < MOST_TENANTS:
-                sums[tenant] = sum_
-        return sum_
-
-    def _turn(self, wall_s: float) -> None:
+    def _begin_day(self, wall_s: float) -> None:
         """Another day, and with some another month."""
         today = datetime.fromtimestamp(wall_s, UTC).replace(hour=0, minute=0, second=0, microsecond=0)
         first = today.replace(day=1)
-        day, month = today.date().isoformat(), first.date().isoformat()
-        if day != self._day:
-            self._days, self._left_day = self._other(day, (self._day, self._days), self._left_day)
-            self._day = day
-        if month != self.month:
-            self._months, self._left_month = self._other(month, (self.month, self._months), self._left_month)
-            self.month = month
+        self._day.begin(today.date().isoformat())
+        self._month.begin(first.date().isoformat())
         self.day_begins_s = today.timestamp()
         self.day_ends_s = (today + timedelta(days=1)).timestamp()
         self.month_ends_s = (first + timedelta(days=32)).replace(day=1).timestamp()
-
-    def _other(
-        self, date: str, present: tuple[str, Sums], left: tuple[str, Sums]
-    ) -> tuple[Sums, tuple[str, Sums]]:
-        """The sums of ``date``, and those that are left for it."""
-        if date > present[0]:
-            return {}, present
-        sums = left[1] if left[0] == date else {}
-        for tenant, amounts in present[1].items():
-            self._sum(sums, tenant).add(amounts)
-        return sums, ("", {})

@@ -57,9 +57,9 @@ class UsageLedger:
         """A request's answer is over; ``usage`` is what its engine counted, if it said so."""
         amount = Amount(1)
         if usage is not None:
-            amount.prompt_tokens = _sane(usage.prompt_tokens)
-            amount.completion_tokens = _sane(usage.completion_tokens)
-            amount.cached_tokens = _sane(usage.cached_tokens)
+            amount.prompt_tokens = _bounded(usage.prompt_tokens)
+            amount.completion_tokens = _bounded(usage.completion_tokens)
+            amount.cached_tokens = _bounded(usage.cached_tokens)
             price = self.price(request.model)
             amount.cost = price.of_tokens(amount.prompt_tokens, amount.completion_tokens)
         self._count(request, request.attempts[-1] if request.attempts else "", amount)
@@ -108,7 +108,7 @@ class UsageLedger:
         return self._day
 
 
-def _sane(tokens: int) -> int:
+def _bounded(tokens: int) -> int:
     return min(max(tokens, 0), MOST_TOKENS)
 
 

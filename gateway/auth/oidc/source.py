@@ -17,7 +17,7 @@ from gateway.auth.oidc.keyset import BadKeySet, KeySet, read_keyset
 from gateway.domain.oidc import OidcTable
 from gateway.domain.urls import BadUrl, check_url, is_own
 
-ASKED_GAP_S = 30.0
+UNKNOWN_GAP_S = 30.0
 """Unknown key ids make us fetch once in so long at most, whoever makes them up."""
 
 LEAST_AGE_S = 60.0
@@ -44,9 +44,9 @@ class KeySource:
         self._get = get
         self.keys: KeySet | None = None
         """To verify with, while there are any."""
-        self._fetched_s = self._asked_s = float("-inf")
+        self._fetched_s = self._looked_s = float("-inf")
         self._failures = 0
-        self.asked = asyncio.Event()
+        self.key_unknown = asyncio.Event()
         """Set when a token names a key that is not known: newer keys are then looked for."""
 
     async def run(self) -> None:
@@ -55,15 +55,15 @@ class KeySource:
             wait_s = await self.refresh()
             try:
                 async with asyncio.timeout(wait_s):
-                    await self.asked.wait()
+                    await self.key_unknown.wait()
             except TimeoutError:
                 continue
-            await asyncio.sleep(min(self._asked_s + ASKED_GAP_S - self._clock(), wait_s))
-            self._asked_s = self._clock()
+            await asyncio.sleep(min(self._looked_s + UNKNOWN_GAP_S - self._clock(), wait_s))
+            self._looked_s = self._clock()
 
     async def refresh(self) -> float:
         """Fetch the keys now; how long to wait until the next time."""
-        self.asked.clear()
+        self.key_unknown.clear()
         try:
             fetched = await self._get(await self._jwks_url(), self.issuer.ca_file)
             keys = read_keyset(fetched.body, self.issuer.algorithms)

@@ -89,7 +89,7 @@ class TokenAuthenticator:
         try:
             verified = verify_token(token, issuer, keys, now_s)
         except KeyUnknown:
-            source.asked.set()
+            source.key_unknown.set()
             raise
         principal = principal_of(verified, issuer)
         return _Seen(principal, verified.expires_s + issuer.skew_s, source, generation)

@@ -97,7 +97,7 @@ def test_reservations_count_against_budgets_beside_what_is_spent(
 ) -> None:
     tenant, spending = holder(**budget), Spending(NOON_S)
     if "month" in limit.value:
-        spending._months["acme"] = Amounts(50, 0.5, 0.05)  # before today
+        spending._month.sums["acme"] = Amounts(50, 0.5, 0.05)  # before today
     running = held(ask(tenant, tokens=60, spending=spending))
     refusal = refused(ask(tenant, tokens=needs - 59, spending=spending))
     assert refusal.limit is limit

@@ -181,7 +181,7 @@ async def test_an_unknown_key_has_newer_ones_fetched_once_in_half_a_minute(
 
     def asks() -> bool:
         if source.keys is not None and not has(source, "k2"):
-            source.asked.set()
+            source.key_unknown.set()
             if len(web.asked) == 3:
                 web.pages["https://id.example/keys"] = NEW_KEYS
         return has(source, "k2")

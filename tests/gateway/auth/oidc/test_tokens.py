@@ -93,16 +93,16 @@ async def test_an_issuer_whose_keys_have_no_ids_may_change_its_key(house: House)
     house.document = jwks(jwk("ES256", None, "b"))
     error = house.refusal(token("ES256", None, "b"))
     assert (error.code, error.should_retry) == ("signing_key_unknown", True)
-    assert house.source.asked.is_set()
+    assert house.source.key_unknown.is_set()
     await house.source.refresh()
-    assert not house.source.asked.is_set()
+    assert not house.source.key_unknown.is_set()
     assert house.door.authenticate(token("ES256", None, "b"))
     assert house.refusal(token("ES256", None)).code == "signing_key_unknown"
 
 
 async def test_a_bad_signature_by_a_key_with_an_id_asks_for_nothing(house: House) -> None:
     assert house.refusal(token("ES256", "k1", "b")).code == "invalid_token"
-    assert not house.source.asked.is_set()
+    assert not house.source.key_unknown.is_set()
 
 
 async def test_only_so_many_tokens_are_remembered_those_used_last() -> None:
