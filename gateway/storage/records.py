@@ -39,8 +39,7 @@ class RecordStore(Generic[R]):
     ) -> Sequence[R]:
         """The records that meet the conditions."""
         query = select(self._table).where(*conditions).order_by(*order)
-        rows = connection.execute(query.execution_options(yield_per=_BATCH_ROWS))
-        return [self._record(row) for row in rows]
+        return [self._record(row) for row in connection.execute(query)]
 
     def _find(self, connection: Connection, *conditions: ColumnElement[bool]) -> R | None:
         """The one record that meets the conditions."""
@@ -59,6 +58,7 @@ class RevisedStore(RecordStore[R]):
         """The present revision and the records changed after ``revision`` (0: all), in their order."""
         changed = self._table.c.revision
         with self._database.read() as connection:
+            connection.execution_options(yield_per=_BATCH_ROWS)
             present = schema.read_revision(connection, self._topic)
             if present == revision:
                 return present, []
