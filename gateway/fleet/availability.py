@@ -1,7 +1,7 @@
-"""What there is for requests: who serves which model, for which routes and where, with how many slots free.
+"""Which deployments serve which model, for which routes and where, and how many of their slots are free.
 
-It is kept up to date by :class:`gateway.fleet.model_index.ModelIndex`. Everything belongs to the event loop's
-thread.
+The records are kept up to date by :class:`gateway.fleet.model_index.ModelIndex`. Everything belongs to the
+event loop's thread.
 """
 
 from collections.abc import Collection, Mapping
@@ -16,18 +16,18 @@ from gateway.scheduling.queue.tickets import Capacity
 from shared.protocol.messages import DeploymentStatus
 
 HOLD_GUESS_S = 2.0
-"""How long a request is taken to keep its slot before one has been seen to give it back."""
+"""How long a request is assumed to keep its slot until one has given its slot back."""
 
 PLACES = 16
-"""Constraints for which the deployments with a free slot are remembered, for each model: each is kept up to
-date at every change."""
+"""For so many constraints of each model the deployments with a free slot are kept, up to date at every
+change."""
 
 KINDS = 64
-"""Constraints for which the slots that meet them are remembered, for each model."""
+"""For so many constraints of each model the number of slots that meet them is kept."""
 
 
 class Availability(Enum):
-    """What there is for a model and route."""
+    """Whether a model is available for a route."""
 
     UNKNOWN = auto()
     """Nothing ever served the model."""
@@ -36,8 +36,7 @@ class Availability(Enum):
     OTHER_ROUTES = auto()
     """The model is served, but not for this route."""
     ELSEWHERE = auto()
-    """The model is served for this route, but not where the request may run, or not by the agent it is
-    for."""
+    """The model is served for this route, but not where the request may run or not by its agent."""
     SERVED = auto()
     """Served now, or being loaded."""
 
@@ -54,26 +53,26 @@ class ModelRecord:
     open: dict[str, Deployment] = field(default_factory=dict)
     """Those with a slot free, by key."""
     loadable: dict[str, Deployment] = field(default_factory=dict)
-    """Those that could be loaded, by key; none unless somebody sees to that."""
+    """Those that could be loaded, by key. Empty unless ``watch_loading`` was called."""
     managed: dict[str, Deployment] = field(default_factory=dict)
-    """Those whose agents load them when told, loaded or not; none unless somebody sees to that."""
+    """Those whose agents load them on command, loaded or not. Empty unless ``watch_loading`` was called."""
     slots: int = 0
-    """Slots of ``serving`` together, as far as their health lets them be used; of those on trial none."""
+    """Slots of ``serving`` together that their health lets them use; those on trial count none."""
     lost_s: float | None = None
-    """When the last of ``serving`` and ``loadable`` went, on the gateway's clock; None while there is one."""
+    """When the last of ``serving`` and ``loadable`` left, on the gateway's clock; None while there is one."""
     limit: tuple[int | None] | None = None
-    """What :meth:`ModelAvailability.context_limit` says; None: to be computed."""
+    """The answer of :meth:`ModelAvailability.context_limit`; None: it must be computed."""
     judged_s: float = float("-inf")
     """When the paces of ``serving`` were last compared."""
     hold_s: float = HOLD_GUESS_S
     held: bool = False
     left_s: float = float("-inf")
-    """When one of ``serving`` went last, on the gateway's clock."""
+    """When one of ``serving`` last left, on the gateway's clock."""
     slots_of: dict[tuple[Residency | None, str | None, str | None], int] = field(default_factory=dict)
-    """What :meth:`slots_there` said, as long as it is true."""
+    """Answers of :meth:`slots_there`, as long as they are true."""
 
     open_of: dict[Residency, dict[str, Deployment]] = field(default_factory=dict)
-    """Of ``open`` those that a constraint allows, for the constraints that were asked for."""
+    """Constraint → those of ``open`` that it allows; see :meth:`open_there`."""
 
     @property
     def serving_or_loadable(self) -> list[Deployment]:
@@ -81,7 +80,7 @@ class ModelRecord:
         return [*self.serving.values(), *self.loadable.values()]
 
     def open_there(self, where: Residency) -> Mapping[str, Deployment]:
-        """Of ``open`` those that ``where`` allows."""
+        """Those of ``open`` that ``where`` allows."""
         found = self.open_of.get(where)
         if found is None:
             if len(self.open_of) >= PLACES:
@@ -91,7 +90,7 @@ class ModelRecord:
         return found
 
     def note_open(self, deployment: Deployment, is_open: bool) -> None:
-        """It has a slot free, or has none."""
+        """Notes whether it has a slot free."""
         keep(self.open, deployment, is_open)
         for where, there in self.open_of.items():
             if where.allows(deployment.labels):
@@ -100,8 +99,8 @@ class ModelRecord:
     def slots_there(
         self, where: Residency | None, version: str | None = None, agent: str | None = None
     ) -> int:
-        """Of ``slots`` those of deployments that ``where`` allows, and of ``version`` and of ``agent`` where
-        that is said."""
+        """How many of ``slots`` belong to deployments that ``where`` allows, and to ``version`` and ``agent``
+        where they are given."""
         found = self.slots_of.get((where, version, agent))
         if found is None:
             if len(self.slots_of) >= KINDS:
@@ -117,7 +116,7 @@ class ModelRecord:
 
 
 class ModelAvailability:
-    """Answers what there is for requests, from the records of all models."""
+    """Says what is available for requests, from the records of all models."""
 
     def __init__(self) -> None:
         self._models: dict[str, ModelRecord] = {}
@@ -127,14 +126,13 @@ class ModelAvailability:
         return self._models
 
     def _record(self, model: str) -> ModelRecord:
-        """That of ``model``; that of one that nothing serves when it is not known."""
+        """The record of ``model``; an empty one when it is not known."""
         return self._models.get(model) or _NO_MODEL
 
     def availability(
         self, model: str, need: str, where: Residency | None = None, agent: str | None = None
     ) -> Availability:
-        """What there is for requests with this need, as far as ``where`` allows it, at ``agent`` if it is
-        said."""
+        """What is available for requests with this need, where ``where`` allows it, at ``agent`` if given."""
         record = self._models.get(model)
         if record is None:
             return Availability.UNKNOWN
@@ -149,8 +147,10 @@ class ModelAvailability:
         return Availability.OTHER_ROUTES if record.serving or record.loadable else Availability.GONE
 
     def served(self, model: str, fit: Fit, *, patiently: bool = True) -> bool:
-        """Whether something that is loaded, or being loaded, suits a request of this fit, whomever it avoids;
-        ``patiently``: or will once its tunnel is back or its circuit closes."""
+        """Whether a deployment that is loaded, or being loaded, suits a request of this fit, avoided or not.
+
+        With ``patiently``, one counts that will suit once its tunnel is back or its circuit closes.
+        """
         return any(
             not each.leaving and (patiently or not (each.shut or each.session.suspended)) and each.suits(fit)
             for each in self.serving(model)
@@ -180,12 +180,12 @@ class ModelAvailability:
         return record.limit[0]
 
     def largest_context(self, model: str) -> int | None:
-        """The most tokens a request can have at deployments of ``model`` that say so; None: none does."""
+        """The most tokens a request can have at those deployments of ``model`` that know; None: none does."""
         there = self._record(model).serving_or_loadable
         return max((each.most_tokens for each in there if each.most_tokens), default=None)
 
     def routes(self, model: str) -> frozenset[str]:
-        """What can be asked of ``model`` now, or once it is loaded."""
+        """The routes of ``model`` now, or once it is loaded."""
         return frozenset(route for each in self._record(model).serving_or_loadable for route in each.routes)
 
     def capacity(
@@ -197,8 +197,10 @@ class ModelAvailability:
         version: str | None = None,
         agent: str | None = None,
     ) -> Capacity:
-        """What serves ``model``, or one ``version`` of it, now, as far as ``where`` allows it, at ``agent``
-        if it is said. Free slots for ``route`` are counted up to ``enough``, no further."""
+        """The slots that serve ``model`` now, of ``version``, where ``where`` allows and at ``agent``.
+
+        Free slots for ``route`` are counted up to ``enough``, no further.
+        """
         record = self._record(model)
         everywhere = where is None and version is None and agent is None
         slots = record.slots if everywhere else record.slots_there(where, version, agent)
@@ -206,7 +208,7 @@ class ModelAvailability:
         return Capacity(slots, self.free(model, fit, enough), record.hold_s)
 
     def kinds(self, model: str) -> frozenset[str]:
-        """The kinds of engine that serve ``model``, or would once it is loaded, as agents tell them."""
+        """The kinds of engine that serve ``model``, or would once it is loaded, as agents name them."""
         record = self._record(model)
         there = (record.serving, record.loadable, record.managed)
         return frozenset(each.kind for deployments in there for each in deployments.values())
@@ -216,7 +218,7 @@ class ModelAvailability:
         return self._record(model).slots
 
     def free(self, model: str, fit: Fit, enough: int) -> int:
-        """Free slots for requests of this fit, whomever they avoid, counted up to ``enough``."""
+        """Free slots for requests of this fit, whatever they avoid, counted up to ``enough``."""
         free, version = 0, fit.version
         record = self._record(model)
         there = record.open if fit.where is None else record.open_there(fit.where)
@@ -224,7 +226,7 @@ class ModelAvailability:
             if free >= enough:
                 break
             if version is not None and version != deployment.version:
-                continue  # most, where a version is that of a few
+                continue  # cheaper than suits(), where few have the version
             if deployment.suits(fit):
                 free += deployment.free
         return min(free, enough)
@@ -238,10 +240,10 @@ class ModelAvailability:
         return self._record(model).serving.values()
 
     def someone_else(self, model: str, fit: Fit, *, patiently: bool = False) -> bool:
-        """Whether a request of this fit has anywhere to go, now or soon, but to the deployments it avoids.
+        """Whether a request of this fit can go, now or soon, to a deployment that it does not avoid.
 
-        Those whose session is suspended, those that may take nothing for their health and those that have to
-        be loaded count only for those who would rather wait than fail (``patiently``).
+        Deployments whose session is suspended, whose health lets them take nothing, or that must be loaded
+        first count only with ``patiently``: for requests that would rather wait than fail.
         """
         record = self._record(model)
         there = record.serving_or_loadable if patiently else record.serving.values()
@@ -254,7 +256,7 @@ class ModelAvailability:
 
 
 def keep(index: dict[str, Deployment], deployment: Deployment, wanted: bool) -> None:
-    """Have ``deployment`` in ``index``, by its key, or not."""
+    """Adds ``deployment`` to ``index`` under its key, or removes it."""
     if wanted:
         index[deployment.key] = deployment
     elif index.get(deployment.key) is deployment:

@@ -47,42 +47,42 @@ class Deployment(DeploymentView):
     usable: bool = False
     health: DeploymentHealth | None = None
     shut: bool = False
-    """It may take nothing for its health, and not just for a moment."""
+    """Its health lets it take nothing, for longer than a short rest."""
     device: str = ""
-    """What it runs on: only deployments on the same are compared for their pace."""
+    """The GPUs it runs on. Only deployments on the same GPUs are compared for their speed."""
     counted_slots: int = 0
-    """What the index has counted for it."""
+    """How many slots the index has counted for it."""
     counted_version: str = ""
-    """For which version."""
+    """The version for which the index counted them."""
     managed: bool = False
-    """Its agent loads and unloads it when told."""
+    """Its agent loads and unloads it on command."""
     memory_bytes: int | None = None
     reload_s: float | None = None
     """How long loading takes, as its agent says."""
     load_progress: float | None = None
     promised_slots: int = 0
-    """Those it will have once it is loaded, as its agent says."""
+    """How many slots it will have once it is loaded, as its agent says."""
     reason: str = ""
-    """What its agent says of its status."""
+    """What its agent says about its status."""
     kind: str = ""
-    """Of its engine, as its agent says; empty: it does not."""
+    """The kind of its engine, as its agent says; empty: not known."""
     lost_s: float | None = None
-    """Since when its agent says that its engine is lost, on the gateway's clock; None while it does not."""
+    """When its agent declared its engine lost, on the gateway's clock; None while it is not."""
     loading_s: float = float("-inf")
     loaded_s: float = float("-inf")
     """When it was seen to begin loading, and to be loaded."""
     used_s: float = float("-inf")
-    """When a request was given to it last, or was over there; kept where it is ``managed``."""
+    """When a request last began or ended there; kept only where it is ``managed``."""
     closing: bool = False
-    """It gets nothing new, because it is to go."""
+    """It gets nothing new, because it is to be unloaded."""
     told_to_go: bool = False
-    """It has been told to unload."""
+    """The command to unload it was sent."""
     takes_usage_option: bool | None = None
-    """Whether its engine takes the option by which a stream tells its usage; None: not known yet."""
+    """Whether its engine takes the option that puts usage into a stream; None: not known yet."""
     stateful: bool = False
-    """Requests for its own paths that belong together must all come to it."""
+    """Requests for its own paths that belong together must all go to it."""
     context_tokens: int | None = None
-    """Of one request, prompt and answer together."""
+    """The most tokens of one request, prompt and answer together."""
 
     @property
     def leaving(self) -> bool:
@@ -98,13 +98,15 @@ class Deployment(DeploymentView):
 
     @property
     def most_tokens(self) -> int | None:
-        """What a request can have at most there; None: not known."""
+        """The most tokens a request can have there; None: not known."""
         known = [each for each in (self.context_tokens, self.kv_tokens) if each]
         return min(known, default=None)
 
     def note_kv(self, kv_use: float | None, running: int = 0) -> None:
-        """Its engine runs so many requests and uses this share of its room for context, which counts what
-        runs; None: it does not say, and what was placed there counts."""
+        """Notes how many requests its engine runs and which share of its room for context they use.
+
+        With ``kv_use`` None the engine does not say, and what was placed there counts.
+        """
         if self.kv_tokens is None:
             self.kv_free_tokens = None
         elif not (self.in_flight or running):
@@ -115,25 +117,24 @@ class Deployment(DeploymentView):
             self.kv_free_tokens = int(self.kv_tokens * min(1.0, max(0.0, 1.0 - kv_use)))
 
     def hold_kv(self, tokens: int) -> None:
-        """A request of so much context was placed there. What it says of itself (:meth:`note_kv`) is the
-        truth; this is for the time until then."""
+        """Counts a request of so many tokens that was placed there, until :meth:`note_kv` says what is so."""
         if self.kv_free_tokens is not None:
             self.kv_free_tokens = max(0, self.kv_free_tokens - tokens)
 
     def free_kv(self, tokens: int) -> None:
-        """One of so much is over, and still counted in ``in_flight``."""
+        """Counts a request of so many tokens as over; ``in_flight`` still counts it."""
         if self.kv_free_tokens is not None and self.kv_tokens is not None:
             free_tokens = self.kv_free_tokens + tokens if self.in_flight > 1 else self.kv_tokens
             self.kv_free_tokens = min(free_tokens, self.kv_tokens)
 
     @property
     def well(self) -> bool:
-        """Nothing speaks against it but, perhaps, that it is new."""
+        """It is healthy, though it may be new."""
         return self.health is None or self.health.healthy
 
     @property
     def promising(self) -> bool:
-        """It serves, or will in a moment: requests may wait for it. So while its session is suspended."""
+        """It serves or will soon, so requests may wait for it; also while its session is suspended."""
         return (
             self.listed
             and self.session.takes_work

@@ -1,4 +1,4 @@
-"""Where agents come in: strangers are counted, HELLOs checked against the store, the revoked sent away.
+"""Accepts agents: counts strangers, checks each HELLO against the store, and ends revoked sessions.
 
 Implements ``shared.tunnel.TunnelAcceptor`` (PROTOCOL §8).
 """
@@ -43,31 +43,31 @@ from shared.tunnel import Accepted, AcceptedTunnel, Turns
 _log = structlog.get_logger(__name__)
 
 RETRY_AFTER_S = 1.0
-"""When an agent is to come again to a gateway that is restarting."""
+"""When an agent is to dial again to a gateway that is restarting."""
 
 DATABASE_THREADS = 4
-"""Handshakes that may wait for the disk at once; the others wait for a thread, no more than strangers."""
+"""Handshakes that may wait for the disk at once; the others, no more than strangers, wait for a thread."""
 
 CHECKED_AT_ONCE = 100
-"""Sessions in one turn of the event loop, when agents have changed."""
+"""Sessions checked in one turn of the event loop, when agents have changed."""
 
 Fields = Sequence[tuple[bytes, bytes]]
-"""Of a header, names in lower case."""
+"""Fields of a header, names in lower case."""
 
 
 @dataclass(frozen=True, slots=True)
 class AgentEndpointSettings:
-    """Bounds on those who have not proved who they are, and how soon a revocation takes effect."""
+    """Bounds on connections that have not proved who they are, and how often sessions are checked."""
 
     max_strangers: int = 1024
     """Connections before WELCOME; each may hold 65 KiB for 5 s."""
     max_strangers_per_address: int = 256
-    """Of one address, of IPv6 of one /64: a whole fleet may be behind it that reconnects at once."""
+    """From one address, or one /64 of IPv6: a whole fleet may be behind it and reconnect at once."""
     revocation_tick_s: float = 0.25
     seen_tick_s: float = 15.0
-    """How often it is noted which agents are here."""
+    """How often the agents that are connected are recorded."""
     renewal_tick_s: float = 5.0
-    """How often it is looked whose certificate is due to be renewed, when no agent has changed."""
+    """How often certificates are checked for renewal, when no agent has changed."""
 
 
 class AgentEndpoint:
@@ -84,10 +84,10 @@ class AgentEndpoint:
         note_seen: Callable[[Sequence[str], float], None] = lambda names, wall_s: None,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """``client_of`` says by the address and the header of an upgrade whose it is: behind proxies that are
-        trusted, another's. ``note_seen`` is told now and then, in a worker thread, which agents are or were
-        here (``Store.agents.touch``). ``wall`` gives Unix time, for the dates of certificates and join
-        tokens."""
+        """``client_of`` gives the address of the client from that of the connection and the header of the
+        upgrade; they differ behind trusted proxies. ``note_seen`` is called in a worker thread with the
+        agents that are or were connected (``Store.agents.touch``). ``wall`` gives Unix time, for the dates of
+        certificates and join tokens."""
         self._directory = directory
         self._registry = registry
         self._metrics = metrics
@@ -97,48 +97,47 @@ class AgentEndpoint:
         self._wall = wall
         self._strangers = Strangers(self._settings.max_strangers, self._settings.max_strangers_per_address)
         self._turns: Turns | None = None
-        """Of all handshakes on the event loop, from the first connection on."""
+        """Shares the event loop among all handshakes; made with the first connection."""
         self._tunnels: dict[AcceptedTunnel, AgentSession] = {}
         """Tunnels of agents, with the sessions on them."""
         self._agents: dict[AgentSession, AdmittedAgent] = {}
-        """Sessions, with a tunnel or waiting for one, and what their agents were admitted with."""
+        """Sessions, with or without a tunnel, and what their agents were admitted with."""
         self._renewals = Renewals(self._agents)
         self._out_of_date: set[str] = set()
-        """Agents refused for their certificates' dates, which is said once; no more than were enrolled."""
+        """Agents refused for their certificates' dates, which is logged once; no more than were enrolled."""
         self._came: set[str] = set()
-        """Agents that came since it was last noted who is here; no more than are enrolled."""
+        """Agents that connected since arrivals were last recorded; no more than are enrolled."""
         self._arrival = asyncio.Event()
-        """There is one of them."""
+        """Set when an agent connected."""
         self._left: set[str] = set()
-        """Agents that left since it was last noted who is here; no more than are enrolled."""
+        """Agents that left since the connected ones were last recorded; no more than are enrolled."""
         self._past = TunnelFigures()
-        """What went through tunnels that are closed."""
+        """The traffic of tunnels that are closed."""
         self._threads = ThreadPoolExecutor(DATABASE_THREADS, thread_name_prefix="admit")
         self._looks = ThreadPoolExecutor(1, thread_name_prefix="look")
-        """Reads what has changed, and waits behind nobody who writes."""
+        """Reads what has changed, without waiting behind threads that write."""
         self._keys = StoreRefresher(directory.changes, "identity")
-        """The gateway's keys that handshakes begin with are those of then, whoever changes them."""
+        """Keeps the gateway's keys fresh, also when another process changes them."""
         self._keys.add(self._read_keys)
         self._draining: Drain | None = None
         self._closed = False
         self._changed = asyncio.Event()
-        """Names or keys may have changed since certificates were last looked at."""
+        """Set when names or keys may have changed since certificates were last checked."""
         metrics.gauges.tunnels = self.figures
 
-    # --- For whoever composes the gateway ---
+    # --- Called by the gateway's composition ---
 
     def protocol(self, *_args: Any, **_options: Any) -> AcceptedTunnel:
-        """What an HTTP server (uvicorn's ``ws=``) makes of an upgraded connection; its arguments say nothing
-        a tunnel needs. Call it on the event loop."""
+        """The protocol of an upgraded connection, for an HTTP server (uvicorn's ``ws=``), whose arguments it
+        does not need. Call it on the event loop."""
         loop = asyncio.get_running_loop()
         if self._turns is None:
             self._turns = Turns(loop)
         return AcceptedTunnel(self, loop.time, self._wall, self._turns)
 
     async def watch(self) -> None:
-        """Ends the sessions of agents that are revoked, whoever revokes them, and those that have had no
-        tunnel for too long; keeps the record of when agents were last seen. Runs until cancelled or
-        :meth:`close`."""
+        """Ends the sessions of revoked agents and those without a tunnel for too long, and records when
+        agents were last seen. Runs until cancelled or :meth:`close`."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._repeat(self._look_after_sessions, self._settings.revocation_tick_s))
             tasks.create_task(self._repeat(self._record_seen, self._settings.seen_tick_s))
@@ -175,8 +174,7 @@ class AgentEndpoint:
         return len(self._strangers)
 
     def figures(self) -> Stepwise[TunnelFigures]:
-        """Totals of all tunnels there were and are, one a step. Those that come between count the next
-        time."""
+        """Totals of all past and present tunnels, one a step. Tunnels that come meanwhile count next time."""
         total = replace(self._past)
         for tunnel in (*self._strangers, *self._tunnels):
             _add(total, tunnel)
@@ -317,8 +315,8 @@ class AgentEndpoint:
             self._changed.set()
 
     async def _check_sessions(self, check: Callable[[AgentSession, AdmittedAgent], None]) -> None:
-        """Holds every session against what is known of its agent now, so many a turn of the loop. One that
-        begins meanwhile is checked as it does."""
+        """Checks every session against what is known of its agent now, so many in a turn of the loop. One
+        that begins meanwhile is checked as it begins."""
         for number, session in enumerate(list(self._agents), 1):
             if (admitted := self._agents.get(session)) is not None:
                 check(session, admitted)
@@ -331,7 +329,7 @@ class AgentEndpoint:
         return lambda: None
 
     def _here(self) -> set[str]:
-        """Agents that are here, or have left since that was last noted."""
+        """Agents that are connected, or have left since that was last recorded."""
         return self._left | {session.principal.name for session in self._tunnels.values()}
 
     async def _record_seen(self) -> None:
@@ -339,7 +337,7 @@ class AgentEndpoint:
         await self._note(names)
 
     async def _record_arrivals(self) -> None:
-        """At once, so that whoever is connected was never "never" seen."""
+        """Records at once those that connected, so that no connected agent is shown as never seen."""
         names, self._came = self._came, set()
         await self._note(names)
 
@@ -366,7 +364,7 @@ class AgentEndpoint:
         )
 
     def _goes_on(self, hello: Hello) -> bool:
-        """Whether an agent comes for a session that it has here: its requests may end while we drain."""
+        """Whether an agent comes back for its session here, whose requests may end while we drain."""
         wanted = hello.session
         return wanted is not None and any(
             session.id == wanted.id and session.principal.name == hello.name for session in self._agents

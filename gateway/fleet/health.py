@@ -1,8 +1,8 @@
-"""The health of the fleet: what becomes of requests goes in, how much each deployment may take comes out.
+"""The health of the fleet: the outcomes of requests decide how much each deployment may take.
 
-It is asked by the index at every change of a deployment, and looks again by itself when time alone changes
-something: a rest, a cool-down or an ejection ends, a slow start climbs a step. One timer for each
-deployment of which that is true, none for the others.
+The index calls it at every change of a deployment. It checks a deployment again by itself when time alone
+changes something: a rest, a cool-down or an ejection ends, or a slow start climbs a step. Each deployment of
+which that is true has one timer, the others have none.
 
 **Panic.** When nothing that serves a model may take anything for its health, the one whose time ends first
 is tried within ``PANIC_S``, whatever its cool-down: with nothing to lose, one request a second is a fair
@@ -46,9 +46,9 @@ JUDGE_S = 1.0
 MOST_EJECTED = 3
 """One in so many deployments of a model may be set aside for being slow."""
 ASKED = 32
-"""Of a model's deployments so many, the oldest, are looked at to see whether any has served for a while."""
+"""So many of a model's deployments, the oldest, are checked for one that has served for a while."""
 LOSS_S = 1.0
-"""What is lost with a session or an engine is lost in one go: losses so close together count once."""
+"""Requests lost with a session or an engine are lost together: losses so close together count once."""
 _LOSSES = frozenset({Trouble.LOST, Trouble.ENGINE_LOST})
 
 _FAULTS = {
@@ -62,7 +62,7 @@ _FAULTS = {
 }
 _STATUS = Trouble.STATUS.name.lower()
 _RESTS = frozenset({Trouble.REFUSED, Trouble.OVERLOADED})
-"""No fault: it has enough to do. It is left alone for a moment."""
+"""The engine is busy, which is no fault: it gets nothing for a short time."""
 
 _log = structlog.get_logger(__name__)
 
@@ -93,7 +93,7 @@ class FleetHealth:
         index.watch_health(self._assess)
         metrics.gauges.health = self.figures
 
-    # --- What becomes of requests ---
+    # --- Outcomes of requests ---
 
     def taken(self, deployment: Deployment, request: Request) -> None:
         """A request goes there."""
@@ -103,7 +103,7 @@ class FleetHealth:
             self._changed(deployment)
 
     def released(self, deployment: Deployment, request: Request) -> None:
-        """A request's slot is about to be given back, which is a change the index is told of."""
+        """A request's slot is about to be given back, which updates the index."""
         if deployment.health is not None:
             deployment.health.circuit.released(request.id)
             if self._present.get(deployment.key) is not deployment:
@@ -145,7 +145,7 @@ class FleetHealth:
     def failed(
         self, deployment: Deployment, request: Request, trouble: Trouble, now: float, rest_s: float = 0.0
     ) -> None:
-        """A request failed there. ``rest_s``: it asks to be left alone for so long."""
+        """A request failed there. ``rest_s``: the engine wants no requests for so long."""
         health = deployment.health
         if health is None:
             return
@@ -177,7 +177,7 @@ class FleetHealth:
     def _its_own(
         self, deployment: Deployment, health: DeploymentHealth, request: Request, now: float
     ) -> bool:
-        """Whether the engine answered ``request`` with an error by what it asks."""
+        """Whether ``request`` itself, and not the engine, is the reason for its error."""
         key = request.principal.key_id
         if not health.served.served_others(key, now):
             return False
@@ -214,7 +214,7 @@ class FleetHealth:
         found = (self._present.get(key) for key in keys)
         return [(each, each.health) for each in found if each is not None and each.health is not None]
 
-    # --- For others to see ---
+    # --- Figures ---
 
     def figures(self) -> Stepwise[Tally[tuple[str, str]]]:
         """Deployments that are loaded and serve, by model and state of health; one a step."""

@@ -33,8 +33,8 @@ class ModelIndex(ModelAvailability):
         self._listeners.append(on_change)
 
     def watch_health(self, assess: Callable[[Deployment], tuple[int, bool]]) -> None:
-        """``assess(deployment)`` is asked at every change of a deployment, before anything is counted, how
-        many of its slots its health lets it use, and whether that is none for more than a moment."""
+        """``assess(deployment)`` is called at every change of a deployment, before anything is counted. It
+        returns how many slots its health lets it use, and whether that is none for longer than a rest."""
         self._assess = assess
 
     def watch_serving(self, came: Callable[[Deployment], None], gone: Callable[[Deployment], None]) -> None:
@@ -76,7 +76,7 @@ class ModelIndex(ModelAvailability):
         return True
 
     def update(self, deployment: Deployment) -> None:
-        """Take note that something about ``deployment`` has changed."""
+        """Updates the records after something about ``deployment`` has changed."""
         record = self._models.get(deployment.model)
         if record is None:
             return
@@ -158,7 +158,7 @@ class ModelIndex(ModelAvailability):
 
 
 def _nothing(_: Deployment) -> None:
-    """Nobody wants to know."""
+    """Stands where no listener is set."""
 
 
 def _well(_: Deployment) -> tuple[int, bool]:

@@ -57,7 +57,7 @@ class ServedModel:
     routes: tuple[str, ...]
     """What those and the ``loadable`` ones can do, sorted; empty when there are none."""
     loadable: int = 0
-    """Deployments that would be loaded when it is asked for."""
+    """Deployments that would be loaded when a request for it comes."""
 
 
 class Registry:
@@ -78,9 +78,9 @@ class Registry:
         self.index = ModelIndex(clock, settings.max_models)
         self._sessions: dict[str, AgentSession] = {}
         self._held: set[str] = set()
-        """Agents that operators keep new work from; names that were connected then."""
+        """Names of agents that get no new work, as an operator wants."""
         self._left: dict[str, tuple[float, ControlFrameLimiter]] = {}
-        """Of agents that left not long ago, when, and what they may send; in that order."""
+        """Agents that left not long ago, oldest first: when, and what control frames they may still send."""
         self._generation = 0
         self.answered: Callable[[AgentSession, CommandResult], None] = lambda session, result: None
         """Called with what agents say to commands."""
@@ -114,8 +114,8 @@ class Registry:
         return self._generation
 
     def resumable(self, principal: AgentPrincipal, request: ResumeRequest) -> AgentSession | None:
-        """The session an agent asks to go on with: its own, not over, and with everything still kept that the
-        agent says it has not received. The agent's rights are those of now."""
+        """The session that an agent wants to resume: its own, not over, and with everything still kept that
+        the agent has not received. It gets the agent's present rights."""
         session = self._sessions.get(principal.name)
         if session is None or session.closed or not session.id or session.id != request.id:
             return None
@@ -126,8 +126,8 @@ class Registry:
         return session
 
     def allow(self, session: AgentSession, principal: AgentPrincipal) -> None:
-        """A connected agent's rights are others now, or its name is. Whoever has that name here has another
-        one by now, or none, and is told so next."""
+        """Gives a connected agent other rights, or another name. A session here that had the name has another
+        one by now, or none, and is updated next."""
         former, name = session.principal.name, principal.name
         if name != former and not session.closed:
             if self._sessions.get(former) is session:
@@ -186,7 +186,7 @@ class Registry:
             _log.info("agent_disconnected", agent=name, agents=len(self._sessions))
 
     def _remember_spent(self, name: str, session: AgentSession) -> None:
-        """Until it would have earned all that it may have."""
+        """Keeps what an agent has spent, until it would have earned all of it back."""
         now = self.clock()
         self._left.pop(name, None)
         self._left[name] = now, session.endpoint.session.control_frames
@@ -209,7 +209,7 @@ class Registry:
         return list(self.each_model())
 
     def each_model(self) -> Iterator[ServedModel]:
-        """The same one after the other, each as it is when it is asked for."""
+        """The same one after the other, each described when it is reached."""
         return (self._describe(record) for _, record in sorted(self.index.models.items()))
 
     def model(self, name: str) -> ServedModel | None:
@@ -222,7 +222,7 @@ class Registry:
         return list(self.each_agent())
 
     def each_agent(self) -> Iterator[AgentInfo]:
-        """The same one after the other, each as it is when it is asked for."""
+        """The same one after the other, each described when it is reached."""
         return (session.describe() for _, session in sorted(self._sessions.items()))
 
     def figures(self) -> Stepwise[FleetFigures]:

@@ -19,7 +19,7 @@ from shared.protocol.errors import TrunklineError
 from shared.protocol.messages import CommandResult
 
 AT_ONCE = 64
-"""Certificates issued in one look: each waits for the disk, and a new key of the gateway's is for all."""
+"""Certificates issued in one round: each waits for the disk, and a new gateway key concerns all agents."""
 
 _FIRST_ID = 1 << 40
 """Commands that load and unload count from 1."""
@@ -31,21 +31,21 @@ Issue = Callable[[AdmittedAgent, float], Awaitable[tuple[AgentCertificate, Succe
 
 
 class Renewals:
-    """Which agents have been sent what, and what they said to it."""
+    """Which agents were sent a renewal, and what they answered."""
 
     def __init__(self, agents: dict[AgentSession, AdmittedAgent]) -> None:
         """``agents`` are the sessions there are, kept by their owner; what an agent holds is noted there."""
         self._agents = agents
         self._ids = itertools.count(_FIRST_ID)
-        self._asked: set[AgentSession] = set()
+        self._sent: set[AgentSession] = set()
         self._unable: dict[AgentSession, tuple[int, bool]] = {}
-        """They did not take it, with the serial of what they hold and whether it had worn: while both are so
-        they are not asked again."""
+        """Agents that refused, with the serial of what they hold and whether it was worn. They are not sent
+        another while both are the same."""
 
     async def look(self, is_due: IsDue, issue: Issue, wall_s: float) -> None:
         """Send what is due at ``wall_s``: ``AgentDirectory.due`` says for whom, ``issue`` calls
         ``AgentDirectory.renew`` where it may wait for the disk. Raises StateError."""
-        self._asked &= self._agents.keys()
+        self._sent &= self._agents.keys()
         for session in self._unable.keys() - self._agents.keys():
             del self._unable[session]
         for session, admitted in list(itertools.islice(self._due(is_due, wall_s), AT_ONCE)):
@@ -60,7 +60,7 @@ class Renewals:
 
     def _due(self, is_due: IsDue, wall_s: float) -> Iterator[tuple[AgentSession, AdmittedAgent]]:
         for session, admitted in self._agents.items():
-            if session.closed or session.suspended or session in self._asked:
+            if session.closed or session.suspended or session in self._sent:
                 continue
             if is_due(admitted) and self._unable.get(session) != _held(admitted, wall_s):
                 yield session, admitted
@@ -73,20 +73,20 @@ class Renewals:
         wall_s: float,
     ) -> None:
         def answered(result: CommandResult) -> None:
-            self._asked.discard(session)
+            self._sent.discard(session)
             if result.ok:
                 self._taken(session, certificate)
             else:
-                self._refused(session, asked_with, result.error, wall_s)
+                self._refused(session, sent_with, result.error, wall_s)
 
-        asked_with = self._agents.get(session)
+        sent_with = self._agents.get(session)
         renewal = Renewal(next(self._ids), certificate.der, succession)
         try:
             session.ask(renewal.to_dict(), answered)
         except TrunklineError as error:
             _log.debug("renewal_not_sent", agent=session.principal.name, error=str(error))
         else:
-            self._asked.add(session)
+            self._sent.add(session)
 
     def _taken(self, session: AgentSession, certificate: AgentCertificate) -> None:
         if (admitted := self._agents.get(session)) is not None:
@@ -94,13 +94,13 @@ class Renewals:
         _log.info("certificate_renewed", agent=certificate.name, valid_to_s=certificate.not_after_s)
 
     def _refused(
-        self, session: AgentSession, asked_with: AdmittedAgent | None, reason: str, wall_s: float
+        self, session: AgentSession, sent_with: AdmittedAgent | None, reason: str, wall_s: float
     ) -> None:
         """An agent that knows no renewal, or finds fault with it. WELCOME can renew what has worn, and the
         session goes on over the next tunnel; for what has expired there is none. One that WELCOME gave
-        another certificate while it was asked refuses what is older than that, and no more."""
+        another certificate meanwhile refuses only because this one is older."""
         admitted = self._agents.get(session)
-        if admitted is None or asked_with is None or admitted.certificate != asked_with.certificate:
+        if admitted is None or sent_with is None or admitted.certificate != sent_with.certificate:
             return
         _log.warning("certificate_not_taken", agent=session.principal.name, reason=reason)
         self._unable[session] = held = _held(admitted, wall_s)

@@ -1,4 +1,4 @@
-"""One agent's session as the gateway keeps it: what the agent says, held against what its identity allows."""
+"""One agent's session at the gateway: what the agent says is checked against what its identity allows."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -30,10 +30,10 @@ from shared.protocol.routes import ROUTES
 _log = structlog.get_logger(__name__)
 
 SUSPENDED = "SUSPENDED"
-"""Shown of an agent whose tunnel is gone and whose session is kept."""
+"""The status shown for an agent whose tunnel is gone and whose session is kept."""
 
 _ROUTES = frozenset(ROUTES)
-"""What else an agent says it does is ignored."""
+"""Other routes that an agent names are ignored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +76,7 @@ class SessionOwner(Protocol):
 class AgentSession:
     """One agent's session: listens to what it says and keeps its deployments (a SessionListener).
 
-    What the agent says is held against what its identity allows; what exceeds that is left out, logged and
-    counted once.
+    What exceeds the agent's identity is left out, logged and counted once.
     """
 
     def __init__(
@@ -99,7 +98,7 @@ class AgentSession:
         """The session has as many streams as the agent allows; cleared when one closes."""
         self.draining = False
         self.held = False
-        """An operator of the gateway keeps new work from it."""
+        """An operator wants it to get no new work."""
         self.closed = False
         self.suspended = False
         """Its tunnel is gone or silent: nothing new is sent there, and what runs waits to go on."""
@@ -174,7 +173,7 @@ class AgentSession:
         self.on_state(self._state)
 
     def ask(self, command: Mapping[str, Any], answered: Callable[[CommandResult], None]) -> None:
-        """Send a COMMAND whose answer is nobody else's. Raises TrunklineError when it cannot be sent."""
+        """Sends a COMMAND; ``answered`` gets its RESULT. Raises TrunklineError when it cannot be sent."""
         self.endpoint.send_command(command)
         self._awaited[command["id"]] = answered
 
@@ -186,7 +185,7 @@ class AgentSession:
             self._drop(deployment)
 
     def hold(self, held: bool) -> None:
-        """Keep new work from it, or no longer. What runs goes on."""
+        """Gives it no new work, or work again. What runs goes on."""
         self.held = held
         self._update_all()
 
@@ -249,7 +248,7 @@ class AgentSession:
         for claim in named.values():
             self._list(claim)
         self._update_all()
-        self._tell_of_losses()
+        self._report_lost_engines()
 
     def on_drain(self, drain: Drain) -> None:
         if self.draining:
@@ -330,7 +329,7 @@ class AgentSession:
                 listed=False,
             )
         elif deployment.labels != self.principal.labels:
-            self._unlist(deployment)  # for whoever chooses it is another one from now on
+            self._unlist(deployment)  # a choice by labels must find it anew
             self.deployments[claim.id] = deployment
             deployment.labels = self.principal.labels
         self._take_status(deployment, claim)
@@ -366,8 +365,8 @@ class AgentSession:
             deployment.takes_usage_option = None  # it may be another engine now
         self._owner.index.moved(deployment, before if known else None)
 
-    def _tell_of_losses(self) -> None:
-        """Whoever has a request at an engine that its agent has just declared lost."""
+    def _report_lost_engines(self) -> None:
+        """Reports the engines that the agent has just declared lost to those with requests there."""
         now = self._owner.clock()
         for deployment in list(self.deployments.values()):
             if deployment.status is not DeploymentStatus.FAILED:

@@ -1,4 +1,4 @@
-"""Connections whose agents have not yet proved who they are: how many may be, in all and of one address."""
+"""Bounds the connections that have not yet proved who they are, in all and from one address."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ class Strangers:
         self._most = most
         self._most_per_address = most_per_address
         self._tunnels: dict[AcceptedTunnel, str] = {}
-        """With their address or network."""
+        """Tunnel → its address or network."""
         self._addresses: Counter[str] = Counter()
 
     def __len__(self) -> int:
@@ -35,7 +35,7 @@ class Strangers:
         self._addresses[address] += 1
 
     def discard(self, tunnel: AcceptedTunnel) -> bool:
-        """It is gone, or no stranger any more. False when it was none."""
+        """Removes one that is gone or has proved who it is. False when it was not here."""
         address = self._tunnels.pop(tunnel, None)
         if address is None:
             return False

@@ -51,7 +51,7 @@ def _check_name(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ResumeRequest:
-    """The session an agent asks to take up again: its id and how many messages it has received of it."""
+    """The session that an agent wants to resume: its id, and how many of its messages the agent has."""
 
     id: _SessionId
     received: Integer
@@ -136,7 +136,7 @@ class Hello(_HelloMembers):
     """A HELLO whose signature verified: the sender holds the private half of ``public_key``.
 
     Exactly one of ``certificate`` and ``join`` is set. ``certificate`` was issued by this gateway, is
-    valid now, and names ``name`` and ``public_key``; whether it was revoked is for the caller to ask.
+    valid now, and names ``name`` and ``public_key``; the caller must check whether it was revoked.
     ``join`` is only well-formed until ``GatewayHandshake.verify_join`` says more.
     """
 
@@ -157,7 +157,7 @@ class _WelcomeMembers:
     heartbeat_s: Annotated[Seconds, Field(ge=0.1, le=3600.0)]
     resume_window_s: Annotated[Seconds, Field(ge=0.0, le=86_400.0)]
     received: Integer | None = None
-    """The session asked for goes on and the gateway has so many of its messages; None: a new one."""
+    """How many messages the gateway has of the session that goes on; None: the session is new."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,7 +234,7 @@ def read_reject(body: bytes) -> HandshakeRejected:
 def join_statement(challenge_digest: bytes, public_key: bytes, nonce: bytes, name: str) -> bytes:
     """What a join proof signs (PROTOCOL §8.4): this conversation, and the key and name to be enrolled.
 
-    So a proof seen on the wire enrols nobody else. ``challenge_digest`` is the transcript's digest after
+    So a proof seen on the wire enrols no other key. ``challenge_digest`` is the transcript's digest after
     CHALLENGE.
     """
     name_digest = hashlib.sha256(name.encode("ascii")).digest()

@@ -12,11 +12,11 @@ def control_frame_units(payload_bytes: int, frame_type: int | None = None) -> in
 
 
 class ControlFrameLimiter:
-    """A token bucket of units. Time fills it, and each stream that the gateway opens does; it is the larger,
-    the more streams are open, because each of them is still to be told of.
+    """A token bucket of units, filled by time and by each stream that the gateway opens.
 
-    A gateway keeps one for each tunnel's WebSocket frames and one for each session's control frames, so that
-    one agent cannot occupy the event loop that all of them share.
+    It is larger when more streams are open, because the agent still has something to say of each. A gateway
+    keeps one for each tunnel's WebSocket frames and one for each session's control frames, so that no agent
+    can occupy the event loop that all of them share.
     """
 
     __slots__ = ("_at", "_most", "_units")
@@ -27,9 +27,7 @@ class ControlFrameLimiter:
         self._at = now
 
     def spend(self, units: int, now: float) -> None:
-        """Counts one frame. Raises :class:`~shared.protocol.errors.ControlFrameFlood` when there
-        were too many.
-        """
+        """Counts one frame. Raises :class:`~shared.protocol.errors.ControlFrameFlood` after too many."""
         earned = (now - self._at) * limits.CONTROL_FRAMES_PER_S
         rest = min(self._units + earned, self._most) - units
         if rest < 0:
@@ -40,13 +38,15 @@ class ControlFrameLimiter:
         self._units, self._at = rest, now
 
     def left(self) -> "ControlFrameLimiter":
-        """For the next session of the same agent, which has no streams yet: what this one has left."""
+        """What this one has left, for the next session of the same agent, which has no streams yet."""
         limiter = ControlFrameLimiter(self._at)
         limiter._units = min(self._units, limiter._units)
         return limiter
 
     def earn(self, open_streams: int) -> None:
-        """The gateway opened a stream, with which ``open_streams`` are open, or sent a COMMAND: the agent has
-        something to say of it."""
+        """Adds the units for a stream that the gateway opened, or a COMMAND that it sent.
+
+        ``open_streams`` are open with it.
+        """
         self._most = limits.CONTROL_FRAMES_BURST + limits.CONTROL_FRAMES_PER_STREAM * open_streams
         self._units = min(self._units + limits.CONTROL_FRAMES_PER_STREAM, self._most)

@@ -21,7 +21,7 @@ class DeploymentStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class EngineState:
-    """An engine that an agent was told of or has found, whether or not it serves anything.
+    """An engine that an agent was given or has found, whether or not it serves anything.
 
     ``name`` is the first part of the ids of its deployments (``name/model``).
     """
@@ -37,7 +37,7 @@ class EngineState:
     loading_s: Seconds | None = None
     """For how long it has been loading."""
     load_s: Seconds | None = None
-    """How long loading takes, as measured last, or as told by the operator."""
+    """How long loading takes, as measured last, or as the operator says."""
 
     @property
     def loading_words(self) -> str:

@@ -26,9 +26,9 @@ The tree::
     │   ├── HeartbeatLost
     │   ├── ResumeRefused
     │   └── InternalTrouble
-    └── LocalError                  our own side asked for what it may not: nothing was sent
+    └── LocalError                  our own side did what it may not: nothing was sent
         ├── SessionClosed
-        ├── StreamClosed
+        ├── StreamHalfClosed
         ├── TooManyStreams
         ├── HeadTooLarge
         └── SendBufferFull
@@ -37,7 +37,8 @@ The tree::
 from enum import IntEnum
 
 CLOCK_RETRY_S = 60.0
-"""A clock that jumped is put right within minutes, mostly: who was refused for it comes again after this."""
+"""An agent that was refused because of a wrong clock dials again after this: clocks are mostly corrected
+within minutes."""
 
 
 class ErrorCode(IntEnum):
@@ -81,7 +82,7 @@ class ErrorCode(IntEnum):
 
 
 class TrunklineError(Exception):
-    """Any documented error. ``code`` is what the other side is told."""
+    """Any documented error. ``code`` is sent to the other side."""
 
     code: ErrorCode = ErrorCode.INTERNAL
 
@@ -114,7 +115,7 @@ class MessageTooLarge(ProtocolError):
 
 
 class UnexpectedFrame(ProtocolError):
-    """A frame that its receiver's role or the moment does not allow (PROTOCOL §4)."""
+    """A frame that its receiver's role or state does not allow (PROTOCOL §4)."""
 
 
 class FlowControlViolated(ProtocolError):
@@ -219,7 +220,7 @@ class InternalTrouble(TunnelError):
 
 
 class LocalError(TrunklineError):
-    """Our own side asked for something it may not. Nothing was sent."""
+    """Our own side did something it may not. Nothing was sent."""
 
 
 class SessionClosed(LocalError):

@@ -1,6 +1,6 @@
-"""What a session has to say to the program around it (PROTOCOL §5, §7).
+"""What a session reports to the program around it (PROTOCOL §5, §7).
 
-Events are plain data; the session calls nobody.
+Events are plain data: the session makes no calls of its own.
 """
 
 from dataclasses import dataclass

@@ -16,7 +16,7 @@ HOP_BY_HOP = frozenset(
         "upgrade",
     )
 )
-"""Fields of one connection, which nobody passes on. A message names more of its own in ``Connection``
+"""Fields of one connection, which are not passed on. A message names more of its own in ``Connection``
 (:func:`connection_options`)."""
 
 FIELD_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]+")

@@ -4,11 +4,11 @@ from shared.protocol import limits
 from shared.protocol.errors import HeartbeatLost
 
 _SMOOTHING = 4
-"""A new round trip counts for a quarter: a queue that builds up shows within a minute, one spike does not."""
+"""A new round trip counts for a quarter, so that one spike does not show and a growing queue does."""
 
 
 class Heartbeat:
-    """When to send PING, when a peer is silent, when to give it up, and how far away it is."""
+    """Says when to send PING, when a peer is silent and when to give it up; measures the round trip."""
 
     __slots__ = ("_awaiting_at", "_heard_at", "_outstanding", "_ping_at", "rtt_s", "silent")
 
@@ -16,7 +16,7 @@ class Heartbeat:
         self._heard_at = now
         self._ping_at = now
         self._awaiting_at: float | None = None
-        """When the oldest thing was sent that the peer answers and that nothing has been heard since."""
+        """When the oldest message was sent that the peer answers, with nothing heard since."""
         self._outstanding: tuple[int, float] | None = None
         self.silent = False
         """The peer owes an answer for longer than a good line takes."""
@@ -65,9 +65,7 @@ class Heartbeat:
                 owed_s = now - self._awaiting_at
                 raise HeartbeatLost(f"nothing heard for {owed_s:.0f} s in answer to what was sent")
             if now >= self._awaiting_at + limits.SILENT_AFTER_S:
-                self.silent = (
-                    True  # until something is heard: a silence that was told must be told to be over
-                )
+                self.silent = True  # until something is heard, which is then reported
         return None if now < self._ping_at else self.ping(now)
 
     def handle_pong(self, number: int, now: float) -> None:
@@ -82,7 +80,7 @@ class Heartbeat:
             self.rtt_s += (sample_s - self.rtt_s) / _SMOOTHING
 
     def _stood_still(self, now: float) -> None:
-        """Our own program did not run: what came meanwhile has not been read yet."""
+        """Moves the deadlines, because our own program stood still and has not read what came meanwhile."""
         self._heard_at = max(self._heard_at, now - limits.DEAD_AFTER_S + limits.HEARTBEAT_S)
         if self._awaiting_at is not None:
             self._awaiting_at = now

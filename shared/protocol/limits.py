@@ -42,7 +42,7 @@ UPLOAD_WINDOW_BYTES = 256 * KIB
 once."""
 
 UPLOAD_WINDOW_FLOOR_BYTES = 32 * KIB
-"""What every request body may send unasked: a prompt of some 8,000 tokens leaves without waiting for credit;
+"""What every request body may send before any CREDIT: a prompt of some 8,000 tokens leaves without waiting;
 for a longer one a round trip is little beside its prefill."""
 
 STREAM_WINDOW_MAX_BYTES = 4 * MIB
@@ -63,7 +63,7 @@ INTERACTIVE_BYTES = 64 * KIB
 """A body that is no token stream travels as interactive up to here and as bulk from here on."""
 
 SEND_BUFFER_BYTES = 64 * KIB
-"""What a sender may keep of one stream's body before its writer is told to wait: four DATA frames."""
+"""What a sender may keep of one stream's body before its writer must wait: four DATA frames."""
 
 SEND_BUFFER_LOW_BYTES = 16 * KIB
 """The writer is called again when this little is left: one DATA frame, so the line never runs dry."""
@@ -130,7 +130,7 @@ whether they have 2 KiB or 48."""
 
 CONTROL_FRAMES_PER_STREAM = 24
 """Units that an agent earns with each stream the gateway opens and each COMMAND it sends: three SLOTS. An
-engine with several deployments has its slots told anew when a request enters and when it leaves."""
+engine with several deployments sends its slots again when a request begins and when it ends."""
 
 CREDIT_STEP_BYTES = 1 * KIB
 """A CREDIT that allows less than this more counts as a control frame. Credit is granted again at half a

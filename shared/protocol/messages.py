@@ -58,7 +58,7 @@ class AgentStatus(StrEnum):
 
 
 CONTINUATION_WAYS = frozenset({"final_message", "prefill", "prompt"})
-"""How an engine may be asked to go on with an answer (PROTOCOL §4.7)."""
+"""The ways in which an engine goes on with an answer (PROTOCOL §4.7)."""
 
 
 def _known_ways(value: Any) -> dict[str, str]:
@@ -99,9 +99,9 @@ class Refusal(StrEnum):
     """Why an engine refused a request with 429 or 503, where its agent can tell (PROTOCOL §4.2)."""
 
     BUSY = "busy"
-    """It has too many requests at once; the same request may be taken later."""
+    """It has too many requests at once; it may take the same request later."""
     REQUEST = "request"
-    """It will not take this request, however little else there is to do."""
+    """It will not take this request, whatever else runs."""
 
 
 _REFUSALS = frozenset(Refusal)
@@ -166,16 +166,16 @@ class DeploymentState:
     kv_use: Number | None = None
     reason: Reason = ""
     kind: Annotated[Text, AfterValidator(lambda kind: kind[: limits.LABEL_CHARS])] = ""
-    """Of its engine, as the agent found it: ``vllm``, ``ollama``, …, ``generic``; empty: not told."""
+    """The kind of its engine: ``vllm``, ``ollama``, …, ``generic``; empty: the agent does not say."""
     continues: Annotated[Mapping[str, str], PlainValidator(_known_ways)] = field(default_factory=dict)
     """Route → how the engine can be asked to go on with an answer that another one began: ``final_message``,
     ``prefill`` or ``prompt`` (PROTOCOL §4.7)."""
     managed: Flag = False
-    """The agent loads and unloads it when told: ``loadable`` ⇄ ``loading`` → ``loaded``."""
+    """The agent loads and unloads it on command: ``loadable`` ⇄ ``loading`` → ``loaded``."""
     memory_bytes: Amount | None = None
     """What it takes of the agent's ``model_memory_bytes`` while it is loaded."""
     load_s: Seconds | None = None
-    """How long loading takes, as measured last, or as told by the operator."""
+    """How long loading takes, as measured last or as the operator says."""
     load_progress: Share | None = None
     """0 to 1 while it is ``loading``, where that can be known."""
     kv_tokens: Amount | None = None
@@ -183,7 +183,7 @@ class DeploymentState:
     lacks: Annotated[tuple[str, ...], PlainValidator(_usable_needs)] = ()
     """The paths of its ``routes`` that its engine does not have, as needs (:mod:`shared.protocol.routes`)."""
     stateful: Flag = False
-    """What one request for the engine's own paths leaves behind, others ask for: they belong together."""
+    """Requests for the engine's own paths use what others left behind there, so they belong together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,13 +199,14 @@ class GpuState:
 
 
 _NOT_MANAGED = b"," + orjson.dumps(DeploymentState("", "")).partition(b"{},")[2].removesuffix(b"}")
-"""The members of loading as most deployments have them: at their defaults, and so left out. In a string no
-quotation mark stands without a backslash before it, so this is found where it is meant and nowhere else."""
+"""The members about loading, at their defaults as most deployments have them; they are left out.
+
+A quotation mark inside a JSON string has a backslash before it, so this text cannot be part of a string."""
 
 _NO_KIND = b',"kind":""'
-"""The same of an engine whose kind is not told."""
+"""The same for an engine whose kind the agent does not say."""
 _LACKS_NONE = b',"lacks":[],"stateful":false'
-"""The same of what was added after them."""
+"""The same for members that were added later."""
 
 _NO_LABELS = b',"labels":{}}'
 _NO_ENGINES = b',"engines":[],"reason":""}'

@@ -1,7 +1,7 @@
-"""Numbered messages: counted, kept until acknowledged, acknowledged in time (PROTOCOL §7.1).
+"""Counts numbered messages, keeps them until they are acknowledged, and says when to acknowledge (§7.1).
 
-Numbers are implicit: the first numbered message of a session is number 1, on each side. On a new tunnel what
-the peer has not received is sent again, the same messages in the same order (PROTOCOL §7.4).
+Numbers are implicit: on each side the first numbered message of a session is number 1. On a new tunnel the
+messages that the peer has not received are sent again in the same order (PROTOCOL §7.4).
 """
 
 from collections import deque
@@ -11,7 +11,7 @@ from shared.protocol.errors import ResumeRefused, UnexpectedFrame
 
 
 class MessageLog:
-    """What one side sent and received, in messages that carry stream or state frames."""
+    """The numbered messages that one side sent and received."""
 
     def __init__(self) -> None:
         self.sent = 0
@@ -20,7 +20,7 @@ class MessageLog:
         self._retained: deque[bytes] = deque()
         """The newest messages sent, oldest first; the last one is number ``sent``."""
         self._replay: deque[bytes] = deque()
-        """Of these, what is still to be sent again on the tunnel there is now."""
+        """Those of them that must still be sent again on the present tunnel."""
         self._unacked_messages = 0
         self._unacked_bytes = 0
         self._ack_at: float | None = None
@@ -46,7 +46,7 @@ class MessageLog:
         self.retained_bytes += len(message)
 
     def can_resume(self, peer_received: int) -> bool:
-        """Whether a peer that has received so many messages has all that is not kept here any more."""
+        """Whether everything that a peer lacks, which has received so many messages, is still kept."""
         return self.sent - len(self._retained) <= peer_received <= self.sent
 
     def resume(self, peer_received: int) -> None:

@@ -1,13 +1,13 @@
 """What waits to be sent, and in which order it leaves (PROTOCOL §2.5).
 
-Three classes: control, interactive, bulk. Control first, interactive before bulk, and inside a class round
-robin between streams, at most one full DATA frame a turn. Deficit counters would always read zero: a body can
-be cut anywhere, so every turn can be used up exactly.
+There are three classes: control, interactive and bulk. Control leaves first, interactive before bulk. Inside
+a class streams take turns of at most one full DATA frame. No deficit counters are needed: a body can be cut
+anywhere, so every turn is used up exactly.
 
-Everything here is bounded: one pending CREDIT for each stream, one pending frame of each kind of state, and
-of bodies what the send buffers hold. Of control frames there is one OPEN and one RESET for each stream, and a
-stream is not over before the peer can have heard of it (``StreamTable._receiving``); how many RESETs a peer
-may leave unread is up to ``StreamTable.receive_open``.
+Everything here is bounded: one pending CREDIT for each stream, one pending frame of each kind of state, one
+OPEN and one RESET for each stream, and of bodies what the send buffers hold. A stream is not over before the
+peer can have heard of it (``ReceivingStreams._advance_peer``), and ``ReceivingStreams._receive_open`` bounds
+how many RESETs a peer may leave unread.
 """
 
 from collections import deque
@@ -20,7 +20,7 @@ from shared.protocol.errors import LocalError
 from shared.protocol.frames import HEADER, FrameType, encode, encode_offset
 
 Buffer = bytes | memoryview
-"""A piece of a body: one that was cut is not copied for it."""
+"""A piece of a body. Cutting one does not copy it."""
 
 _DATA = int(FrameType.DATA)
 
@@ -139,7 +139,7 @@ class Outbox:
         self._bulk: deque[OutStream] = deque()
         self._blocked: dict[int, OutStream] = {}
         self.drained: list[int] = []
-        """Streams whose writers were told to wait and may go on; the session takes and clears it."""
+        """Streams whose writers waited and may go on; the session takes and clears it."""
         self.ended: list[int] = []
         """Streams whose END has left; the session takes and clears it."""
 
@@ -211,8 +211,11 @@ class Outbox:
         return packing.messages()
 
     def _take_bodies(self, packing: Packing, left: int) -> None:
-        """One turn after the other. What nearly every turn is, all that a stream has and it may leave, is
-        done here; :meth:`_take_turn` does the others, and gives the same for this."""
+        """Takes one turn after the other.
+
+        Nearly every turn is all that a stream has, and all of it may leave. Those are taken here;
+        :meth:`_take_turn` takes the others, and gives the same for these.
+        """
         session, most_bytes = self._session, limits.DATA_PAYLOAD_BYTES
         while left > 0:
             ring = self._interactive or self._bulk

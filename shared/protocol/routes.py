@@ -1,5 +1,4 @@
-"""The paths of engines that are known by name, and what an engine must be able to do to answer each. Pure
-data.
+"""The known paths of engines, and what an engine needs to answer each. Pure data.
 
 A *route* is a kind of request, as scopes, metrics and agents' states name it: ``chat``, ``rerank``, … Several
 paths may belong to one route, and an engine may have one of them and not the others. A *need* names one path:
@@ -114,7 +113,7 @@ NEED_CHARS = 128
 
 
 def need_of(route: str, path: str) -> str:
-    """What a request of ``route`` for ``path`` (a query does not count) asks of a deployment."""
+    """The need of a request of ``route`` for ``path``; a query does not count."""
     path = path.partition("?")[0]
     if route == ANY_ROUTE or _MAIN.get(route) == path:
         return route
@@ -123,7 +122,7 @@ def need_of(route: str, path: str) -> str:
 
 
 def need_of_path(path: str) -> str | None:
-    """The need of a known path, whoever asks for it; None for all others."""
+    """The need of a known path; None for all others."""
     bare = path.partition("?")[0]
     route = PATHS.get(bare)
     return None if route is None else need_of(route, bare)

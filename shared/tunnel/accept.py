@@ -35,8 +35,8 @@ _STRANGER_BYTES = limits.UPGRADE_REQUEST_BYTES + limits.HANDSHAKE_MESSAGE_BYTES 
 """All that comes before WELCOME: the head of the upgrade request, one message, and what frames it."""
 
 NEW_S = 1.0
-"""For so long after WELCOME a session's input shares the turns of handshakes, and so does what comes first
-after that: agents that came together say together what they serve, which takes as long as a handshake."""
+"""A session's input shares the turns of handshakes for so long after WELCOME, and so does the first input
+after that. Agents that came together say together what they serve, which takes as long as a handshake."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +50,15 @@ class Accepted:
 
 
 class TunnelAcceptor(Protocol):
-    """Who decides which agents get in."""
+    """Decides which agents get in."""
 
     @property
     def gateway_keys(self) -> GatewayKeys:
         """The keys the gateway proves itself with. Raises :class:`TrunklineError` when they cannot be had."""
 
     def prepare(self) -> "asyncio.Future[None] | None":
-        """What a new connection has to wait for, so that ``gateway_keys`` are those of now; None: nothing.
-        When it fails, ``gateway_keys`` says so."""
+        """What a new connection must wait for, so that ``gateway_keys`` are up to date; None: nothing. When
+        it fails, ``gateway_keys`` raises the error."""
 
     def connected(self, tunnel: "AcceptedTunnel") -> None:
         """A stranger connected. Raises :class:`TrunklineError` to turn it away; every call that did not is
@@ -68,27 +68,27 @@ class TunnelAcceptor(Protocol):
         """The connection is gone."""
 
     def refused(self, tunnel: "AcceptedTunnel", error: HandshakeError) -> None:
-        """Its HELLO was no good; it has been told why."""
+        """Its HELLO did not verify; REJECT with the reason is out."""
 
     async def authenticate(self, hello: Hello, handshake: GatewayHandshake) -> Accepted:
-        """Raises :class:`~shared.protocol.errors.HandshakeError`, whose code and text the agent is told."""
+        """Raises :class:`~shared.protocol.errors.HandshakeError`, whose code and text REJECT carries."""
 
     def resume(self, accepted: Accepted, request: ResumeRequest) -> SessionEndpoint | None:
-        """The session the agent asks for, if it is the agent's and can go on: its tunnel, if it still has
-        one, has been dropped. None: the agent gets a new one."""
+        """The session that the agent wants to resume, if it is the agent's and can go on. A tunnel that it
+        still had has been dropped. None: the agent gets a new session."""
 
     def attach(self, accepted: Accepted, tunnel: "AcceptedTunnel") -> SessionListener | None:
-        """WELCOME is out, ``tunnel.endpoint`` may be used. Gives the listener of a new session; one that
-        goes on has one, and None is given."""
+        """WELCOME is out, and ``tunnel.endpoint`` may be used. Returns the listener of a new session; a
+        session that goes on has one already."""
 
 
 class AcceptedTunnel(Tunnel):
     """The gateway's end, from the HTTP upgrade on (PROTOCOL §2.1, §8.1).
 
-    Each step of the handshake waits for its turn: the upgrade with CHALLENGE, HELLO, WELCOME or REJECT, and
-    what the agent says within ``NEW_S`` after it and first after that, among which is all that it serves. The
-    time in which a stranger must have shaken hands counts while the gateway waits for it, not while it waits
-    for the gateway.
+    Each step of the handshake waits for its turn: the upgrade with CHALLENGE, HELLO, and WELCOME or REJECT.
+    So does what the agent sends within ``NEW_S`` of WELCOME and first after that, which includes all that it
+    serves. The time that a stranger has for the handshake counts while the gateway waits for it, and not
+    while it waits for the gateway.
     """
 
     def __init__(
@@ -107,20 +107,20 @@ class AcceptedTunnel(Tunnel):
         self._wall = wall
         self._turns = Turns(self._loop) if turns is None else turns
         self._new = True
-        """What comes waits for its turn."""
+        """Input waits for its turn."""
         self._new_until_s = inf
         self._unread = bytearray()
-        """What came and waits for its turn."""
+        """Input that waits for its turn."""
         self._prepared = False
         self._ended = False
-        """The stranger has closed its direction behind that."""
+        """The peer closed its direction after that input."""
         self._left_s = limits.HANDSHAKE_TIMEOUT_S
-        """Of its time, when it was last looked at."""
+        """What was left of the stranger's time when it last stopped counting."""
         self._handshake: GatewayHandshake | None = None
         self._task: asyncio.Task[None] | None = None
         self._admitted = False
         self.upgrade_fields: Sequence[tuple[bytes, bytes]] = ()
-        """The upgrade's header, names in lower case, while the acceptor is told of a stranger."""
+        """The upgrade's header, names in lower case, during ``TunnelAcceptor.connected``."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -138,31 +138,31 @@ class AcceptedTunnel(Tunnel):
         else:
             if not self._unread:
                 self._stop_time()
-                self._ask_for_turn(self._read)
+                self._await_turn(self._read)
             self._unread += data
 
     def _read_in_turn(self, data: bytes) -> None:
-        """Nothing more comes meanwhile than what the transport has read already."""
+        """Keeps input for its turn, and reads no more from the transport until then."""
         assert self._transport is not None
         waits = bool(self._unread)
         self._unread += data
         if not waits:
             self._transport.pause_reading()
-            self._ask_for_turn(self._read)
+            self._await_turn(self._read)
 
     def eof_received(self) -> bool:
-        """What came before the end is read in its turn; over TLS the end is the end of both directions."""
+        """Keeps the connection until earlier input has had its turn. Over TLS both directions end at once."""
         transport = self._transport
         self._ended = bool(self._unread) and transport is not None and transport.can_write_eof()
         return self._ended
 
     def _read(self) -> None:
-        """The turn of what came."""
+        """Takes the input that waited, in its turn."""
         if not self._prepared:
             self._prepared = True
             preparing = self._acceptor.prepare()
             if preparing is not None:
-                preparing.add_done_callback(lambda _: self._ask_for_turn(self._read))
+                preparing.add_done_callback(lambda _: self._await_turn(self._read))
                 return
         data = bytes(self._unread)
         self._unread.clear()
@@ -183,9 +183,9 @@ class AcceptedTunnel(Tunnel):
         elif self._task is None:
             self._count_time()
 
-    def _ask_for_turn(self, step: Callable[[], None]) -> None:
+    def _await_turn(self, step: Callable[[], None]) -> None:
         try:
-            self._turns.ask(step)
+            self._turns.add(step)
         except TurnsFull as error:
             self.abort(error)
 
@@ -241,8 +241,8 @@ class AcceptedTunnel(Tunnel):
         self._send_messages([encode(FrameType.CHALLENGE, 0, self._handshake.challenge())])
 
     def _announce(self, request: Request) -> GatewayKeys:
-        """Tells the acceptor that a stranger is here; the keys to prove ourselves with. Raises
-        :class:`TrunklineError` to turn it away."""
+        """Tells the acceptor of the stranger and returns the keys to prove ourselves with. Raises
+        :class:`TrunklineError` to turn the stranger away."""
         self.upgrade_fields = [
             (name.lower().encode("ascii", "surrogateescape"), value.encode("ascii", "surrogateescape"))
             for name, value in request.headers.raw_items()
@@ -270,13 +270,13 @@ class AcceptedTunnel(Tunnel):
             accepted = await self._acceptor.authenticate(hello, handshake)
         except HandshakeError as refusal:
             error = refusal
-            self._ask_for_turn(lambda: self._reject(error))
+            self._await_turn(lambda: self._reject(error))
             return
         except Exception:
             trouble = HandshakeRejected(ErrorCode.INTERNAL, "the gateway cannot check this agent now", 5.0)
-            self._ask_for_turn(lambda: self._reject(trouble))
+            self._await_turn(lambda: self._reject(trouble))
             raise
-        self._ask_for_turn(lambda: self._admit(hello, handshake, accepted))
+        self._await_turn(lambda: self._admit(hello, handshake, accepted))
 
     def _admit(self, hello: Hello, handshake: GatewayHandshake, accepted: Accepted) -> None:
         if self._closing:

@@ -44,10 +44,10 @@ _CLOSE_S = 1.0
 """How long the last bytes may take to leave before the socket is aborted."""
 
 LATE_S = 0.1
-"""A timer that fires so late says that the loop did not turn: what came meanwhile has not been read."""
+"""A timer that fires so late shows that the loop did not turn, and that input waits to be read."""
 
 READ_FIRST_S = 0.01
-"""For reading it: at least one turn of the loop."""
+"""How long that input is waited for: at least one turn of the loop."""
 
 _ALREADY_CLOSED = frozenset({State.CLOSING, State.CLOSED})
 
@@ -88,7 +88,7 @@ class Tunnel(asyncio.Protocol):
         self._closed: asyncio.Future[TrunklineError | None] = self._loop.create_future()
         self._closing = False
 
-    # --- For the program ---
+    # --- Called by the program ---
 
     @property
     def open(self) -> bool:
@@ -212,7 +212,7 @@ class Tunnel(asyncio.Protocol):
         try:
             error = self.endpoint.dispatch()
         except Exception:
-            # What came with it is gone; nobody may go on with the rest as if nothing had happened.
+            # The events that came with it are lost, so the session cannot go on.
             self._fail(InternalTrouble("a program failed at what it was told"))
             raise
         if error is not None:
@@ -244,7 +244,7 @@ class Tunnel(asyncio.Protocol):
         return 0 if self._session is None else self._session.open_streams
 
     def _flush(self) -> None:
-        """All that is ready leaves together."""
+        """Sends everything that is ready together."""
         self._departures.depart()
         session, transport = self._session, self._transport
         if session is None or transport is None or self._closing:
@@ -285,7 +285,7 @@ class Tunnel(asyncio.Protocol):
     # --- Time ---
 
     def _arm(self) -> None:
-        """Sees to it that the session's next deadline is met; a timer that comes too early is left alone."""
+        """Sets the timer for the session's next deadline. A timer that fires earlier is kept."""
         if self._session is None or self._closing:
             return
         at = self._session.next_deadline()
@@ -334,7 +334,7 @@ class Tunnel(asyncio.Protocol):
         endpoint.on_close = self._close_ourselves
         endpoint.drop_tunnel = self._drop
         endpoint.call_soon = self._loop.call_soon
-        if endpoint.closed:  # by a handler that was told that it goes on
+        if endpoint.closed:  # by a handler, when the session was resumed
             self._close_ourselves()
             return
         self._arm()
@@ -349,7 +349,7 @@ class Tunnel(asyncio.Protocol):
         self._close_after_output(None)
 
     def _fail(self, error: ProtocolError | InternalTrouble) -> None:
-        """The peer broke the protocol, or we did: tell it why, and end the session."""
+        """Ends the session after either side failed, and tells the peer why."""
         if self._session is not None:
             self._session.close(error.code, str(error))
         self._close_after_output(error)

@@ -1,25 +1,25 @@
-"""When what is ready leaves a tunnel (PROTOCOL §2.2).
+"""Decides when frames that are ready leave a tunnel (PROTOCOL §2.2).
 
-A message costs both ends as much as many of the tokens in it: two system calls, a WebSocket frame, a turn of
-each loop. Between few streams nothing is gained by waiting. Where there are many, the next token is but a
-fraction of a millisecond away, and a message for each would take most of both ends' time.
+A message costs both ends as much as many tokens: two system calls, a WebSocket frame, a turn of each loop.
+With few streams nothing is gained by waiting. With many, the next token comes within a fraction of a
+millisecond, and a message for each would take most of both ends' time.
 """
 
 import asyncio
 from collections.abc import Callable
 
 CROWD_STREAMS = 32
-"""From so many open streams on, frames are gathered."""
+"""Frames are gathered when so many streams are open."""
 
 GATHER_S = 0.001
-"""For so long after the last departure. The first frame after a longer silence leaves at once."""
+"""Frames are gathered for so long after the last ones left. After a longer pause one leaves at once."""
 
 FULL_FRAMES = 64
-"""Nobody waits for more than so many."""
+"""So many frames leave at once, without waiting longer."""
 
 
 class Departures:
-    """Calls ``leave`` when it is time: in the same turn of the loop, or with what is gathered."""
+    """Calls ``leave`` in the next turn of the loop, or later when frames are gathered."""
 
     __slots__ = ("_gathered", "_last_s", "_leave", "_loop", "_next", "_streams", "held")
 
@@ -27,7 +27,7 @@ class Departures:
         self, loop: asyncio.AbstractEventLoop, leave: Callable[[], None], streams: Callable[[], int]
     ) -> None:
         self.held = False
-        """Nothing may leave for now."""
+        """The socket is full, so nothing may leave."""
         self._loop = loop
         self._leave = leave
         self._streams = streams
@@ -36,7 +36,7 @@ class Departures:
         self._last_s = float("-inf")
 
     def wake(self) -> None:
-        """Something may be ready. Called for every frame."""
+        """Notes that a frame may be ready. Called for every frame."""
         if self._next is not None:
             self._gathered += 1
             if self._gathered == FULL_FRAMES:
@@ -51,7 +51,7 @@ class Departures:
                 self._next = loop.call_later(GATHER_S, self._leave)
 
     def depart(self) -> None:
-        """It leaves now."""
+        """Notes that everything leaves now."""
         if self._next is not None:
             self._next.cancel()
             self._next = None

@@ -58,7 +58,7 @@ class DialledTunnel(Tunnel):
         self._resumes = resumes
         self.welcome: Welcome
         self.resumed = False
-        """The session asked for goes on; ``endpoint`` is the one it had."""
+        """The session that was to be resumed goes on; ``endpoint`` is the one it had."""
         self._handshake = handshake
         self._welcomed: asyncio.Future[Welcome] = self._loop.create_future()
 
@@ -68,7 +68,7 @@ class DialledTunnel(Tunnel):
         connection.transport.set_protocol(self)
         self._handle_input(connection.early)
         self._after_input()
-        if connection.transport.is_closing():  # its end may have been told to nobody
+        if connection.transport.is_closing():  # its end may have come before set_protocol
             self.abort(TunnelClosed("connection closed by the peer"))
         await self._welcomed
 
@@ -100,13 +100,13 @@ class DialledTunnel(Tunnel):
             self._start_session(TunnelRole.AGENT, self.welcome.limits)
             self.endpoint.listener = self._listener
         else:
-            raise ResumeRefused("the session was given up while the gateway was asked for it")
+            raise ResumeRefused("the session was given up during the handshake")
 
     def _finish(self, error: TrunklineError | None) -> None:
         super()._finish(error)
         if not self._welcomed.done():
             self._welcomed.set_exception(error or TunnelClosed("closed during the handshake"))
-            self._welcomed.exception()  # whoever dials may have given up already
+            self._welcomed.exception()  # so that it is no unretrieved exception when the caller has given up
 
 
 async def dial(
@@ -122,7 +122,7 @@ async def dial(
 ) -> DialledTunnel:
     """Dials the gateway at ``url`` (``ws://`` or ``wss://``, with the path) and authenticates both ends.
 
-    ``resumes`` is the session that ``handshake`` asks for; the tunnel says in ``resumed`` whether it goes on.
+    ``resumes`` is the session that ``handshake`` is to resume; the tunnel's ``resumed`` says whether it did.
 
     Raises :class:`~shared.protocol.errors.ResumeRefused` when it was to go on and cannot,
     :class:`~shared.protocol.errors.DialFailed` when there is no WebSocket to be had at such a URL, through

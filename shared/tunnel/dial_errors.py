@@ -1,4 +1,4 @@
-"""Why a gateway could not be dialled, in words for whoever wrote its URL. Pure."""
+"""Explains to people why a gateway could not be dialled. Pure."""
 
 from http import HTTPStatus
 
@@ -25,9 +25,9 @@ _WANTS_MORE = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN})
 
 
 def explain_dial_error(url: str, error: Exception, proxy: str | None = None) -> str:
-    """What ``error``, which :func:`websockets.asyncio.client.connect` raised for ``url``, means and what to
-    write instead, as far as that can be told. ``proxy`` is the URL of the one that was gone through; no
-    password in it is repeated."""
+    """Says what an error of :func:`websockets.asyncio.client.connect` for ``url`` means, and what to write
+    instead where that is known. ``proxy`` is the URL of the proxy that was used; its password is not
+    repeated."""
     gateway = gateway_of(url)
     if isinstance(error, InvalidProxyStatus | InvalidProxyMessage):
         return f"{gateway}: {_proxy_words(error, proxy)}"

@@ -1,19 +1,22 @@
-"""How much a tunnel hands to its socket at once (PROTOCOL §2.4)."""
+"""Decides how many bytes a tunnel hands to its socket at once (PROTOCOL §2.4)."""
 
 from shared.protocol import limits
 
 QUICK_S = 0.001
-"""A line is fast that takes what the room holds within this."""
+"""A line is fast when it takes a full buffer within this time."""
 
 QUICK_TIMES = 8
-"""So often in a row, before the room grows: the kernel's own buffers take the first of it on any line."""
+"""How often in a row that must happen before the buffer grows: on any line the kernel's own buffers take the
+first bytes at once."""
 
 
 class WriteBuffer:
-    """Little on a slow line, so that what becomes urgent waits for milliseconds only; more on a fast one,
-    where a millisecond's worth is more, and each message costs the same whatever its size.
+    """The size of a tunnel's write buffer.
 
-    From :data:`~shared.protocol.limits.SOCKET_BUFFER_BYTES` to :data:`~shared.protocol.limits.MESSAGE_BYTES`.
+    It is small on a slow line, so that an urgent frame waits for milliseconds only. It is larger on a fast
+    one, because a message costs the same whatever its size.
+
+    The bounds are ``SOCKET_BUFFER_BYTES`` and ``MESSAGE_BYTES`` of :mod:`shared.protocol.limits`.
     """
 
     __slots__ = ("_full_s", "_quick", "size_bytes")
@@ -24,11 +27,11 @@ class WriteBuffer:
         self._quick = 0
 
     def filled(self, now: float) -> None:
-        """The socket takes no more."""
+        """Notes that the socket takes no more."""
         self._full_s = now
 
     def drained(self, now: float) -> bool:
-        """The socket took it in the end. True when the room is another one now."""
+        """Notes that the socket took what waited. True when the size has changed."""
         took_s = now - self._full_s
         if took_s <= QUICK_S:
             return self.taken()
@@ -38,7 +41,7 @@ class WriteBuffer:
         return self.size_bytes != before
 
     def taken(self) -> bool:
-        """The socket took as much as there is room for at once. True when the room is another one now."""
+        """Notes that the socket took a full buffer at once. True when the size has changed."""
         self._quick += 1
         if self._quick < QUICK_TIMES or self.size_bytes == limits.MESSAGE_BYTES:
             return False

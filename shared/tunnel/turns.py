@@ -1,9 +1,9 @@
-"""When handshakes get the event loop: some of them a turn of it, in the order in which they asked
+"""Shares the event loop among handshakes: some of them in each turn, in the order in which they came
 (PROTOCOL §8.1).
 
-A crowd comes at once: every agent of a fleet dials again when a gateway has been restarted. What one of them
-costs (signatures, a certificate, its deployments in the index) takes a fraction of a millisecond; two
-thousand of them in one turn of the loop would keep everybody else waiting for seconds.
+Every agent of a fleet dials again at once when a gateway has been restarted. One handshake (signatures, a
+certificate, deployments in the index) takes a fraction of a millisecond; two thousand in one turn of the loop
+would keep everybody else waiting for seconds.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ TURN_S = 0.002
 """After so long in one turn of the loop the next step waits for another turn. One step takes less."""
 
 MOST_WAITING = 8192
-"""Steps; of each tunnel one waits at most, with less than 70 KiB that came from its peer."""
+"""Steps. Each tunnel has one that waits at most, with less than 70 KiB of input."""
 
 
 class TurnsFull(LocalError):
@@ -43,9 +43,11 @@ class Turns:
         """Steps that wait."""
         return len(self._waiting)
 
-    def ask(self, step: Callable[[], None]) -> None:
-        """``step`` is called on the event loop, not before this returns, after those asked for before it.
-        What it raises goes to the loop's exception handler. Raises TurnsFull."""
+    def add(self, step: Callable[[], None]) -> None:
+        """Has ``step`` called on the event loop, after this returns and after the steps added before it.
+
+        What ``step`` raises goes to the loop's exception handler. Raises TurnsFull.
+        """
         if len(self._waiting) >= self._most:
             raise TurnsFull(f"{len(self._waiting)} handshakes wait for their turn")
         if not self._waiting:

@@ -63,7 +63,7 @@ class TlsHandshakeLimiter:
         """Raises TurnsFull."""
         if self._turns is None:
             self._turns = Turns(asyncio.get_running_loop())
-        self._turns.ask(step)
+        self._turns.add(step)
 
     def secure(
         self, transport: asyncio.Transport, make: Callable[[], asyncio.Protocol], within_s: float

@@ -54,7 +54,7 @@ class Unmoved(Turns):
 def test_a_turn_of_the_loop_takes_so_many_steps_in_their_order(loop: ManualLoop) -> None:
     turns, done = Turns(loop, Dear()), list[int]()
     for number in range(8):
-        turns.ask(lambda number=number: done.append(number))  # type: ignore[misc]
+        turns.add(lambda number=number: done.append(number))  # type: ignore[misc]
     assert done == []
     seen = []
     while len(turns):
@@ -69,13 +69,13 @@ def test_who_asks_within_a_turn_comes_after_those_who_asked_before(loop: ManualL
 
     def first() -> None:
         done.append("first")
-        turns.ask(lambda: done.append("third"))
+        turns.add(lambda: done.append("third"))
 
-    turns.ask(first)
-    turns.ask(lambda: done.append("second"))
+    turns.add(first)
+    turns.add(lambda: done.append("second"))
     loop.settle()
     assert done == ["first", "second", "third"]
-    turns.ask(lambda: done.append("fourth"))
+    turns.add(lambda: done.append("fourth"))
     loop.settle()
     assert done[-1] == "fourth"
 
@@ -86,8 +86,8 @@ def test_a_step_that_fails_is_told_of_and_holds_nobody_up(loop: ManualLoop) -> N
     def fail() -> None:
         raise ValueError("broken")
 
-    turns.ask(fail)
-    turns.ask(lambda: done.append("next"))
+    turns.add(fail)
+    turns.add(lambda: done.append("next"))
     loop.settle()
     assert done == ["next"]
     (failure,) = loop.failures
@@ -96,12 +96,12 @@ def test_a_step_that_fails_is_told_of_and_holds_nobody_up(loop: ManualLoop) -> N
 
 def test_more_steps_than_may_wait_are_refused(loop: ManualLoop) -> None:
     turns = Turns(loop, most=2)
-    turns.ask(lambda: None)
-    turns.ask(lambda: None)
+    turns.add(lambda: None)
+    turns.add(lambda: None)
     with pytest.raises(TurnsFull):
-        turns.ask(lambda: None)
+        turns.add(lambda: None)
     loop.settle()
-    turns.ask(lambda: None)
+    turns.add(lambda: None)
 
 
 def test_a_crowd_shakes_hands_so_many_a_turn_and_all_are_welcome(loop: ManualLoop) -> None:
