@@ -162,11 +162,8 @@ class AgentHandshake:
         try:
             welcome = self._check_answer(FrameType(frame_type), payload, wall_s)
         except HandshakeError as error:
-            self._move(
-                AgentHandshakeState.ANSWERED
-                if isinstance(error, HandshakeRejected)
-                else AgentHandshakeState.FAILED
-            )
+            rejected = isinstance(error, HandshakeRejected)
+            self._move(AgentHandshakeState.ANSWERED if rejected else AgentHandshakeState.FAILED)
             raise
         self._move(AgentHandshakeState.ANSWERED)
         return welcome

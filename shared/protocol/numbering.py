@@ -74,10 +74,10 @@ class MessageLog:
         """
         if count > self.sent:
             raise UnexpectedFrame(f"ACK of message {count}, {self.sent} were sent")
-        news = self.sent - len(self._retained) < count
-        while self.sent - len(self._retained) < count:
+        further = count - (self.sent - len(self._retained))
+        for _ in range(further):
             self.retained_bytes -= len(self._retained.popleft())
-        return news
+        return further > 0
 
     def record_received(self, size_bytes: int, now: float) -> bool:
         """Counts a message. True when an ACK is due at once."""

@@ -131,24 +131,20 @@ class AcceptedTunnel(Tunnel):
             super().data_received(data)
         elif self._closing:
             return
-        elif self._session is not None:
-            self._read_in_turn(data)
-        elif self.traffic.bytes_received + len(self._unread) + len(data) > _STRANGER_BYTES:
+        elif (
+            self._session is None
+            and self.traffic.bytes_received + len(self._unread) + len(data) > _STRANGER_BYTES
+        ):
             self.abort(TunnelClosed("a stranger sent too much"))
         else:
-            if not self._unread:
-                self._stop_time()
-                self._await_turn(self._read)
+            waits = bool(self._unread)
             self._unread += data
-
-    def _read_in_turn(self, data: bytes) -> None:
-        """Keeps input for its turn, and reads no more from the transport until then."""
-        assert self._transport is not None
-        waits = bool(self._unread)
-        self._unread += data
-        if not waits:
-            self._transport.pause_reading()
-            self._await_turn(self._read)
+            if not waits:
+                if self._session is None:
+                    self._stop_time()
+                elif self._transport is not None:
+                    self._transport.pause_reading()
+                self._await_turn(self._read)
 
     def eof_received(self) -> bool:
         """Keeps the connection until earlier input has had its turn. Over TLS both directions end at once."""
