@@ -119,21 +119,17 @@ class ModelAvailability:
     """Says what is available for requests, from the records of all models."""
 
     def __init__(self) -> None:
-        self._models: dict[str, ModelRecord] = {}
-
-    @property
-    def models(self) -> Mapping[str, ModelRecord]:
-        return self._models
+        self.models: dict[str, ModelRecord] = {}
 
     def _record(self, model: str) -> ModelRecord:
         """The record of ``model``; an empty one when it is not known."""
-        return self._models.get(model) or _NO_MODEL
+        return self.models.get(model) or _NO_MODEL
 
     def availability(
         self, model: str, need: str, where: Residency | None = None, agent: str | None = None
     ) -> Availability:
         """What is available for requests with this need, where ``where`` allows it, at ``agent`` if given."""
-        record = self._models.get(model)
+        record = self.models.get(model)
         if record is None:
             return Availability.UNKNOWN
         supported, fit = False, Fit(need, where=where, agent=agent)

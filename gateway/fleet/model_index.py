@@ -66,18 +66,18 @@ class ModelIndex(ModelAvailability):
         Until a deployment of it comes it counts as lost just now: requests for it wait, for a while.
         ``lately``: it was served before this process began, and not all that did may be back at once.
         """
-        if model in self._models:
+        if model in self.models:
             return True
-        if len(self._models) >= self._max_models and not self._forget_one():
+        if len(self.models) >= self._max_models and not self._forget_one():
             return False
-        record = self._models[model] = ModelRecord(model, int(wall_s), lost_s=self._clock())
+        record = self.models[model] = ModelRecord(model, int(wall_s), lost_s=self._clock())
         if lately:
             record.left_s = self._clock()
         return True
 
     def update(self, deployment: Deployment) -> None:
         """Updates the records after something about ``deployment`` has changed."""
-        record = self._models.get(deployment.model)
+        record = self.models.get(deployment.model)
         if record is None:
             return
         deployment.cap, deployment.shut = self._assess(deployment)
@@ -124,7 +124,7 @@ class ModelIndex(ModelAvailability):
         if deployment.managed:
             deployment.used_s = self._clock()
         if deployment.free == 0:
-            self._models[deployment.model].note_open(deployment, False)
+            self.models[deployment.model].note_open(deployment, False)
 
     def give_back(self, deployment: Deployment, work: float, held_s: float | None) -> None:
         """A request's stream is closed at both ends; it kept its slot for ``held_s``, None: it was refused,
@@ -134,7 +134,7 @@ class ModelIndex(ModelAvailability):
         if deployment.managed:
             deployment.used_s = self._clock()
         deployment.outstanding = max(0.0, deployment.outstanding - work) if deployment.in_flight else 0.0
-        record = self._models.get(deployment.model)
+        record = self.models.get(deployment.model)
         if record is not None and held_s is not None:
             record.hold_s = (
                 held_s if not record.held else record.hold_s + HOLD_WEIGHT * (held_s - record.hold_s)
@@ -145,15 +145,15 @@ class ModelIndex(ModelAvailability):
 
     def forget_limit(self, model: str) -> None:
         """A deployment of ``model`` says something else of how much it holds."""
-        record = self._models.get(model)
+        record = self.models.get(model)
         if record is not None:
             record.limit = None
 
     def _forget_one(self) -> bool:
-        gone = [record for record in self._models.values() if record.lost_s is not None]
+        gone = [record for record in self.models.values() if record.lost_s is not None]
         if not gone:
             return False
-        del self._models[min(gone, key=lambda record: record.lost_s or 0.0).name]
+        del self.models[min(gone, key=lambda record: record.lost_s or 0.0).name]
         return True
 
 

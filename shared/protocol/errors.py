@@ -104,8 +104,6 @@ class FrameTooLarge(ProtocolError):
 
     def __init__(self, size_bytes: int, limit_bytes: int) -> None:
         super().__init__(f"frame payload of {size_bytes} bytes, limit {limit_bytes}")
-        self.size_bytes = size_bytes
-        self.limit_bytes = limit_bytes
 
 
 class MessageTooLarge(ProtocolError):

@@ -35,11 +35,6 @@ class MessageLog:
         """Bytes that may be sent before the peer must acknowledge; may be negative by one message."""
         return limits.RETAINED_BYTES - self.retained_bytes
 
-    @property
-    def retained(self) -> tuple[bytes, ...]:
-        """Messages not acknowledged, oldest first."""
-        return tuple(self._retained)
-
     def record_sent(self, message: bytes) -> None:
         self.sent += 1
         self._retained.append(message)

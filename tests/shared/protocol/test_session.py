@@ -296,13 +296,13 @@ def test_numbered_messages_are_acknowledged_and_forgotten(pair: SessionPair) -> 
     pair.agent.send_head(stream_id, OK)
     pair.send(pair.agent)
     sent = pair.agent.log.sent
-    assert len(pair.agent.log.retained) == sent
+    assert len(pair.agent.log._retained) == sent
     pair.deliver(pair.gateway)
     assert pair.gateway.log.received == pair.agent.log.sent
     pair.now += limits.ACK_DELAY_S
     pair.gateway.handle_deadline(pair.now)
     pair.settle()
-    assert pair.agent.log.retained == ()
+    assert not pair.agent.log._retained
     assert pair.agent.log.retained_bytes == 0
 
 
@@ -312,13 +312,13 @@ def test_an_ack_without_room_to_leave_is_no_reason_to_wake_again(pair: SessionPa
     pair.send(pair.agent)
     pair.deliver(pair.gateway)
     pair.settle()
-    acknowledged = pair.gateway.log.received - len(pair.agent.log.retained)
+    acknowledged = pair.gateway.log.received - len(pair.agent.log._retained)
     pair.now += limits.ACK_DELAY_S
     assert pair.gateway.next_deadline() <= pair.now
     pair.gateway.handle_deadline(pair.now)
     assert pair.gateway.next_deadline() > pair.now
     pair.settle()
-    assert pair.gateway.log.received - len(pair.agent.log.retained) > acknowledged
+    assert pair.gateway.log.received - len(pair.agent.log._retained) > acknowledged
 
 
 @pytest.mark.parametrize("began_s", [step / 7 for step in range(200)])

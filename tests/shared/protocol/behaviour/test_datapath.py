@@ -214,4 +214,4 @@ def test_every_numbered_message_is_counted_whatever_is_in_it() -> None:
         pair.agent.send_data(stream_id, b"token")
         pair.settle()
         assert pair.gateway.log.received == pair.agent.log.sent
-    assert len(pair.agent.log.retained) < limits.ACK_MESSAGES
+    assert len(pair.agent.log._retained) < limits.ACK_MESSAGES

@@ -253,7 +253,7 @@ class Tunnels(RuleBasedStateMachine):
     def memory_is_bounded(self) -> None:
         for endpoint in self._endpoints():
             log = endpoint.session.log
-            assert log.retained_bytes == sum(map(len, log.retained)) <= RETAINED_BYTES + limits.MESSAGE_BYTES
+            assert log.retained_bytes == sum(map(len, log._retained)) <= RETAINED_BYTES + limits.MESSAGE_BYTES
             assert len(endpoint.session._link) <= limits.LINK_FRAMES + 2
             assert not endpoint.session.suspended or not endpoint.session._link or endpoint.closed
         for line in self.lines:
