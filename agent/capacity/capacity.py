@@ -1,9 +1,8 @@
 """How many requests an engine should have at once, and how that is shared out. Pure; ``now`` is an argument.
 
-What a gateway is told is a *level* per deployment: how many requests it may have in flight there, those it
-has included. ``level = running there for it + free places of the engine``: for an engine with one deployment
-that is the engine's limit, whatever comes and goes; for one with several (and, later, for several gateways)
-each sees the places that the others leave.
+A gateway learns a *level* per deployment: how many requests it may have in flight there, those it has
+included. ``level = running there for it + free places of the engine``. For an engine with one deployment that
+is the engine's limit; with several, each sees the places that the others leave.
 """
 
 from collections import Counter
@@ -11,8 +10,7 @@ from collections.abc import Hashable
 from typing import Any
 
 GRACE_S = 4.0
-"""An engine must have had a queue for so long before it gets less: a queue is short-lived while a batch
-fills, and the figure is some seconds old when it arrives."""
+"""An engine gets less only after it had a queue for so long: while a batch fills, a queue is short-lived."""
 
 STEP_S = 2.0
 """Least time between two changes of the limit, so that one change shows before the next is made."""

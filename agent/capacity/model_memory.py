@@ -27,8 +27,7 @@ class ModelMemory:
         self._total_bytes = total_bytes
 
     def need_bytes(self, engine: MemoryUser) -> int | None:
-        """What ``engine`` takes. One that nothing is known of is taken to need all there is: that is what
-        vLLM and SGLang take unless they are told otherwise."""
+        """What ``engine`` takes; if unknown, all there is, as vLLM and SGLang take by default."""
         return engine.loading.memory_bytes or self._total_bytes()
 
     def for_managed_bytes(self, engines: Iterable[MemoryUser]) -> int | None:

@@ -213,8 +213,7 @@ class Roster:
             self.on_change()
 
     def note_lack(self, seat: RosterEntry, need: str) -> None:
-        """The engine answered that it has nothing at the path of ``need``. It counts until the engine, or
-        another one in its place, is there anew."""
+        """The engine has nothing at the path of ``need``. This counts until an engine appears there anew."""
         lacks = self._engines[seat.engine].lacks.setdefault(seat.deployment, set())
         if need not in lacks and len(lacks) < LACKED:
             lacks.add(need)

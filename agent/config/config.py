@@ -1,7 +1,6 @@
 """What can be set of the agent, with the default of each and its bounds.
 
-Every field is a key of the file and, as ``TRUNKLINE_AGENT_<FIELD>``, a variable
-(:func:`agent.config.sources.load`).
+:func:`agent.config.sources.load` reads them: each is a key of the file, and a variable TRUNKLINE_AGENT_<KEY>.
 """
 
 import os
@@ -82,8 +81,7 @@ class AgentConfig(BaseModel):
     continues: Annotated[Continues | None, NoDecode, BeforeValidator(_split_continues)] = None
     """For engines that have none of their own here. As text: ``ROUTE=WAY,…``, or ``none``."""
     labels: Annotated[dict[str, str], NoDecode, BeforeValidator(_split_labels)] = Field(default_factory=dict)
-    """What this host says of itself. A gateway goes by the labels of the agent's identity (its join token's,
-    or set since), and logs what says otherwise."""
+    """Of this host. A gateway goes by the labels of the agent's identity, and logs those that differ."""
     find_engines: bool | None = None
     """Look for engines on the usual local ports. Default: when no engine is named."""
     drain_s: Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)] = 30.0

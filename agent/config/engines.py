@@ -95,8 +95,7 @@ class ModelsConfig(BaseModel):
 
 
 class EngineConfig(BaseModel):
-    """One ``[[engine]]``: the ``url`` of one that runs, the ``command`` of one that the agent starts, or
-    ``torch``, a model for the built-in one."""
+    """One ``[[engine]]``: its ``url``, the ``command`` that starts it, or ``torch``, a model to serve."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -117,8 +116,7 @@ class EngineConfig(BaseModel):
     continues: Continues | None = None
     """Default: what is known of its kind."""
     stateful: bool | None = None
-    """Whether requests for its own paths that belong together must go to this same engine. Default: what is
-    known of its kind; of an engine of no known kind, yes."""
+    """Whether its own paths need the same engine each time. Default: as known of its kind, else yes."""
     device: str = "auto"
     """For ``torch``: auto, cpu or cuda."""
     connect_s: Seconds = 5.0

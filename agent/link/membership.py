@@ -80,7 +80,7 @@ class Membership:
         default_name: str,
         wall: Callable[[], float] = time.time,
     ) -> "Membership":
-        """``name`` is what the operator asked for; without it a member keeps its name, and a new agent takes
+        """``name`` is the operator's wish. Without it a member keeps its name, and a new agent takes
         ``default_name``. Raises :class:`MembershipError`."""
         make_state_directory(directory)
         record = MemberRecord.read(directory / MEMBERSHIP_FILE)

@@ -147,8 +147,7 @@ class MemberRecord:
         )
 
     def alternatives(self, wall_s: float) -> list[AgentCertificate]:
-        """Certificates to try where the one to show was refused for its dates: those that end later than it,
-        or all if it has not begun."""
+        """Former certificates to try after a refusal for dates: later ones, or all if this has not begun."""
         shown = _kept(self.certificate)
         former = [each for each in map(_kept, self.former_certificates) if each is not None]
         if shown is None or wall_s < shown.not_before_s:

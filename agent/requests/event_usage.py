@@ -139,8 +139,7 @@ class EventUsage:
 
     @staticmethod
     def _may_be_usage(event: bytes | bytearray) -> bool:
-        """Once False for the front of an event, it is False for the whole: so however the bytes are
-        grouped, the same events are taken out."""
+        """Once False for an event's front, it is False for the whole, however the bytes are grouped."""
         return len(event) <= HELD_BYTES and not _A_CHOICE.search(event)
 
     def _pass_unfinished(self) -> bytes:

@@ -161,8 +161,7 @@ def _temporary_key(path: Path, key: Ed25519PrivateKey) -> Iterator[Path]:
 
 
 def _give_to_owner_of(directory: Path, descriptor: int) -> None:
-    """What root writes in another's directory must be readable to that other, from the moment it has its
-    name: a gateway that runs takes up a changed key at once."""
+    """What root writes must be readable to the directory's owner at once: a gateway may run, and load it."""
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         owner = directory.stat()
         if owner.st_uid != 0:

@@ -56,8 +56,8 @@ class GatewayKeys:
         return self.previous if wall_s < self.until_s else None
 
     def choose(self, known: Collection[str], wall_s: float) -> GatewayIdentity:
-        """The key for an agent that trusts the keys with the ids ``known``; for one that does not say, the
-        one before while it counts, for it may know no other."""
+        """The key for an agent that trusts the keys with the ids ``known``. If it does not say which, it may
+        know only the previous one, which is chosen while that counts."""
         previous = self.previous_at(wall_s)
         if previous is None or self.current.id in known:
             return self.current

@@ -50,8 +50,7 @@ class CommandApp(typer.Typer):
 
 
 def command_group(text: str, *, example: str) -> CommandApp:
-    """A group that does nothing by itself. ``text`` says what its commands are about, ``example`` is a
-    command line that uses one of them."""
+    """A group of commands. ``text`` says what they are about, ``example`` is a line that uses one."""
     return CommandApp(no_args_is_help=True, help=f"{text}\n\n{EXAMPLE}{example}")
 
 

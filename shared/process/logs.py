@@ -59,8 +59,7 @@ def configure_logs(
 
 
 class DroppingWriter:
-    """The part of a stream of text or bytes that loggers use, over one that may fail. ``note`` makes a line
-    of the number of lines that were lost."""
+    """Writes to a stream that may fail. ``note`` makes a line of the number of lines that were lost."""
 
     def __init__(self, stream: Any, note: Callable[[int], Any]) -> None:
         self._stream = stream

@@ -64,8 +64,7 @@ def file_limit() -> int | None:
 
 
 def raise_file_limit(most: int = OPEN_FILES) -> int | None:
-    """Lets this process have ``most`` files open, or as many as it may if those are fewer; never lowers the
-    limit. Returns the limit as it is then, None for none."""
+    """Raises the limit to ``most`` files, or as far as it may be. Returns the limit then, None for none."""
     if sys.platform == "win32":
         return None
     import resource

@@ -18,8 +18,7 @@ _OVERLAP_BYTES = 64
 
 
 class InterruptionDetector:
-    """Passes ``response`` on, and fails where a stream ends without a finish reason. Implements
-    :class:`agent.engines.backend.BackendResponse`."""
+    """A :class:`BackendResponse` that fails where the stream of ``response`` ends without a finish reason."""
 
     def __init__(self, response: BackendResponse) -> None:
         self.status = response.status

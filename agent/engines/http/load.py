@@ -57,8 +57,7 @@ _TOKENS_MAX = 2**53
 
 @dataclass(frozen=True, slots=True)
 class EngineLoad:
-    """Requests in the engine's batch and in its queue, whoever sent them; share of its KV memory in use, and
-    the tokens that memory has room for."""
+    """Anybody's requests in the batch and in the queue; share of KV memory in use, and its room in tokens."""
 
     running: int = 0
     waiting: int = 0

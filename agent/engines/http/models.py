@@ -98,8 +98,7 @@ def why_not_nameable(name: Any) -> str:
 
 
 def deployment_id(engine: str, model: str) -> str:
-    """What the deployment of ``model`` at ``engine`` is called in the session: ``engine/model``, cut where
-    that is too long, and then told from others by a digest."""
+    """The deployment's id in the session: ``engine/model``, cut and with a digest where it is too long."""
     whole = f"{engine}/{model}"
     if len(whole) <= limits.MODEL_NAME_CHARS:
         return whole

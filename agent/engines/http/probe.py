@@ -33,8 +33,7 @@ NAME_MODELS = "if it has no such list, name its models in the agent's file, with
 SHORTER_LIST = "name its models in the agent's file, with models and health"
 
 PATIENCE = 2
-"""So many looks in a row must time out before an engine that is connected to counts as gone: one that is
-busy with a long prompt may be late once."""
+"""An engine is gone after so many late answers in a row: a long prompt may make it late once."""
 
 BLOCKED_PATIENCE = 6
 """The same of engines that are not known to answer while they work: they may work for somebody else."""
@@ -115,8 +114,7 @@ class Prober:
         self._left_out: tuple[tuple[str, str], ...] = ()
 
     async def look(self, before: EngineView) -> EngineView:
-        """What there is to see now. Never raises for what the engine does or does not do. A look that
-        requests have overtaken shows nothing new."""
+        """The engine as it is now, or ``before`` while requests keep it busy. Never raises BackendError."""
         patience = PATIENCE if before.while_busy is WhileBusy.ANSWERS else BLOCKED_PATIENCE
         try:
             return await self._look(before)

@@ -97,8 +97,7 @@ def _tls() -> ssl.SSLContext:
 
 
 KEEP_IDLE_S = 2.0
-"""How long an idle connection is kept. uvicorn and llama.cpp close theirs after 5 s; a request sent in that
-moment would fail, so ours are dropped well before."""
+"""How long an idle connection is kept: well below the 5 s after which uvicorn and llama.cpp close theirs."""
 
 IDLE = 256
 """Connections kept at once: a batch that ends together leaves as many as an engine has slots."""

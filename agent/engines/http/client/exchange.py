@@ -13,8 +13,7 @@ HEADER_LINE_BYTES = 16 * KIB
 HEADER_LINES = 128
 
 MUTE_BYTES = 64 * KIB
-"""Received in a row without a head or a piece of a body coming of it: the longest head, with all that is
-allowed before it, and the longest trailers."""
+"""Received in a row without a head or a piece of a body: more than any head or trailers that are allowed."""
 
 INTERIM_HEADS = 16
 """Answers of 1xx before the answer itself. One is usual (103)."""
