@@ -97,14 +97,10 @@ class AgentConfig(BaseModel):
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
     @model_validator(mode="after")
-    def _check_names(self) -> Self:
+    def _check_engines(self) -> Self:
         names = [engine.name for engine in self.engines]
         if len(set(names)) < len(names):
             raise ValueError(f"two engines have the same name: {', '.join(names)}")
-        return self
-
-    @model_validator(mode="after")
-    def _check_memory(self) -> Self:
         if (memory := self.models.memory) is None:
             return self
         for engine in self.engines:

@@ -141,17 +141,13 @@ class EngineConfig(BaseModel):
     """Unloaded after so long without a request; 0: never. Default: 600 on demand, never at start."""
 
     @model_validator(mode="after")
-    def _check_either(self) -> Self:
+    def _check_together(self) -> Self:
         if [self.url, self.torch, self.command].count(None) != 2:
             raise ValueError("an engine has one of url, command and torch")
         of_commands = () if self.command is not None else _OF_COMMANDS
         of_loading = () if self.url is None else _OF_LOADING
         for key in sorted(self.model_fields_set.intersection((*of_commands, *of_loading))):
             raise ValueError(f"{key} is for engines that the agent starts itself")
-        return self
-
-    @model_validator(mode="after")
-    def _check_can_be_asked(self) -> Self:
         if self.health is not None and self.url is None:
             raise ValueError("health is for engines with a url")
         if self.health is not None and not self.models:

@@ -30,6 +30,10 @@ log = structlog.get_logger("agent.tunnel")
 
 FINAL = frozenset({ErrorCode.UNAUTHENTICATED, ErrorCode.REVOKED, ErrorCode.VERSION})
 """Codes after which trying again as we are cannot help."""
+_REJECTED = {
+    ErrorCode.REVOKED: "the gateway sent this agent away for good: ",
+    ErrorCode.UNAUTHENTICATED: "the gateway does not accept this agent: ",
+}
 
 
 class Rejected(TrunklineError):
@@ -238,7 +242,7 @@ class TunnelDialer:
         reason = str(error or "closed")
         code = error.code if isinstance(error, TunnelClosed) else ErrorCode.NO_ERROR
         if code in FINAL:
-            raise _rejected(code, reason)
+            raise Rejected(_REJECTED.get(code, "") + reason)
         log.warning("disconnected", reason=reason, after_s=round(lived_s, 1))
         if code is ErrorCode.REPLACED:
             log.error("another agent came with this agent's identity; give each a state directory of its own")
@@ -256,7 +260,7 @@ class TunnelDialer:
             return
         error = self._membership.verdict(error)
         if error.code in FINAL and error.retry_after_s is None:
-            raise _rejected(error.code, error.reason) from error
+            raise Rejected(_REJECTED.get(error.code, "") + error.reason) from error
         self._retry_after_s = error.retry_after_s
         self._failed(error)
 
@@ -269,11 +273,3 @@ class TunnelDialer:
         if complaint != self._complaint:
             self._complaint = complaint
             log.warning("cannot connect, trying again and again", reason=complaint)
-
-
-def _rejected(code: ErrorCode, reason: str) -> Rejected:
-    if code is ErrorCode.REVOKED:
-        return Rejected(f"the gateway sent this agent away for good: {reason}")
-    if code is ErrorCode.UNAUTHENTICATED:
-        return Rejected(f"the gateway does not accept this agent: {reason}")
-    return Rejected(reason)

@@ -1,6 +1,7 @@
 """What the agent does with what a gateway says on one session."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import structlog
@@ -16,27 +17,22 @@ from shared.protocol.messages import AgentState, Command, CommandResult, Drain
 log = structlog.get_logger("agent.link.session")
 
 
+@dataclass(eq=False, slots=True)
 class GatewaySession:
     """Implements :class:`shared.protocol.endpoint.SessionListener`. The key of its requests in the roster."""
 
-    def __init__(
-        self,
-        runner: RequestRunner,
-        publisher: Publisher,
-        carry_out: Callable[[Command], CommandResult],
-        renew: Callable[[Renewal], None],
-    ) -> None:
-        """``carry_out`` begins a command at once. ``renew`` takes a renewal, or raises HandshakeError."""
-        self._runner = runner
-        self._publisher = publisher
-        self._carry_out = carry_out
-        self._renew = renew
-        self._endpoint: SessionEndpoint | None = None
+    runner: RequestRunner
+    publisher: Publisher
+    carry_out: Callable[[Command], CommandResult]
+    """Begins a command at once."""
+    renew: Callable[[Renewal], None]
+    """Takes what the gateway gives anew, or raises HandshakeError."""
+    _endpoint: SessionEndpoint | None = field(default=None, init=False)
 
     def begin(self, endpoint: SessionEndpoint) -> None:
         """The tunnel is up: say what there is."""
         self._endpoint = endpoint
-        self._publisher.attach(endpoint, self)
+        self.publisher.attach(endpoint, self)
 
     def drain(self, reason: str, deadline_s: float) -> None:
         """Tell the gateway that the agent is about to leave."""
@@ -54,7 +50,7 @@ class GatewaySession:
             log.debug("not sent: the session is over")
 
     def on_open(self, stream: Stream) -> None:
-        self._runner.open(self, stream)
+        self.runner.open(self, stream)
 
     def on_demand(self, waiting: Mapping[str, int]) -> None:
         """With one gateway there is nothing to share out by what waits there."""
@@ -64,10 +60,10 @@ class GatewaySession:
         try:
             if command.get("verb") == RENEW:
                 renewal = Renewal.read(command)
-                self._renew(renewal)
+                self.renew(renewal)
                 answer = CommandResult(renewal.id, True).to_dict()
             else:
-                answer = self._carry_out(Command.read(command)).to_dict()
+                answer = self.carry_out(Command.read(command)).to_dict()
         except (FrameMalformed, HandshakeError) as error:
             answer = {"id": command.get("id"), "ok": False, "error": str(error)}
         self._quietly(lambda endpoint: endpoint.send_command(answer))
@@ -81,7 +77,7 @@ class GatewaySession:
     def on_session_resumed(self) -> None: ...
 
     def on_session_closed(self, error: TrunklineError | None) -> None:
-        self._publisher.detach(self)
+        self.publisher.detach(self)
 
     # Never called: these go to gateways only.
     def on_slots(self, levels: Mapping[str, int]) -> None: ...

@@ -104,16 +104,12 @@ def _renderers(text: bool, colors: bool, *, as_bytes: bool) -> list[Any]:
     if text:
         plain = structlog.dev.plain_traceback  # others show the values of variables
         return [structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=plain)]
-    serializer = _dumps if as_bytes else _dumps_text
+    serializer = _dumps if as_bytes else lambda value, **options: _dumps(value, **options).decode()
     return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(serializer=serializer)]
 
 
 def _dumps(value: Any, default: Any = None, **_options: Any) -> bytes:
     return orjson.dumps(value, default=default or str, option=orjson.OPT_NON_STR_KEYS)
-
-
-def _dumps_text(value: Any, default: Any = None, **_options: Any) -> str:
-    return _dumps(value, default).decode()
 
 
 def _masked(logger: Any, method: str, line: Any) -> Any:

@@ -9,6 +9,7 @@ import orjson
 from agent.engines.backend import BackendBody, BackendFailed, BackendTimeout
 from agent.engines.http.client.call import EngineCall
 from agent.engines.http.client.connections import ConnectionPool, EngineConnector
+from agent.engines.http.client.upload import NoBody
 from agent.engines.settings import EngineSettings, base_url
 from agent.engines.wire import RequestFormat
 from shared.protocol.messages import RequestHead
@@ -76,25 +77,13 @@ class EngineClient:
         try:
             async with (
                 asyncio.timeout(self._timeouts.probe_s),
-                self.request(question, _NoBody()) as response,
+                self.request(question, NoBody()) as response,
             ):
                 body = bytearray()
                 await response.pour(lambda piece: _read(body, piece))
                 return SmallResponse(response.status, bytes(body))
         except TimeoutError:
             raise BackendTimeout("the engine fell silent before its answer") from None
-
-
-class _NoBody:
-    """Implements :class:`agent.engines.backend.BackendBody`."""
-
-    ended = True
-
-    def take(self) -> bytes:
-        return b""
-
-    def taken(self, size_bytes: int) -> None: ...
-    async def more(self) -> None: ...
 
 
 def _read(body: bytearray, piece: bytes) -> bool:

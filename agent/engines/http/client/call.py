@@ -6,7 +6,7 @@ from agent.engines import wire
 from agent.engines.backend import BackendBody, BackendError, BackendFailed, BackendUnreachable
 from agent.engines.http.client.connections import ConnectionPool, IdleConnection
 from agent.engines.http.client.exchange import EngineExchange, Take
-from agent.engines.http.client.upload import EngineUpload
+from agent.engines.http.client.upload import EngineUpload, NoBody
 from agent.engines.settings import EngineTimeouts
 from shared.protocol.messages import RequestHead
 
@@ -79,7 +79,7 @@ class EngineCall:
             framing = b""
         return EngineUpload(
             self._format.head(method, path, head.headers, framing),
-            None if length_bytes == 0 else body,
+            NoBody() if length_bytes == 0 else body,
             length_bytes=length_bytes,
             stall_s=self._timeouts.idle_s,
         )

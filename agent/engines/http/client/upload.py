@@ -1,6 +1,7 @@
 """A request on its way into the engine's socket."""
 
 import asyncio
+from dataclasses import dataclass, field
 
 from agent.engines.backend import BackendBody, BackendError, BackendTimeout
 from agent.engines.http.client.exchange import EngineExchange
@@ -18,30 +19,40 @@ class RequestBodyBroken(BackendError):
     code = ErrorCode.PROTOCOL_ERROR
 
 
+class NoBody:
+    """Implements :class:`agent.engines.backend.BackendBody`."""
+
+    ended = True
+
+    def take(self) -> bytes:
+        return b""
+
+    def taken(self, size_bytes: int) -> None: ...
+    async def more(self) -> None: ...
+
+
+@dataclass(slots=True)
 class EngineUpload:
     """``head`` is all that precedes the body, its framing among it: ``length_bytes`` of body follow, or, with
-    None, chunks. ``body`` None: nothing follows.
+    None, chunks.
 
     What is there of the body leaves together with the head, in one write. :meth:`begin` does as much as can
     be done without waiting, :meth:`rest` what is left. The body is told that bytes were taken once the socket
     has room for more. A socket that takes nothing for ``stall_s`` is an :class:`BackendTimeout`.
     """
 
-    def __init__(
-        self, head: bytes, body: BackendBody | None, *, length_bytes: int | None, stall_s: float | None
-    ) -> None:
-        self._head = head
-        self._body = body
-        self._length_bytes = length_bytes
-        self._stall_s = stall_s
-        self._sent_bytes = 0
-        """Of the body."""
-        self._untaken_bytes = 0
-        self._wire = b""
-        """All that was written, as long as it is short enough to be written again."""
-        self.ended = False
-        """All of the request has been handed to the socket."""
-        self.replayable = True
+    head: bytes
+    body: BackendBody
+    length_bytes: int | None
+    stall_s: float | None
+    ended: bool = field(default=False, init=False)
+    """All of the request has been handed to the socket."""
+    replayable: bool = field(default=True, init=False)
+    _sent_bytes: int = field(default=0, init=False)
+    """Of the body."""
+    _untaken_bytes: int = field(default=0, init=False)
+    _wire: bytes = field(default=b"", init=False)
+    """All that was written, as long as it is short enough to be written again."""
 
     def begin(self, exchange: EngineExchange) -> bool:
         """Writes what is there. True: the request is whole and the socket took it.
@@ -50,14 +61,13 @@ class EngineUpload:
         """
         if self._wire:
             return self._written(exchange.write(self._wire))
-        return self._write(exchange, self._head)
+        return self._write(exchange, self.head)
 
     async def rest(self, exchange: EngineExchange) -> None:
         """Writes what is still to come as it comes. Raises :class:`RequestBodyBroken`, EngineTimeout."""
         await self._drained(exchange)
         while not self.ended:
-            assert self._body is not None
-            await self._body.more()
+            await self.body.more()
             if not self._write(exchange, b""):
                 await self._drained(exchange)
 
@@ -74,15 +84,12 @@ class EngineUpload:
 
     def _next(self) -> bytes:
         """What is there of the body, framed; the end of it too when it is known."""
-        if self._body is None:
-            self.ended = True
-            return b""
-        data = self._body.take()
+        data = self.body.take()
         self._sent_bytes += len(data)
         self._untaken_bytes += len(data)
-        self.ended = self._body.ended
-        if self._length_bytes is not None:
-            self._check_length(self._length_bytes)
+        self.ended = self.body.ended
+        if self.length_bytes is not None:
+            self._check_length(self.length_bytes)
             return data
         framed = b"%x\r\n%b\r\n" % (len(data), data) if data else b""
         return framed + _LAST_CHUNK if self.ended else framed
@@ -97,13 +104,13 @@ class EngineUpload:
 
     async def _drained(self, exchange: EngineExchange) -> None:
         try:
-            async with asyncio.timeout(self._stall_s):
+            async with asyncio.timeout(self.stall_s):
                 await exchange.drained()
         except TimeoutError:
-            raise BackendTimeout(f"the engine took nothing of the request for {self._stall_s:g} s") from None
+            raise BackendTimeout(f"the engine took nothing of the request for {self.stall_s:g} s") from None
         self._take()
 
     def _take(self) -> None:
-        if self._body is not None and self._untaken_bytes:
-            self._body.taken(self._untaken_bytes)
+        if self._untaken_bytes:
+            self.body.taken(self._untaken_bytes)
             self._untaken_bytes = 0
