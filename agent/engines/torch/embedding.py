@@ -6,6 +6,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,10 +33,21 @@ Compute = Callable[[Sequence[Sequence[int]]], list[Vector]]
 """Vectors for a batch of token id lists, in their order."""
 
 
-class _Text(NamedTuple):
-    ids: Sequence[int]
-    vector: "asyncio.Future[Vector]"
+@dataclass(eq=False, slots=True)
+class _Job:
+    """One request: its vectors as they become known."""
+
+    vectors: list[Vector]
+    done: "asyncio.Future[list[Vector]]"
     """Done already when nobody waits any more."""
+    missing: int
+
+
+class _Text(NamedTuple):
+    job: _Job
+    place: int
+    """Which of the request's texts it is."""
+    ids: Sequence[int]
 
 
 class Embedder:
@@ -70,15 +82,11 @@ class Embedder:
         if self._stopped:
             raise Stopping("The engine is stopping; send the request again.")
         loop = asyncio.get_running_loop()
-        waiting = [_Text(ids, loop.create_future()) for ids in texts]
-        self._texts.extend(waiting)
+        job = _Job([[]] * len(texts), loop.create_future(), len(texts))
+        self._texts.extend(_Text(job, place, ids) for place, ids in enumerate(texts))
         if self._working is None or self._working.done():
             self._working = loop.create_task(self._work(), name="embedding")
-        try:
-            return await asyncio.gather(*(text.vector for text in waiting))
-        finally:
-            for text in waiting:
-                text.vector.cancel()
+        return await job.done
 
     async def _work(self) -> None:
         while self._texts:
@@ -89,10 +97,10 @@ class Embedder:
     async def _compute(self, batch: Sequence[_Text]) -> None:
         """One batch; if memory does not do for it, its halves, down to the single text that is then
         failed."""
-        batch = [text for text in batch if not text.vector.done()]
+        batch = [text for text in batch if not text.job.done.done()]
         if self._stopped:
-            for text in batch:
-                text.vector.set_exception(Stopping("The engine is stopping."))
+            for job in {text.job for text in batch}:
+                job.done.set_exception(Stopping("The engine is stopping."))
         if self._stopped or not batch:
             return
         ids = [text.ids for text in batch]
@@ -105,22 +113,24 @@ class Embedder:
                 await self._compute(batch[: len(batch) // 2])
                 await self._compute(batch[len(batch) // 2 :])
             else:
-                self._give_up(batch[0], error)
+                self._give_up(batch[0].job, error)
             return
         self._failed_texts = 0
         self.batches += 1
         self.texts += len(batch)
         for text, vector in zip(batch, vectors, strict=True):
-            if not text.vector.done():
-                text.vector.set_result(vector)
+            text.job.vectors[text.place] = vector
+            text.job.missing -= 1
+            if text.job.missing == 0 and not text.job.done.done():
+                text.job.done.set_result(text.job.vectors)
 
-    def _give_up(self, text: _Text, error: Exception) -> None:
+    def _give_up(self, job: _Job, error: Exception) -> None:
         memory = is_out_of_memory(error)
         self.out_of_memory += 1 if memory else 0
         self._failed_texts += 0 if memory else 1
         _log.error("embedding given up: %s", error, exc_info=None if memory else error)
-        if not text.vector.done():
-            text.vector.set_exception(request_error(error))
+        if not job.done.done():
+            job.done.set_exception(request_error(error))
         if self._failed_texts > FAILURES_IN_A_ROW:
             self.on_broken(error)
 

@@ -28,14 +28,12 @@ def uniform(seed: int, position: int) -> float:
 
 class _Draw(NamedTuple):
     row: int
-    temperature: float
-    top_p: float
-    top_k: int
+    sampling: Sampling
     uniform: float
 
     @property
     def truncated(self) -> bool:
-        return self.top_p < 1.0 or self.top_k > 0
+        return self.sampling.top_p < 1.0 or self.sampling.top_k > 0
 
 
 class PerRequestSampling:
@@ -69,7 +67,7 @@ class PerRequestSampling:
             wanted: Sampling = state.logit_processor_kwargs[KEYWORD]
             if wanted.temperature > 0:
                 draw = uniform(wanted.seed or 0, state.position_offset)
-                self._draws.append(_Draw(row, wanted.temperature, wanted.top_p, wanted.top_k, draw))
+                self._draws.append(_Draw(row, wanted, draw))
         return arg_storage
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor, args: torch.Tensor) -> torch.Tensor:
@@ -92,14 +90,14 @@ def _drawn(scores: torch.Tensor, draws: list[_Draw], truncated: bool) -> torch.T
     def column(values: list[float]) -> torch.Tensor:
         return torch.tensor(values, device=scores.device, dtype=torch.float32).unsqueeze(-1)
 
-    weights = torch.softmax(scores / column([draw.temperature for draw in draws]), dim=-1)
+    weights = torch.softmax(scores / column([draw.sampling.temperature for draw in draws]), dim=-1)
     order = None
     if truncated:
         weights, order = torch.sort(weights, dim=-1, descending=True, stable=True)
         before = weights.cumsum(dim=-1) - weights
         rank = torch.arange(weights.size(-1), device=scores.device).expand_as(weights)
-        outside = before >= column([draw.top_p for draw in draws])
-        outside |= rank >= column([draw.top_k or weights.size(-1) for draw in draws])
+        outside = before >= column([draw.sampling.top_p for draw in draws])
+        outside |= rank >= column([draw.sampling.top_k or weights.size(-1) for draw in draws])
         outside[:, 0] = False
         weights = weights.masked_fill(outside, 0.0)
     sums = weights.cumsum(dim=-1)
