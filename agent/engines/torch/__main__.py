@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,7 +26,6 @@ from agent.engines.torch.startup import (
     KEY_VARIABLE,
     NOT_INSTALLED,
     EngineOptions,
-    EngineReady,
     LoadProgress,
     parse,
 )
@@ -122,7 +122,7 @@ async def _serve(engine: "TorchEngine", options: EngineOptions, write: Callable[
 
     engine.start(failed)
     port = listener.getsockname()[1] if options.socket is None else None
-    write(EngineReady(engine.facts, port).line())
+    write(replace(engine.facts, port=port).line())
     try:
         await server.serve(sockets=[listener])
     finally:

@@ -25,8 +25,8 @@ from agent.engines.process import ChildProcess, EngineEnd, inherited_environment
 from agent.engines.torch.startup import (
     EXIT_UNUSABLE,
     KEY_VARIABLE,
+    EngineFacts,
     EngineOptions,
-    EngineReady,
     locate,
     read_progress,
     read_ready,
@@ -79,7 +79,7 @@ class EngineProcess(ChildProcess):
         """Raises OSError when the program cannot be run."""
         return cls(await spawn(command, environment, asyncio.subprocess.PIPE))
 
-    async def ready(self) -> EngineReady | None:
+    async def ready(self) -> EngineFacts | None:
         """The engine's facts as soon as it can serve; None when it ended before that. What it says of loading
         goes to ``on_progress``."""
         assert self._process.stdout is not None
@@ -176,12 +176,11 @@ class TorchBackend(ManagedBackend):
         process = await self._launch(engine_command(options), engine_environment(key, os.environ))
         life.push_async_callback(process.stop, _STOP_GRACE_S)
         process.on_progress = self._note_progress
-        ready = await process.ready()
-        if ready is not None:
-            http = self._connection(ready, options.socket, key)
+        facts = await process.ready()
+        if facts is not None:
+            http = self._connection(facts, options.socket, key)
             life.push_async_callback(http.close)
             await http.start()
-            facts = ready.ready
             log.info(
                 "engine ready", engine=self.name, model=facts.model, device=facts.device, slots=facts.slots
             )
@@ -190,14 +189,14 @@ class TorchBackend(ManagedBackend):
             self._serve(http, replace(state, routes=routes, slots=facts.slots, context_tokens=context_tokens))
         return await process.ended()
 
-    def _connection(self, ready: EngineReady, unix_socket: Path | None, key: str | None) -> OpenAIHTTPBackend:
+    def _connection(self, facts: EngineFacts, unix_socket: Path | None, key: str | None) -> OpenAIHTTPBackend:
         http = OpenAIHTTPBackend(
             EngineSettings(
-                url="http://localhost" if ready.port is None else f"http://127.0.0.1:{ready.port}",
+                url="http://localhost" if facts.port is None else f"http://127.0.0.1:{facts.port}",
                 name=self.name,
                 unix_socket=unix_socket,
                 api_key=key,
-                models=(ready.ready.model,),
+                models=(facts.model,),
                 version=self._version,
                 continues=self._continues,
                 refresh_s=_REFRESH_S,

@@ -118,25 +118,20 @@ class Generation:
         tokens = output.generated_tokens[self._tokens :]
         self._tokens += len(tokens)
         ended = not self.prompt.ignore_eos and bool(tokens) and tokens[-1] in self._owner.eos_ids
-        self._say(self._assembler.push(tokens[:-1] if ended else tokens))
+        text = self._assembler.push(tokens[:-1] if ended else tokens)
         if self._assembler.stopped:
-            self._finish("stop")
+            self.finish_reason = "stop"
         elif output.is_finished():
-            self._say(self._assembler.finish())
-            self._finish("stop" if ended or self._assembler.stopped else "length")
+            text += self._assembler.finish()
+            self.finish_reason = "stop" if ended or self._assembler.stopped else "length"
+        if text:
+            self._pieces.append(text)
+        if text or self.finish_reason is not None:
+            self._news.set()
         return self.finish_reason is not None
 
     def fail(self, error: RequestError) -> None:
         self._error = error
-        self._news.set()
-
-    def _say(self, text: str) -> None:
-        if text:
-            self._pieces.append(text)
-            self._news.set()
-
-    def _finish(self, reason: str) -> None:
-        self.finish_reason = reason
         self._news.set()
 
 

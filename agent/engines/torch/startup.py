@@ -1,7 +1,7 @@
 """What an engine process and its agent agree on: the command line, and the lines on standard output.
 
 The process writes a line of JSON for each step of loading (:class:`LoadProgress`) and one when it is ready
-(:class:`EngineReady`). Nothing here imports torch.
+(:class:`EngineFacts`). Nothing here imports torch.
 """
 
 import argparse
@@ -138,30 +138,23 @@ class EngineFacts:
     device: str
     created: int
     """Seconds since 1970."""
-
-
-@dataclass(frozen=True, slots=True)
-class EngineReady:
-    """The line that says that the engine serves. ``port`` None: it listens on its Unix socket."""
-
-    ready: EngineFacts
-    port: int | None
+    port: int | None = None
+    """Where it listens on TCP; None: on its Unix socket."""
 
     def line(self) -> bytes:
-        return orjson.dumps(self) + b"\n"
+        """Says on standard output that the engine serves."""
+        return orjson.dumps({"ready": self}) + b"\n"
 
 
-_READY = TypeAdapter(EngineReady)
+_FACTS = TypeAdapter(EngineFacts)
 
 
-def read_ready(line: bytes) -> EngineReady:
+def read_ready(line: bytes) -> EngineFacts:
     """Raises ValueError for what is no ready line."""
     try:
-        return _READY.validate_json(line)
-    except ValueError as error:
-        raise ValueError(
-            f"the engine process said {line[:100]!r} where it should have said it is ready"
-        ) from error
+        return _FACTS.validate_python(orjson.loads(line)["ready"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"the engine process wrote {line[:100]!r} instead of that it is ready") from error
 
 
 class LoadProgress:
@@ -197,8 +190,8 @@ class LoadProgress:
 def read_progress(line: bytes) -> tuple[float | None, str] | None:
     """The share of the weights that are read, and the step; None for another line."""
     try:
-        told = orjson.loads(line)["loading"]
-        share = told["progress"]
-        return (None if share is None else min(1.0, max(0.0, float(share)))), str(told["step"])[:100]
+        report = orjson.loads(line)["loading"]
+        share = report["progress"]
+        return (None if share is None else min(1.0, max(0.0, float(share)))), str(report["step"])[:100]
     except (KeyError, TypeError, ValueError):
         return None

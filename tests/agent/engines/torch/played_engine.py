@@ -14,15 +14,13 @@ import sys
 
 MODEL = {"id": "played", "object": "model", "owned_by": "trunkline", "slots": 3, "routes": ["completions"]}
 READY = {
-    "ready": {
-        "model": "played",
-        "routes": ["completions"],
-        "slots": 3,
-        "queue": 3,
-        "context_tokens": 64,
-        "device": "cpu",
-        "created": 0,
-    },
+    "model": "played",
+    "routes": ["completions"],
+    "slots": 3,
+    "queue": 3,
+    "context_tokens": 64,
+    "device": "cpu",
+    "created": 0,
     "port": None,
 }
 
@@ -56,10 +54,10 @@ async def serve(path: str) -> None:
     say(json.dumps({"loading": {"step": "reading", "progress": 0.5}}))
     if path:
         server = await asyncio.start_unix_server(answer, path)
-        say(json.dumps(READY))
+        say(json.dumps({"ready": READY}))
     else:
         server = await asyncio.start_server(answer, "127.0.0.1", 0)
-        say(json.dumps(READY | {"port": server.sockets[0].getsockname()[1]}))
+        say(json.dumps({"ready": READY | {"port": server.sockets[0].getsockname()[1]}}))
     await server.serve_forever()
 
 

@@ -299,10 +299,9 @@ async def start(no_leaks: None, tmp_path: Path) -> AsyncIterator[Started]:
 
 
 async def test_the_engine_says_when_it_is_ready(start: Started) -> None:
-    ready = await (await start("serve")).ready()
-    assert ready is not None
-    facts = ready.ready
-    assert (facts.model, facts.slots, facts.context_tokens, ready.port) == ("played", 3, 64, None)
+    facts = await (await start("serve")).ready()
+    assert facts is not None
+    assert (facts.model, facts.slots, facts.context_tokens, facts.port) == ("played", 3, 64, None)
     assert facts.routes == ("completions",)
 
 
