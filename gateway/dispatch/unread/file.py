@@ -1,4 +1,4 @@
-"""A file without a name for what waits for slow readers. Blocks the thread: for worker threads alone.
+"""A file without a name for what waits for slow readers, and which of its blocks are free.
 
 What is written can be read by nobody else, nor after the process has ended: the file has no name, and its
 blocks are encrypted with a key that is in this process's memory and nowhere else.
@@ -6,9 +6,13 @@ blocks are encrypted with a key that is in this process's memory and nowhere els
 
 import os
 import tempfile
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from pathlib import Path
+from threading import Lock
+from typing import IO
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -17,6 +21,9 @@ from shared.protocol.limits import KIB, MIB
 
 BLOCK_BYTES = 16 * KIB
 """The file is shared out in pieces of this size."""
+
+EXTENT_BLOCKS = 4
+"""What is read at once: as much as a reader takes at once."""
 
 _TAG_BYTES = 16
 _NONCE_BYTES = 12
@@ -45,21 +52,64 @@ class Extent:
 
 
 class SpillFile:
-    """Blocks of an answer's bytes each. Two threads may use it at once, for different blocks."""
+    """Blocks of an answer's bytes each. The file is made by the first to write.
+
+    Reading, writing and closing block: they are for worker threads. Two may use it at once, for different
+    blocks. All else belongs to the event loop's thread.
+    """
 
     def __init__(self, directory: Path) -> None:
-        """Raises OSError."""
-        self._file = tempfile.TemporaryFile(prefix="unread-", dir=directory, buffering=0)  # noqa: SIM115
+        self.jobs = 0
+        """Writes and reads under way."""
+        self.used = 0
+        """Blocks that somebody holds."""
+        self._free: list[int] = []
+        """A heap: the first free ones are used first, so that the file stays short."""
+        self._end = 0
+        self._serial = 0
+        self._directory = directory
         self._cipher = AESGCM(AESGCM.generate_key(256))
+        self._opening = Lock()
+        self._file: IO[bytes] | None = None
         self._blocks = 0
         """Whose place on the disk was asked for."""
 
     @property
     def closed(self) -> bool:
-        return self._file.closed
+        """It is not open, or not yet."""
+        return self._file is None or self._file.closed
+
+    def allocate(self, count: int, size_bytes: int) -> list[Extent]:
+        """So many blocks, for so many bytes."""
+        extents = []
+        self.used += count
+        while count:
+            some = min(count, EXTENT_BLOCKS)
+            blocks = array("I", (self._block() for _ in range(some)))
+            extents.append(Extent(blocks, self._serial, min(size_bytes, some * PAYLOAD_BYTES)))
+            self._serial += some
+            size_bytes -= extents[-1].size_bytes
+            count -= some
+        return extents
+
+    def free(self, extent: Extent) -> None:
+        for block in extent.blocks:
+            heappush(self._free, block)
+        self.used -= len(extent.blocks)
+
+    def _block(self) -> int:
+        if self._free:
+            return heappop(self._free)
+        self._end += 1
+        return self._end - 1
 
     def write(self, extents: Sequence[Extent], pieces: Sequence[bytes]) -> None:
         """Write ``pieces``, which are as long together as the extents. Raises OSError."""
+        with self._opening:
+            if self._file is None:
+                self._file = tempfile.TemporaryFile(  # noqa: SIM115
+                    prefix="unread-", dir=self._directory, buffering=0
+                )
         data = memoryview(b"".join(pieces))
         self._ask_for_space(1 + max(block for extent in extents for block in extent.blocks))
         at = 0
@@ -76,7 +126,7 @@ class SpillFile:
         payloads, left_bytes = [], extent.size_bytes
         for number, block in enumerate(extent.blocks):
             size_bytes = min(left_bytes, PAYLOAD_BYTES) + _TAG_BYTES
-            sealed = os.pread(self._file.fileno(), size_bytes, block * BLOCK_BYTES)
+            sealed = os.pread(self._descriptor, size_bytes, block * BLOCK_BYTES)
             try:
                 payloads.append(self._cipher.decrypt(_nonce(extent.serial + number), sealed, None))
             except InvalidTag as error:
@@ -87,16 +137,22 @@ class SpillFile:
 
     def close(self) -> None:
         """Give the disk's space back."""
-        self._file.close()
+        if self._file is not None:
+            self._file.close()
+
+    @property
+    def _descriptor(self) -> int:
+        assert self._file is not None
+        return self._file.fileno()
 
     def _forget(self, block: int) -> None:
         """Nobody reads the block again: the system need not keep it in memory."""
         if hasattr(os, "posix_fadvise"):
             where = block * BLOCK_BYTES, BLOCK_BYTES
-            os.posix_fadvise(self._file.fileno(), *where, os.POSIX_FADV_DONTNEED)
+            os.posix_fadvise(self._descriptor, *where, os.POSIX_FADV_DONTNEED)
 
     def _write_at(self, offset: int, data: bytes) -> None:
-        written = os.pwrite(self._file.fileno(), data, offset)
+        written = os.pwrite(self._descriptor, data, offset)
         if written < len(data):
             raise NoDiskSpace(f"{written} of {len(data)} bytes were written")
 
@@ -104,7 +160,7 @@ class SpillFile:
         """The file is to have so many. Raises :class:`NoDiskSpace`."""
         if blocks <= self._blocks:
             return
-        disk = os.fstatvfs(self._file.fileno())
+        disk = os.fstatvfs(self._descriptor)
         total_bytes, free_bytes = disk.f_blocks * disk.f_frsize, disk.f_bavail * disk.f_frsize
         free_bytes -= (blocks - self._blocks) * BLOCK_BYTES
         if free_bytes < max(LEFT_FREE_BYTES, total_bytes // LEFT_FREE_PARTS):

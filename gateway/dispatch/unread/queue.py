@@ -4,8 +4,8 @@ from collections import deque
 from collections.abc import Callable
 
 from gateway.dispatch.unread.chunks import ChunkQueue
-from gateway.dispatch.unread.file import BLOCK_BYTES, Extent
-from gateway.dispatch.unread.space import SharedFile, SpillSpace
+from gateway.dispatch.unread.file import BLOCK_BYTES, Extent, SpillFile
+from gateway.dispatch.unread.space import SpillSpace
 from shared.protocol.limits import KIB
 
 WRITE_BYTES = 256 * KIB
@@ -18,27 +18,11 @@ class SpillQueue:
     Whoever puts them in bounds how many wait. Belongs to the event loop's thread.
     """
 
-    __slots__ = (
-        "_closed",
-        "_error",
-        "_fetched",
-        "_fetching",
-        "_file",
-        "_held_bytes",
-        "_key",
-        "_places",
-        "_space",
-        "_tail",
-        "_tenant",
-        "_writing",
-        "_written",
-    )
-
     def __init__(self, space: SpillSpace, key: str, tenant: str) -> None:
         self._space = space
         self._key = key
         self._tenant = tenant
-        self._file: SharedFile | None = None
+        self._file: SpillFile | None = None
         self._written: deque[Extent] = deque()
         self._writing: list[bytes] | None = None
         """What is being written, unless its reader has taken it meanwhile."""

@@ -6,12 +6,9 @@ wait for their readers as if there were none.
 """
 
 import asyncio
-from array import array
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from heapq import heappop, heappush
 from pathlib import Path
-from threading import Lock
 from typing import Any, Protocol, TypeVar
 
 import structlog
@@ -22,9 +19,6 @@ from gateway.dispatch.unread.tally import FairTally
 _Result = TypeVar("_Result")
 _Done = Callable[[_Result | None, Exception | None], None]
 """Is told what some work gave, or what it raised."""
-
-EXTENT_BLOCKS = 4
-"""What is read at once: as much as a reader takes at once."""
 
 REST_S = 10.0
 """So long nothing is written after it could not be."""
@@ -92,7 +86,7 @@ class SpillSpace:
         self._clock = clock
         self._worker: Worker = worker or Threads()
         self._make_file = make_file
-        self._file: SharedFile | None = None
+        self._file: SpillFile | None = None
         self._rests_until_s = float("-inf")
         self._failing = False
         self._freed: Callable[[], None] = lambda: None
@@ -113,7 +107,7 @@ class SpillSpace:
 
     def allocate(
         self, key: str, tenant: str, held_bytes: int, size_bytes: int
-    ) -> "tuple[SharedFile, list[Extent]] | None":
+    ) -> tuple[SpillFile, list[Extent]] | None:
         """Places for so many bytes of an answer that holds ``held_bytes`` of the file; None: there is no room
         for all of them. As long as somebody holds a place in it, it is the same file."""
         count = -(-size_bytes // PAYLOAD_BYTES)
@@ -122,10 +116,10 @@ class SpillSpace:
             return None
         self._tally.count(key, tenant, count * BLOCK_BYTES)
         if self._file is None:
-            self._file = SharedFile()
+            self._file = self._make_file(self._directory)
         return self._file, self._file.allocate(count, size_bytes)
 
-    def free(self, key: str, tenant: str, file: "SharedFile", extents: Sequence[Extent]) -> None:
+    def free(self, key: str, tenant: str, file: SpillFile, extents: Sequence[Extent]) -> None:
         """Nobody needs what is there any more, and nobody writes it."""
         self._tally.count(key, tenant, -BLOCK_BYTES * sum(len(each.blocks) for each in extents))
         for each in extents:
@@ -135,7 +129,7 @@ class SpillSpace:
 
     def write(
         self,
-        file: "SharedFile",
+        file: SpillFile,
         extents: Sequence[Extent],
         pieces: Sequence[bytes],
         done: Callable[[bool], None],
@@ -143,17 +137,15 @@ class SpillSpace:
         """``done`` is told whether it was written."""
         self._run(
             file,
-            lambda: file.open(self._make_file, self._directory).write(extents, pieces),
+            lambda: file.write(extents, pieces),
             lambda _, error: done(error is None),
         )
 
-    def read(self, file: "SharedFile", extent: Extent, done: _Done[bytes]) -> None:
+    def read(self, file: SpillFile, extent: Extent, done: _Done[bytes]) -> None:
         """``done`` is told what was written there, or why it cannot be read."""
-        opened = file.opened
-        assert opened is not None
-        self._run(file, lambda: opened.read(extent), done)
+        self._run(file, lambda: file.read(extent), done)
 
-    def _run(self, file: "SharedFile", work: Callable[[], _Result], done: _Done[_Result]) -> None:
+    def _run(self, file: SpillFile, work: Callable[[], _Result], done: _Done[_Result]) -> None:
         def tell(result: _Result | None, error: Exception | None) -> None:
             file.jobs -= 1
             self._note(error)
@@ -174,58 +166,11 @@ class SpillSpace:
             self._failing = False
             _log.warning("unread_spilled_again", directory=str(self._directory))
 
-    def _close_unused(self, file: "SharedFile") -> None:
+    def _close_unused(self, file: SpillFile) -> None:
         if not file.used and not file.jobs and self._file is file:
             self._file = None
-            if file.opened is not None:
-                self._worker.run(file.opened.close, _ignore)
-
-
-class SharedFile:
-    """Which blocks of a file are free, and how many use it. The file itself is made by the first to write."""
-
-    def __init__(self) -> None:
-        self.opened: SpillFile | None = None
-        self.jobs = 0
-        """Writes and reads under way."""
-        self.used = 0
-        """Blocks that somebody holds."""
-        self._free: list[int] = []
-        """A heap: the first free ones are used first, so that the file stays short."""
-        self._end = 0
-        self._serial = 0
-        self._opening = Lock()
-
-    def open(self, make: Callable[[Path], SpillFile], directory: Path) -> SpillFile:
-        """For worker threads. Raises OSError."""
-        with self._opening:
-            if self.opened is None:
-                self.opened = make(directory)
-            return self.opened
-
-    def allocate(self, count: int, size_bytes: int) -> list[Extent]:
-        """So many blocks, for so many bytes."""
-        extents = []
-        self.used += count
-        while count:
-            some = min(count, EXTENT_BLOCKS)
-            blocks = array("I", (self._block() for _ in range(some)))
-            extents.append(Extent(blocks, self._serial, min(size_bytes, some * PAYLOAD_BYTES)))
-            self._serial += some
-            size_bytes -= extents[-1].size_bytes
-            count -= some
-        return extents
-
-    def free(self, extent: Extent) -> None:
-        for block in extent.blocks:
-            heappush(self._free, block)
-        self.used -= len(extent.blocks)
-
-    def _block(self) -> int:
-        if self._free:
-            return heappop(self._free)
-        self._end += 1
-        return self._end - 1
+            if not file.closed:
+                self._worker.run(file.close, _ignore)
 
 
 def _ignore(_: Any, __: Exception | None) -> None:

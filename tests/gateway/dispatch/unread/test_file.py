@@ -40,7 +40,7 @@ def test_bytes_come_back_in_order_wherever_their_blocks_are(file: SpillFile) -> 
 def test_nobody_finds_the_file_nor_what_is_in_it(file: SpillFile, tmp_path: Path) -> None:
     file.write([extent(len(SECRET), [0, 1])], [SECRET])
     assert list(tmp_path.iterdir()) == []
-    raw = os.pread(file._file.fileno(), 2 * BLOCK_BYTES, 0)
+    raw = os.pread(file._descriptor, 2 * BLOCK_BYTES, 0)
     assert len(raw) > len(SECRET)
     assert SECRET[:18] not in raw
 
@@ -52,17 +52,18 @@ def test_a_block_that_is_another_than_was_written_is_not_taken_for_it(file: Spil
     assert file.read(new) == b"abcdefghij"
     with pytest.raises(OSError, match="not what was written"):
         file.read(old)
-    os.pwrite(file._file.fileno(), b"\0", 3)
+    os.pwrite(file._descriptor, b"\0", 3)
     with pytest.raises(OSError, match="not what was written"):
         file.read(new)
 
 
 def test_a_disk_is_not_filled(file: SpillFile, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = os.fstatvfs(file._file.fileno())
+    file.write([extent(1, [0])], [b"x"])
+    real = os.fstatvfs(file._descriptor)
     free_blocks = LEFT_FREE_BYTES // real.f_frsize + 8
     few = os.statvfs_result((*real[:2], 4 * free_blocks, *real[3:4], free_blocks, *real[5:]))
     monkeypatch.setattr(os, "fstatvfs", lambda _: few)
-    file.write([extent(1, [0])], [b"x"])
+    file.write([extent(1, [1])], [b"x"])
     with pytest.raises(NoDiskSpace):
         file.write([extent(1, [100], serial=1)], [b"x"])
     file.write([extent(1, [0], serial=2)], [b"y"])

@@ -6,14 +6,14 @@ from typing import Any
 
 import structlog.testing
 
-from gateway.dispatch.unread.file import BLOCK_BYTES, PAYLOAD_BYTES, Extent
-from gateway.dispatch.unread.space import REST_S, SharedFile, SpillSpace, Threads
+from gateway.dispatch.unread.file import BLOCK_BYTES, PAYLOAD_BYTES, Extent, SpillFile
+from gateway.dispatch.unread.space import REST_S, SpillSpace, Threads
 from shared.protocol.limits import MIB
 from tests.gateway.dispatch.unread.behaviour.workers import Opened, space
 from tests.support.clock import ManualClock
 
 
-def allocated(there: SpillSpace, size_bytes: int, key: str = "k") -> tuple[SharedFile, list[Extent]]:
+def allocated(there: SpillSpace, size_bytes: int, key: str = "k") -> tuple[SpillFile, list[Extent]]:
     found = there.allocate(key, "t", 0, size_bytes)
     assert found is not None
     return found
