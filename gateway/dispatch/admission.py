@@ -178,7 +178,7 @@ class Admission:
         try:
             return self._room.enter(request, _with(capacity, hold), now, hold.hold_s)
         except QueueFull:
-            loads.asked(request, now)
+            loads.note_sent_away(request, now)
             raise
 
     def _check_context(self, request: Request) -> None:

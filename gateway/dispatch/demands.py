@@ -18,7 +18,7 @@ from gateway.scheduling.queue.waiting_room import WaitingRoom
 UNWELL_S = 15.0
 """Who has waited so long for a deployment whose tunnel is away or whose circuit is open waits for nothing."""
 
-ASKED_S = 30.0
+SENT_AWAY_S = 30.0
 """A request that was sent away because loading takes too long for it counts as waiting for so long."""
 
 
@@ -40,27 +40,27 @@ class Demands:
         self._pinned = pinned
         self.wanted: dict[str, None] = {}
         """Models that somebody waits for and agents could load; forgotten once nobody does."""
-        self._asked: dict[str, tuple[Fit, float, float]] = {}
+        self._sent_away: dict[str, tuple[Fit, float, float]] = {}
         """Models for which somebody was sent away: for what, since when, and until when it counts."""
 
-    def asked(self, model: str, fit: Fit, now: float) -> None:
+    def note_sent_away(self, model: str, fit: Fit, now: float) -> None:
         """Somebody was sent away who will come again."""
-        since_s = self._asked[model][1] if model in self._asked else now
-        self._asked[model] = whoever(fit), since_s, now + ASKED_S
+        since_s = self._sent_away[model][1] if model in self._sent_away else now
+        self._sent_away[model] = whoever(fit), since_s, now + SENT_AWAY_S
 
     def give_up(self, model: str) -> None:
         """It is no use for those who were sent away."""
-        self._asked.pop(model, None)
+        self._sent_away.pop(model, None)
 
     @property
-    def asked_until_s(self) -> float | None:
+    def sent_away_until_s(self) -> float | None:
         """When the first of those who were sent away no longer counts."""
-        return min((until_s for _, _, until_s in self._asked.values()), default=None)
+        return min((until_s for _, _, until_s in self._sent_away.values()), default=None)
 
     def look(self, now: float) -> tuple[list[Demand], dict[str, list[Fit]]]:
         """What waits, by model; and those kinds of requests among them that nothing serves."""
         demands, unserved = [], dict[str, list[Fit]]()
-        self._asked = {model: each for model, each in self._asked.items() if now < each[2]}
+        self._sent_away = {model: each for model, each in self._sent_away.items() if now < each[2]}
         for model in list(self.wanted):
             record, fits, backlog = self._index.models.get(model), *self._waiting(model)
             if record is None or backlog is None:
@@ -90,7 +90,7 @@ class Demands:
 
     def _waiting(self, model: str) -> tuple[list[Fit], Backlog | None]:
         """The kinds of requests that wait for ``model``, whomever they avoid, and how many there are."""
-        asked, backlog = self._asked.get(model), self._room.backlog(model)
+        asked, backlog = self._sent_away.get(model), self._room.backlog(model)
         fits = dict.fromkeys(map(whoever, self._room.lanes(model)))
         if asked is not None:
             fits.setdefault(asked[0])

@@ -12,7 +12,7 @@ While it is ANSWERING an :class:`~gateway.dispatch.running_answer.RunningAnswer`
 from collections.abc import Callable
 from enum import Enum, auto
 
-from gateway.dispatch.attempt import Attempt
+from gateway.dispatch.attempt import Attempt, StreamUpload
 from gateway.dispatch.context import DispatchContext
 from gateway.dispatch.heads import head_for, is_event_stream
 from gateway.dispatch.pending_attempts import GiveUp, NextStep, PendingAttempts
@@ -20,7 +20,6 @@ from gateway.dispatch.recovery import AnswerRecord
 from gateway.dispatch.response import Ending, EngineResponse
 from gateway.dispatch.running_answer import RunningAnswer
 from gateway.dispatch.stream_recovery import StreamRecovery
-from gateway.dispatch.upload import StreamUpload
 from gateway.dispatch.usage_option import fit
 from gateway.domain.errors import RequestError
 from gateway.domain.request import PREEMPTED, RequestBody

@@ -160,9 +160,9 @@ class Placer:
             until_s = min(until_s, request.deadline_s)
         return until_s if now < until_s else None
 
-    def asked(self, request: Request, now: float) -> None:
+    def note_sent_away(self, request: Request, now: float) -> None:
         """A request was sent away because its model is not loaded: it is loaded all the same."""
-        self._demands.asked(request.model, Fit.of(request), now)
+        self._demands.note_sent_away(request.model, Fit.of(request), now)
         self.waiting(request.model)
 
     def expected_s(self, model: str, now: float) -> float | None:
@@ -229,7 +229,7 @@ class Placer:
         self._refuse_not_loadable(plan, unserved, now)
         times = [
             at_s
-            for at_s in (self._loading.due_s, plan.look_again_s, self._demands.asked_until_s)
+            for at_s in (self._loading.due_s, plan.look_again_s, self._demands.sent_away_until_s)
             if at_s is not None
         ]
         if times:

@@ -21,10 +21,6 @@ class Sessions:
         self._admission = admission
         self._affinity = SessionAffinity()
 
-    def __len__(self) -> int:
-        """Sessions that are remembered."""
-        return len(self._affinity)
-
     def bind(self, request: Request, now: float) -> None:
         """Have ``request`` go where its session is, or where the session begins with it.
 

@@ -52,15 +52,15 @@ def may_be_the_tunnels(attempt: Attempt, now: float) -> bool:
     ``ANSWER_S``: by then the tunnel has been heard, or the time comes when it counts as away."""
     endpoint = attempt.deployment.session.endpoint
     quiet_s = endpoint.quiet_s()
-    asked_s, attempt.asked_s = attempt.asked_s, None
-    if asked_s is None:
+    probed_s, attempt.probed_s = attempt.probed_s, None
+    if probed_s is None:
         if quiet_s <= QUIET_S:
             return False
         endpoint.probe()
-        asked_s = now
-    elif quiet_s <= now - asked_s or now - asked_s > limits.SILENT_AFTER_S + ANSWER_S:
+        probed_s = now
+    elif quiet_s <= now - probed_s or now - probed_s > limits.SILENT_AFTER_S + ANSWER_S:
         return False
-    attempt.asked_s = asked_s
+    attempt.probed_s = probed_s
     return True
 
 

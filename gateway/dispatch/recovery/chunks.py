@@ -6,7 +6,7 @@ How far they came, and how the chunks of a continuation become those of the answ
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gateway.dispatch.recovery.asking import (
+from gateway.dispatch.recovery.continued_request import (
     FINAL_MESSAGE,
     AnswerRead,
     PlacedContent,

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.dispatch.recovery.asking import AnswerRead, PlacedContent, Progress, in_messages
+from gateway.dispatch.recovery.continued_request import AnswerRead, PlacedContent, Progress, in_messages
 from gateway.dispatch.recovery.events import SpliceFailed, written
 from gateway.dispatch.recovery.question import Question
 from gateway.dispatch.recovery.record import MESSAGE_STOP

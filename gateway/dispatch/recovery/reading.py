@@ -5,8 +5,8 @@ from functools import partial
 
 import structlog
 
-from gateway.dispatch.recovery.asking import AnswerRead, Progress
 from gateway.dispatch.recovery.chunks import ChunksRead
+from gateway.dispatch.recovery.continued_request import AnswerRead, Progress
 from gateway.dispatch.recovery.editing import NotContinuable
 from gateway.dispatch.recovery.messages import MessagesRead
 from gateway.dispatch.recovery.question import Question

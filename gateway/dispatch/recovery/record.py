@@ -172,6 +172,7 @@ class AnswerRecord:
         self._size_bytes = 0
         self._chunks: list[bytes] = []
         self._held = bytearray()
+        """The unfinished event: not passed on, not recorded, to be dropped when the stream breaks."""
         self._searched = 0
         """So many bytes of what is held hold no end of an event."""
         self._line_start = 0
@@ -195,11 +196,6 @@ class AnswerRecord:
             data = b"".join(self.fresh)
             self.fresh.clear()
             self._keep(data)
-
-    @property
-    def held(self) -> bytes:
-        """The unfinished event: not passed on, not recorded, to be dropped when the stream breaks."""
-        return bytes(self._held)
 
     @property
     def data(self) -> bytes:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
-from gateway.dispatch.recovery.asking import AnswerRead, PlacedContent, Progress, in_input
+from gateway.dispatch.recovery.continued_request import AnswerRead, PlacedContent, Progress, in_input
 from gateway.dispatch.recovery.events import DONE, SpliceFailed, written
 from gateway.dispatch.recovery.question import Question
 from gateway.dispatch.recovery.seam import ContinuedUsage, Seam, Splicer

@@ -43,7 +43,7 @@ class Threads:
     """A worker with threads of its own; none before they are needed. Belongs to the event loop's thread."""
 
     def __init__(self) -> None:
-        self._executor: ThreadPoolExecutor | None = None
+        self._executor = ThreadPoolExecutor(THREADS, thread_name_prefix="unread")
         self._closed = False
 
     def run(self, work: Callable[[], _Result], done: _Done[_Result], /) -> None:
@@ -51,8 +51,6 @@ class Threads:
         if self._closed:
             loop.call_soon(done, None, OSError("the gateway stops"))
             return
-        if self._executor is None:
-            self._executor = ThreadPoolExecutor(THREADS, thread_name_prefix="unread")
 
         def tell(future: "asyncio.Future[_Result]") -> None:
             if future.cancelled():
@@ -66,8 +64,7 @@ class Threads:
 
     def close(self) -> None:
         self._closed = True
-        if self._executor is not None:
-            self._executor.shutdown(wait=False)
+        self._executor.shutdown(wait=False)
 
 
 class SpillSpace:

@@ -25,7 +25,7 @@ class Link:
 
 def attempt_over(link: Link) -> Attempt:
     session = SimpleNamespace(endpoint=link)
-    return cast(Attempt, SimpleNamespace(deployment=SimpleNamespace(session=session), asked_s=None))
+    return cast(Attempt, SimpleNamespace(deployment=SimpleNamespace(session=session), probed_s=None))
 
 
 def test_a_tunnel_that_was_heard_just_now_is_not_in_doubt() -> None:

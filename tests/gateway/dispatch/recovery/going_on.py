@@ -144,8 +144,8 @@ def cuts(stream: bytes, client: Callable[[], Client]) -> Iterator[tuple[int, Cli
     for cut in range(1, len(stream) + 1):
         cut_off = client()
         cut_off.feed(stream[:cut])
-        assert stream.startswith(cut_off.got + cut_off.record.held)
-        assert len(cut_off.got + cut_off.record.held) == cut
+        assert stream.startswith(cut_off.got + cut_off.record._held)
+        assert len(cut_off.got + cut_off.record._held) == cut
         if cut_off.got != before:
             before = cut_off.got
             yield cut, cut_off

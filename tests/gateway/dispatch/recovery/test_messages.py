@@ -177,7 +177,7 @@ def test_what_cannot_go_on_soundly_is_refused(
 ) -> None:
     client = _cut_after("🚂", _body(**body))
     if event is not None:
-        client.feed(Style().event(event)[0:] if not client.record.held else b"\n\n" + Style().event(event))
+        client.feed(Style().event(event)[0:] if not client.record._held else b"\n\n" + Style().event(event))
     with pytest.raises(NotContinuable, match=why):
         client.go_on(lambda asked: b"")
 

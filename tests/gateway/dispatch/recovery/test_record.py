@@ -42,7 +42,7 @@ def test_only_whole_events_get_out_wherever_the_stream_is_cut(separator: bytes) 
         out = record.feed(stream[:cut])
         assert out == record.data
         assert len(out) == max(end for end in ends if end <= cut)
-        assert record.held == stream[len(out) : cut]
+        assert record._held == stream[len(out) : cut]
         assert not record.overflowed
 
 
@@ -200,7 +200,7 @@ def test_events_that_go_out_unfed_while_that_is_allowed_are_kept_as_if_they_were
             assert unfed.feed(piece) == out
         if rng.random() < 0.3:
             unfed.settle()
-    assert unfed.held == fed.held
+    assert unfed._held == fed._held
     assert (unfed.data, unfed.overflowed) == (fed.data, fed.overflowed)
     assert (unfed.size_bytes, unfed.complete, unfed.ends_well) == (
         fed.size_bytes,
