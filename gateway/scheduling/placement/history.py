@@ -44,9 +44,13 @@ class Popularity:
 
 
 @dataclass(slots=True)
-class _LoadTrouble:
+class LoadTrouble:
+    """What went wrong with loading at one place."""
+
     failures: int = 0
+    """In a row."""
     again_s: float = 0.0
+    """When it may be tried again; in the past if it may be now."""
     why: str = ""
     deadly: bool = False
     """Its agent was lost over it."""
@@ -54,19 +58,19 @@ class _LoadTrouble:
     """What was in the memory beside it when its agent said that it does not fit."""
 
 
-_NO_TROUBLE = _LoadTrouble()
+_NO_TROUBLE = LoadTrouble()
 
 
 class LoadFailures:
     """What went wrong with loading, by place."""
 
     def __init__(self) -> None:
-        self._known = RecentDict[str, _LoadTrouble](MOST_PLACES)
+        self._known = RecentDict[str, LoadTrouble](MOST_PLACES)
 
     def failed(self, key: str, why: str, now: float, *, deadly: bool = False) -> float:
         """Loading it failed, and its agent was lost over it if it was ``deadly``. Returns after how many
         seconds it may be tried again."""
-        trouble = self._known.renewed(key, _LoadTrouble)
+        trouble = self._known.renewed(key, LoadTrouble)
         trouble.failures += 1
         trouble.deadly = trouble.deadly or deadly
         backoff_s = min(FIRST_BACKOFF_S * 2.0 ** min(trouble.failures - 1, 16), MOST_BACKOFF_S)
@@ -75,12 +79,12 @@ class LoadFailures:
 
     def pause(self, key: str, now: float) -> None:
         """Its agent could not be told to load it: try again after ``KEPT_S``."""
-        trouble = self._known.renewed(key, _LoadTrouble)
+        trouble = self._known.renewed(key, LoadTrouble)
         trouble.again_s = max(trouble.again_s, now + KEPT_S)
 
     def note_crowded(self, key: str, beside: frozenset[str]) -> None:
         """Its agent says that it does not fit into memory beside these."""
-        self._known.renewed(key, _LoadTrouble).beside = beside
+        self._known.renewed(key, LoadTrouble).beside = beside
 
     def note_loaded(self, key: str) -> None:
         """The place has loaded its model: its failures are forgotten."""
@@ -89,27 +93,16 @@ class LoadFailures:
     def agent_changed(self, key: str) -> None:
         """Its agent is another process, or has other settings: what failed may do now. But not what may have
         been the end of the process before."""
-        if not self._of(key).deadly:
+        if not self.of(key).deadly:
             self._known.pop(key, None)
-
-    def count(self, key: str) -> int:
-        """How often in a row loading it failed."""
-        return self._of(key).failures
-
-    def reason(self, key: str) -> str:
-        """Why loading it failed last."""
-        return self._of(key).why
-
-    def retry_at_s(self, key: str) -> float:
-        """When it may be tried again; in the past if it may be now."""
-        return self._of(key).again_s
 
     def fits_beside(self, key: str, others: Iterable[str]) -> bool:
         """False when its agent said that it does not fit beside these or fewer."""
-        beside = self._of(key).beside
+        beside = self.of(key).beside
         return not beside or not beside <= set(others)
 
-    def _of(self, key: str) -> _LoadTrouble:
+    def of(self, key: str) -> LoadTrouble:
+        """What went wrong at the place ``key``."""
         return self._known.get(key, _NO_TROUBLE)
 
 

@@ -4,6 +4,7 @@ agent's memory holds during one round of decisions is known here too."""
 from collections import Counter as Tally
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 
 from gateway.domain.request import Tier
@@ -120,26 +121,22 @@ class LoadOption:
         return self.rank, place.load_s, -place.tflops, self.room.host.running, place.key
 
 
+@dataclass(frozen=True)
 class LoadOptions:
-    """Finds how places could load their models in one round. ``wanted`` are the places that somebody waits
-    for."""
+    """Finds how places could load their models in one round. ``wanted`` are the places that requests wait
+    for, ``rooms`` the memory of each place's agent."""
 
-    def __init__(
-        self,
-        rules: PlacementRules,
-        history: PlacementHistory,
-        rooms: Mapping[str, AgentMemory],
-        wanted: Collection[str],
-        now: float,
-    ) -> None:
-        self._rules = rules
-        self._history = history
-        self._rooms = rooms
-        self._wanted = wanted
-        self._now = now
-        self._copies = Tally(
-            place.model for room in set(rooms.values()) for place in room.staying.values() if _in(place)
-        )
+    rules: PlacementRules
+    history: PlacementHistory
+    rooms: Mapping[str, AgentMemory]
+    wanted: Collection[str]
+    now: float
+
+    @cached_property
+    def _copies(self) -> Tally[str]:
+        """How many places have loaded each model."""
+        staying = (place for room in set(self.rooms.values()) for place in room.staying.values())
+        return Tally(place.model for place in staying if _in(place))
 
     def best(self, demand: Demand, places: Sequence[LoadablePlace]) -> LoadOption | None:
         """The best of all ``places`` where it fits; else of some where something would have to go."""
@@ -147,19 +144,19 @@ class LoadOptions:
         if free:
             return min(free, key=lambda option: option.order)
         step = max(1, len(places) // MOST_EVICTIONS)
-        looked_at = islice(places, int(self._now) % step, None, step)
+        looked_at = islice(places, int(self.now) % step, None, step)
         options = [option for place in looked_at if (option := self._by_eviction(demand, place)) is not None]
         return min(options, key=lambda option: option.order, default=None)
 
     def _into_free(self, place: LoadablePlace) -> LoadOption | None:
-        room = self._rooms[place.key]
+        room = self.rooms[place.key]
         if room.holds_now(place):
-            return LoadOption(place, room, (0,), self._now)
-        return LoadOption(place, room, (1,), self._now) if room.holds(place) else None
+            return LoadOption(place, room, (0,), self.now)
+        return LoadOption(place, room, (1,), self.now) if room.holds(place) else None
 
     def _by_eviction(self, demand: Demand, place: LoadablePlace) -> LoadOption | None:
         """What would have to go for it, and when it could; None if that would not do."""
-        room, now = self._rooms[place.key], self._now
+        room, now = self.rooms[place.key], self.now
         candidates: list[_Candidate] = []
         for victim in room.staying.values():
             at_s = max(now, self._free_at_s(victim, place, demand))
@@ -175,14 +172,14 @@ class LoadOptions:
 
     def _free_at_s(self, victim: LoadablePlace, place: LoadablePlace, demand: Demand) -> float:
         """When ``victim`` may be told to take nothing more, for ``place`` to come in."""
-        rules = self._rules
+        rules = self.rules
         if not _in(victim) or victim.pinned:
             return FOREVER
-        kept_s = self._history.kept_until_s(victim.key)
+        kept_s = self.history.kept_until_s(victim.key)
         turn_s = max(rules.min_residence_s, TURN_LOADS * max(victim.load_s, place.load_s))
-        due_s = self._history.turn_due_s(demand) + self._patience_s(victim, demand)
+        due_s = self.history.turn_due_s(demand) + self._patience_s(victim, demand)
         busy_s = max(victim.loaded_s + turn_s, due_s, kept_s)
-        if victim.running or victim.key in self._wanted:
+        if victim.running or victim.key in self.wanted:
             return busy_s
         idle_s = max(victim.loaded_s + rules.min_residence_s, victim.used_s + IMMINENT_S, kept_s)
         return min(idle_s, busy_s)
@@ -191,13 +188,13 @@ class LoadOptions:
         """How long those wait for company who want the place of a busy model."""
         if demand.tier is Tier.REALTIME:
             return 0.0
-        per_s = self._history.popularity.per_s
-        theirs, own = per_s(victim.model, self._now), per_s(demand.model, self._now)
-        return PATIENCE_SHARE * self._rules.hold_s * theirs / (theirs + own) if theirs else 0.0
+        per_s = self.history.popularity.per_s
+        theirs, own = per_s(victim.model, self.now), per_s(demand.model, self.now)
+        return PATIENCE_SHARE * self.rules.hold_s * theirs / (theirs + own) if theirs else 0.0
 
     def _regret(self, victim: LoadablePlace) -> float:
         """Seconds of loading that unloading it will cost, for each second it is away."""
-        regret = self._history.popularity.per_s(victim.model, self._now) * victim.load_s
+        regret = self.history.popularity.per_s(victim.model, self.now) * victim.load_s
         return regret * SPARE_SHARE if self._copies[victim.model] > 1 else regret
 
 

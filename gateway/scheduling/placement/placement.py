@@ -154,7 +154,7 @@ class _Round:
         """The places whose last failure does not forbid to try now."""
         ready, failures = [], self._history.failures
         for place in out:
-            again_s = failures.retry_at_s(place.key)
+            again_s = failures.of(place.key).again_s
             if again_s <= self._now:
                 ready.append(place)
             else:
@@ -170,12 +170,12 @@ class _Round:
         failing = [
             each
             for each in fitting
-            if failures.count(each.key) >= REFUSE_AFTER and failures.retry_at_s(each.key) > now
+            if failures.of(each.key).failures >= REFUSE_AFTER and failures.of(each.key).again_s > now
         ]
         if not fitting or len(failing) < len(fitting):
             return None
-        first = min(failing, key=lambda each: (failures.retry_at_s(each.key), each.key))
-        return NotLoadable(failures.reason(first.key), failures.retry_at_s(first.key) - now)
+        first = min(failing, key=lambda each: (failures.of(each.key).again_s, each.key))
+        return NotLoadable(failures.of(first.key).why, failures.of(first.key).again_s - now)
 
     def _best_option(self, demand: Demand, places: Sequence[LoadablePlace]) -> LoadOption | None:
         if len(places) > MOST_EVICTIONS:

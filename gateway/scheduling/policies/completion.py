@@ -1,6 +1,7 @@
 """When a request would be done at a deployment: the prediction that the policy ``cost`` compares
 (SCHEDULING §4)."""
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from gateway.scheduling.base import DeploymentView, Waiting
@@ -27,15 +28,13 @@ LATE_SHARE = 1.0
 """Of a second past what a client wants its first token within, counted once more."""
 
 
+@dataclass(slots=True)
 class RoundLoad:
     """What was given to one deployment in this round, and is not counted in its load yet."""
 
-    __slots__ = ("count", "kv_tokens", "read_s")
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.read_s = 0.0
-        self.kv_tokens = 0
+    count: int = 0
+    read_s: float = 0.0
+    kv_tokens: int = 0
 
     def add(self, read_s: float, kv_tokens: int) -> None:
         self.count += 1

@@ -15,6 +15,7 @@ import heapq
 import itertools
 from collections import deque
 from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Generic
 
 from gateway.scheduling.queue.fair import SLACK_WORK, T, TenantQueue, TierQueue
@@ -222,27 +223,25 @@ class QueueOrder(Generic[T]):
         return [*due, *(rank for rank in present if rank not in due)]
 
 
+@dataclass(slots=True)
 class _Ageing:
     """How long one tier has been passed over."""
 
-    __slots__ = ("_ageing_s", "_served_at", "served_s")
-
-    def __init__(self, ageing_s: float, served_at: int = 0, served_s: float = float("-inf")) -> None:
-        self._ageing_s = ageing_s
-        self._served_at = served_at
-        self.served_s = served_s
+    ageing_s: float
+    served_at: int = 0
+    served_s: float = float("-inf")
 
     def copy(self) -> "_Ageing":
-        return _Ageing(self._ageing_s, self._served_at, self.served_s)
+        return _Ageing(self.ageing_s, self.served_at, self.served_s)
 
     def served(self, given: int, now: float) -> None:
         """Slot number ``given`` was its own."""
-        self._served_at, self.served_s = given, now
+        self.served_at, self.served_s = given, now
 
     def may_be_due(self, given: int, now: float) -> bool:
-        passed = given - self._served_at
+        passed = given - self.served_at
         if passed < AGED_EVERY - 1:
-            return passed >= AGED_AT_MOST - 1 and now - self.served_s >= self._ageing_s
+            return passed >= AGED_AT_MOST - 1 and now - self.served_s >= self.ageing_s
         return True
 
 
@@ -252,7 +251,6 @@ class _Tier(Generic[T]):
     def __init__(self, share: TierQueue[T], ageing_s: float) -> None:
         self.share = share
         self.ageing = _Ageing(ageing_s)
-        self._ageing_s = ageing_s
         self._came: deque[tuple[float, T, Entry | None]] = deque()
 
     def put(self, turn: T, now: float) -> None:
@@ -264,7 +262,7 @@ class _Tier(Generic[T]):
     def aged(self, now: float) -> bool:
         """Whether a request in it has waited for ``ageing_s``."""
         oldest_s = self.oldest_s()
-        return oldest_s is not None and now - oldest_s >= self._ageing_s
+        return oldest_s is not None and now - oldest_s >= self.ageing.ageing_s
 
     def oldest_s(self) -> float | None:
         """Since when the first of them waits."""

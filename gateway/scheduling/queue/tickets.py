@@ -59,15 +59,10 @@ class Ticket(QueuedRequest):
 
     def as_waiting(self, avoid: frozenset[str] = frozenset()) -> Waiting:
         """The request as policies see it, that must not go to ``avoid``."""
-        if avoid:
-            return self._as_waiting(avoid)
-        if self.seen is None:
-            self.seen = self._as_waiting(avoid)
-        return self.seen
-
-    def _as_waiting(self, avoid: frozenset[str]) -> Waiting:
+        if self.seen is not None and not avoid:
+            return self.seen
         request = self.request
-        return Waiting(
+        waiting = Waiting(
             number=self.number,
             route=request.need,
             work=self.work,
@@ -86,3 +81,6 @@ class Ticket(QueuedRequest):
             where=request.where,
             agent=request.agent,
         )
+        if not avoid:
+            self.seen = waiting
+        return waiting

@@ -5,10 +5,12 @@ A worked example of the bounds. A model with 8 slots and answers of 4 s drains 2
 come back in half a second: by then one has left the line. The next one refused is told one second, and
 so on, so that those who were sent away do not all come back at once.
 
-Whose turn it is :mod:`gateway.scheduling.queue.order` says.
+How fast a queue drains is measured while requests wait, and estimated before that (:class:`DrainRate`).
+:mod:`gateway.scheduling.queue.order` decides whose turn it is.
 """
 
 import itertools
+import math
 from collections import Counter as Tally
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -17,7 +19,6 @@ from gateway.domain.errors import QueueFull
 from gateway.domain.request import Request, Tier
 from gateway.quota.shares import QueueShares
 from gateway.scheduling.base import Fit, estimated_work
-from gateway.scheduling.queue.drain_rate import DrainRate
 from gateway.scheduling.queue.order import QueueOrder
 from gateway.scheduling.queue.tickets import Backlog, Capacity, Ticket
 
@@ -271,6 +272,58 @@ class WaitingRoom:
                 self._queues = {name: each for name, each in self._queues.items() if each.count}
             queue = self._queues[model] = _ModelQueue(self._weights, self._settings.ageing_s, now)
         return queue
+
+
+DRAIN_MEMORY_S = 30.0
+"""Departures count e times less after this long: a rate follows a change of the fleet within a minute."""
+
+PRIOR_WEIGHT_S = 2.0
+"""Seconds of measured waiting that weigh as much as the guess."""
+
+
+class DrainRate:
+    """Departures per second from one queue, an exponentially forgetting mean over the time it was not empty.
+
+    Time in which nobody waited says nothing about how fast a queue would drain, so it does not count.
+    """
+
+    def __init__(self, now: float) -> None:
+        self._departures = 0.0
+        self._waited_s = 0.0
+        self._updated_s = now
+        self._backlogged = False
+
+    def set_backlogged(self, backlogged: bool, now: float) -> None:
+        """Whether requests wait, from ``now`` on."""
+        self._forget(now)
+        self._backlogged = backlogged
+
+    def departed(self, now: float) -> None:
+        """One was taken out for a slot. Counts only if it had to wait."""
+        self._forget(now)
+        if self._backlogged:
+            self._departures += 1.0
+
+    def undo_departure(self, now: float) -> None:
+        """One that departed was refused by an engine and waits again."""
+        self._forget(now)
+        self._departures = max(0.0, self._departures - 1.0)
+
+    def per_s(self, now: float, guess_per_s: float) -> float:
+        """Departures per second; ``guess_per_s`` is what to believe before anything was measured (≥ 0)."""
+        self._forget(now)
+        return (self._departures + guess_per_s * PRIOR_WEIGHT_S) / (self._waited_s + PRIOR_WEIGHT_S)
+
+    def _forget(self, now: float) -> None:
+        elapsed_s = now - self._updated_s
+        if elapsed_s <= 0:
+            return
+        kept = math.exp(-elapsed_s / DRAIN_MEMORY_S)
+        self._departures *= kept
+        self._waited_s *= kept
+        if self._backlogged:
+            self._waited_s += DRAIN_MEMORY_S * (1.0 - kept)
+        self._updated_s = now
 
 
 class _ModelQueue:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, TextIO
 
 from gateway.tools.console import StatusLine
@@ -63,29 +64,31 @@ def _seconds(value: float | None) -> str:
     return f"{value * 1000:.0f} ms" if value < 1 else f"{value:.3g} s" if value < 1000 else f"{value:,.0f} s"
 
 
+@dataclass(frozen=True, slots=True)
 class ReportedTraffic:
     """``traffic``, with its progress written to ``stream``."""
 
-    def __init__(
-        self, traffic: Traffic, label: str, stream: TextIO, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._traffic = traffic
-        self._label = label
-        self._stream = stream
-        self._clock = clock
-        self.block_tokens = traffic.block_tokens
+    traffic: Traffic
+    label: str
+    stream: TextIO
+    clock: Callable[[], float] = time.monotonic
+
+    @property
+    def block_tokens(self) -> int:
+        """See :class:`~gateway.tools.simulate.inputs.Traffic`."""
+        return self.traffic.block_tokens
 
     def jobs(self) -> Iterator[Job]:
         """See :class:`~gateway.tools.simulate.inputs.Traffic`."""
-        line = StatusLine(self._stream)
+        line = StatusLine(self.stream)
         every_s = TERMINAL_S if line.in_place else PLAIN_S
-        began_s = told_s = self._clock()
+        began_s = told_s = self.clock()
         try:
-            for number, job in enumerate(self._traffic.jobs(), 1):
+            for number, job in enumerate(self.traffic.jobs(), 1):
                 yield job
-                if number % _EVERY == 0 and (now := self._clock()) - told_s >= every_s:
+                if number % _EVERY == 0 and (now := self.clock()) - told_s >= every_s:
                     told_s = now
                     came = f"{number:,} requests came by {job.at_s:,.0f} s"
-                    line.show(f"{self._label}: {came}, {number / (now - began_s):,.0f} a second")
+                    line.show(f"{self.label}: {came}, {number / (now - began_s):,.0f} a second")
         finally:
             line.clear()
