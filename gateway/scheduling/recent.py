@@ -23,9 +23,12 @@ class RecentDict(OrderedDict[K, V]):
             self.popitem(last=False)
 
     def renewed(self, key: K, make: Callable[[], V]) -> V:
-        """The entry of ``key``, made if there is none, set anew."""
+        """The entry of ``key``, made if there is none. It counts as the last."""
         found = self.get(key)
-        self[key] = found = make() if found is None else found
+        if found is None:
+            self[key] = found = make()
+        else:
+            self.move_to_end(key)
         return found
 
 
