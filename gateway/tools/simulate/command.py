@@ -35,7 +35,7 @@ from gateway.tools.simulate.simulation import (
     simulate,
     smallest,
 )
-from gateway.tools.simulate.tally import GOOD_TPOT_S, GOOD_TTFT_S, Figures, Slo
+from gateway.tools.simulate.tally import GOOD_TPOT_S, GOOD_TTFT_S, Slo
 from gateway.tools.simulate.traces import TraceFile
 from gateway.tools.simulate.world import REPAIR_S, Rules
 
@@ -133,19 +133,19 @@ def simulate_command(options: SimulateOptions) -> None:
         goals = goals_of(options.what_if) if options.what_if is not None else ()
         if plot is not None:
             check_plot(plot)
-        found, answers = _search(plan, chosen, goals) if goals else (_compare(plan, chosen), {})
+        answers = _run(plan, chosen, goals)
     except BadSpec as error:
         raise typer.BadParameter(str(error), param_hint=error.option) from None
     except ImportError as error:
         fail(f"--plot: {error}")
     except KeyboardInterrupt:
         raise typer.Exit(1) from None
-    policies = {name: figures.as_json() for name, figures in found.items()}
+    policies = {name: answer.found.figures.as_json() for name, answer in answers.items()}
     _tell(plan, policies, answers, goals, as_json=options.as_json)
     if plot is not None:
         source = options.trace.name if options.trace is not None else f"mix {options.mix}"
         try:
-            write_plot(plot, policies, _heading(plan, next(iter(found.values())), answers, source))
+            write_plot(plot, policies, _heading(plan, answers, goals, source))
         except OSError as error:
             fail(f"the chart was not written: {error}")
     if not all(answer.found.meets for answer in answers.values()):
@@ -179,28 +179,26 @@ def _traffic(trace: Path | None, mix: str | None, seed: int) -> Traffic:
     raise BadSpec("--trace", "give either --trace FILE or --mix SPEC")
 
 
-def _compare(plan: SimulationPlan, chosen: list[PolicyChoice]) -> dict[str, Figures]:
-    found: dict[str, Figures] = {}
-    for number, choice in enumerate(chosen, 1):
-        note(f"{choice.name}: policy {number} of {len(chosen)} on {fleet_text(plan.fleet)}")
-        began_s = time.perf_counter()
-        figures = found[choice.name] = simulate(_watched(plan, choice), choice)
-        took_s = time.perf_counter() - began_s
-        note(f"{choice.name}: {figures.tally.requests:,} requests in {took_s:.1f} s")
-    return found
-
-
-def _search(
-    plan: SimulationPlan, chosen: list[PolicyChoice], goals: tuple[Goal, ...]
-) -> tuple[dict[str, Figures], dict[str, FleetAnswer]]:
+def _run(plan: SimulationPlan, chosen: list[PolicyChoice], goals: tuple[Goal, ...]) -> dict[str, FleetAnswer]:
+    """Simulate each policy on the fleet of ``plan``; with ``goals``, on the smallest that meets them."""
     answers: dict[str, FleetAnswer] = {}
-    for choice in chosen:
-        note(f"{choice.name}: the smallest fleet composed as {fleet_text(plan.fleet)} is searched")
-        report = partial(_tell_trial, choice.name, goals)
-        answer = answers[choice.name] = smallest(_watched(plan, choice), choice, goals, report)
-        if not answer.found.meets:
-            note(f"{choice.name}: {answer.found.fleet} is not enough, and more were not tried")
-    return {name: answer.found.figures for name, answer in answers.items()}, answers
+    for number, choice in enumerate(chosen, 1):
+        name = choice.name
+        watched = replace(plan, traffic=ReportedTraffic(plan.traffic, name, sys.stderr))
+        if goals:
+            note(f"{name}: the smallest fleet composed as {fleet_text(plan.fleet)} is searched")
+            answer = smallest(watched, choice, goals, partial(_tell_trial, name, goals))
+            if not answer.found.meets:
+                note(f"{name}: {answer.found.fleet} is not enough, and more were not tried")
+        else:
+            note(f"{name}: policy {number} of {len(chosen)} on {fleet_text(plan.fleet)}")
+            began_s = time.perf_counter()
+            trial = Trial(watched, simulate(watched, choice), meets=True)
+            took_s = time.perf_counter() - began_s
+            note(f"{name}: {trial.figures.tally.requests:,} requests in {took_s:.1f} s")
+            answer = FleetAnswer(trial, trial, (trial,))
+        answers[name] = answer
+    return answers
 
 
 def _tell_trial(policy: str, goals: tuple[Goal, ...], trial: Trial) -> None:
@@ -218,22 +216,20 @@ def _assumed(plan: SimulationPlan, answer: FleetAnswer) -> str:
     return f"at {per_s} ({requests:,} requests{times}), {plan.model.name}"
 
 
-def _heading(plan: SimulationPlan, figures: Figures, answers: dict[str, FleetAnswer], source: str) -> Heading:
+def _heading(
+    plan: SimulationPlan, answers: dict[str, FleetAnswer], goals: tuple[Goal, ...], source: str
+) -> Heading:
     """What a chart is of, so that it can be read without the command that drew it."""
-    fleets = {name: answer.found.fleet for name, answer in answers.items()} or {"": fleet_text(plan.fleet)}
-    requests = figures.tally.requests
-    per_s = requests / figures.span_s if figures.span_s else 0.0
+    fleets = [f"{name} {answer.found.fleet}" for name, answer in answers.items()]
+    first = next(iter(answers.values()))
+    requests, per_s = first.found.figures.tally.requests, first.arrivals_per_s
     return Heading(
         f"Simulated scheduling policies: {plan.model.name}",
         (
-            "Fleet: " + " / ".join(f"{name} {fleet}".strip() for name, fleet in fleets.items()),
+            "Fleet: " + (" / ".join(fleets) if goals else fleet_text(plan.fleet)),
             f"Traffic: {source}, {requests:,} requests, {per_s:.3g} per s on average, seed {plan.seed}",
         ),
     )
-
-
-def _watched(plan: SimulationPlan, choice: PolicyChoice) -> SimulationPlan:
-    return replace(plan, traffic=ReportedTraffic(plan.traffic, choice.name, sys.stderr))
 
 
 def _tell(
@@ -246,7 +242,7 @@ def _tell(
 ) -> None:
     if not as_json:
         print_table(COLUMNS, rows_of(policies), "no policy was simulated")
-        if answers:
+        if goals:
             note(f"What if, {_assumed(plan, next(iter(answers.values())))}:")
             print_table(answer_columns(goals), answer_rows(answers, goals), "no policy was simulated")
         return
@@ -259,6 +255,6 @@ def _tell(
         "rate": plan.rate,
         "slo": {"ttft_s": plan.slo.ttft_s, "tpot_s": plan.slo.tpot_s},
     }
-    if answers:
+    if goals:
         output["what_if"] = {name: answer.as_json(goals) for name, answer in answers.items()}
     print_json(output)

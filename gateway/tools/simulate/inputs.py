@@ -82,8 +82,8 @@ class Job:
 class Traffic(Protocol):
     """Where jobs come from. The same traffic gives the same jobs whenever it is asked."""
 
-    block_tokens: int
-
+    @property
+    def block_tokens(self) -> int: ...
     def jobs(self) -> Iterator[Job]:
         """In order of ``at_s``. Raises BadTrace where a trace cannot be read further."""
         ...
