@@ -38,12 +38,10 @@ class KeySource:
     def __init__(self, issuer: OidcTable, clock: Callable[[], float], get: Fetch = fetch) -> None:
         """``clock`` gives seconds of the event loop's clock."""
         self.issuer = issuer
-        self.generation = 0
-        """Another number as soon as the keys are others."""
         self._clock = clock
         self._get = get
         self.keys: KeySet | None = None
-        """To verify with, while there are any."""
+        """To verify with, while there are any; the same object for as long as they are the same keys."""
         self._fetched_s = self._looked_s = float("-inf")
         self._failures = 0
         self.key_unknown = asyncio.Event()
@@ -103,7 +101,6 @@ class KeySource:
     def _take(self, keys: KeySet) -> None:
         if self.keys is None or keys.fingerprint != self.keys.fingerprint:
             self.keys = keys
-            self.generation += 1
             _log.info("issuer_keys", issuer=self.issuer.issuer, keys=len(keys.keys))
 
     def _failed(self, reason: str) -> float:
@@ -117,7 +114,6 @@ class KeySource:
         if left_s > 0:
             return min(wait_s, max(left_s, RETRY_S[0]))
         self.keys = None
-        self.generation += 1
         _log.error("issuer_keys_too_old", issuer=self.issuer.issuer, stale_s=self.issuer.stale_s)
         return wait_s
 

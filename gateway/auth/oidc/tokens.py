@@ -9,6 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from gateway.auth.oidc.keyset import KeySet
 from gateway.auth.oidc.source import KeySource
 from gateway.auth.oidc.verify import (
     KeyUnknown,
@@ -34,8 +35,8 @@ class _Seen(NamedTuple):
     until_s: float
     """Unix time: its end, and the skew."""
     source: KeySource
-    generation: int
-    """Of the keys it was verified with: once they are others it is verified again."""
+    keys: KeySet
+    """That it was verified with: once the source has others it is verified again."""
 
 
 class TokenAuthenticator:
@@ -63,7 +64,7 @@ class TokenAuthenticator:
         digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
         seen, now_s = self._seen.get(digest), self._wall()
         if seen is not None:
-            if now_s < seen.until_s and seen.generation == seen.source.generation:
+            if now_s < seen.until_s and seen.keys is seen.source.keys:
                 self._seen.move_to_end(digest)
                 return seen.principal
             del self._seen[digest]
@@ -85,14 +86,14 @@ class TokenAuthenticator:
         keys = source.keys
         if keys is None:
             raise IssuerUnavailable("The keys of the token's issuer are not known yet; try again soon.")
-        generation, issuer = source.generation, source.issuer
+        issuer = source.issuer
         try:
             verified = verify_token(token, issuer, keys, now_s)
         except KeyUnknown:
             source.key_unknown.set()
             raise
         principal = principal_of(verified, issuer)
-        return _Seen(principal, verified.expires_s + issuer.skew_s, source, generation)
+        return _Seen(principal, verified.expires_s + issuer.skew_s, source, keys)
 
 
 def _unauthenticated(error: TokenRefused) -> Unauthenticated:
