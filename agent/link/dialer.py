@@ -98,10 +98,6 @@ class _Kept:
     endpoint: SessionEndpoint
     expiry: asyncio.TimerHandle
 
-    @property
-    def claim(self) -> ResumeRequest:
-        return ResumeRequest(self.id, self.endpoint.session.log.received)
-
 
 class TunnelDialer:
     """Dials, and dials again: at once after the loss of a good tunnel, else with backoff and full jitter.
@@ -154,7 +150,8 @@ class TunnelDialer:
         if self._closing:
             return
         kept, session = self._kept, self._new_session()
-        handshake = self._membership.handshake(f"trunkline {__version__}", kept.claim if kept else None)
+        resume = ResumeRequest(kept.id, kept.endpoint.session.log.received) if kept else None
+        handshake = self._membership.handshake(f"trunkline {__version__}", resume)
         try:
             tunnel = await self._dial(handshake, session, kept.endpoint if kept else None)
         except Rejected:

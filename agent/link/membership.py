@@ -57,7 +57,8 @@ class Membership:
         self._key = key
         self._record = record
         self._token = token
-        self._use_token = record is None
+        self.joining = record is None
+        """The next handshake shows the join token, not the certificate."""
         self._refused_for_now = False
         """The certificate was refused for now only: a clock is wrong."""
         self._unkept = False
@@ -110,14 +111,9 @@ class Membership:
         return self._record is not None
 
     @property
-    def joining(self) -> bool:
-        """The next handshake shows the join token, not the certificate."""
-        return self._use_token
-
-    @property
     def has_spare_token(self) -> bool:
         """A join token was given that is not needed."""
-        return self._token is not None and not self._use_token
+        return self._token is not None and not self.joining
 
     @property
     def shows_earlier(self) -> bool:
@@ -131,7 +127,7 @@ class Membership:
 
     def handshake(self, software: str, session: ResumeRequest | None = None) -> AgentHandshake:
         """A handshake for the next tunnel, which may resume ``session``. Raises MembershipError."""
-        record = None if self._use_token else self._record
+        record = None if self.joining else self._record
         earlier = None if record is None else self._earlier
         certificate = None if record is None else record.certificate
         pinned, *also_pinned = (None,) if record is None else record.pins(self._wall())
@@ -162,20 +158,20 @@ class Membership:
         if (fresh := welcome.certificate) is not None:
             if self._record is None:
                 self._set(MemberRecord(fresh.name, self._required.fingerprint, fresh.der))
-            elif self._use_token:
+            elif self.joining:
                 self._set(self._record.showing(fresh))
             else:
                 self._set(self._record.taking(fresh, self._wall()))
         self._keep()
         if welcome.certificate is None:
             return False
-        was_joining, self._use_token = self._use_token, False
+        was_joining, self.joining = self.joining, False
         return was_joining
 
     def _keep_what_was_accepted(self) -> None:
         """The gateway let us in with what was shown: that is what is shown from now on."""
         shown, self._earlier, self._untried, self._refusal = self._earlier, None, [], None
-        if shown is not None and self._record is not None and not self._use_token:
+        if shown is not None and self._record is not None and not self.joining:
             log.warning("a certificate from before the newest did", valid_to_s=shown.not_after_s)
             self._set(self._record.showing(shown))
 
@@ -224,16 +220,16 @@ class Membership:
         that lies about in the environment must not undo it."""
         if error.code is not ErrorCode.UNAUTHENTICATED:
             return False
-        if not self._use_token and self._show_earlier(error):
+        if not self.joining and self._show_earlier(error):
             return True
         if self._token is None:
             return False
-        if not self._use_token:
+        if not self.joining:
             self._refused_for_now = self.verdict(error).retry_after_s is not None
-            self._use_token, self._refusal = True, None
+            self.joining, self._refusal = True, None
             return True
         if self._refused_for_now:
-            self._use_token, self._token = False, None
+            self.joining, self._token = False, None
             return True
         return False
 
