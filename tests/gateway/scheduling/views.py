@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from gateway.domain.residency import read_where
 from gateway.scheduling.base import NO_CAP, DeploymentView, Waiting
+from gateway.scheduling.scheduler import Scheduler
 
 H100, L4 = "NVIDIA H100 80GB HBM3", "NVIDIA L4"
 ROUTES = ("chat", "embeddings", "rerank")
@@ -54,6 +55,21 @@ def request(
         prefix=prefix,
         ttft_s=ttft_s,
     )
+
+
+class CostFleet:
+    """A fleet under the policy ``cost``, with a clock."""
+
+    def __init__(self, *views: DeploymentView) -> None:
+        self.scheduler = Scheduler("cost")
+        self.views = {each.key: each for each in views}
+        self.now = 100.0
+        for each in views:
+            self.scheduler.deployment_added(each, self.now)
+
+    def place(self, item: Waiting, key: str) -> None:
+        self.scheduler.placed(item, self.views[key], self.now)
+        self.views[key].in_flight += 1
 
 
 @st.composite

@@ -6,23 +6,13 @@ from dataclasses import replace
 import pytest
 
 from gateway.domain.residency import read_where
-from gateway.scheduling.base import Assignment, DeploymentView, Outcome, Waiting
+from gateway.scheduling.base import Assignment, Outcome, Waiting
 from gateway.scheduling.policies.cost import ALL
 from gateway.scheduling.policies.handover import MOST_PATIENT, PATIENCE_S, Patience
-from gateway.scheduling.scheduler import Scheduler
-from tests.gateway.scheduling.views import H100, L4, request, view
+from tests.gateway.scheduling.views import H100, L4, CostFleet, request, view
 
 
-class Site:
-    """A fleet under the policy ``cost``, with a clock."""
-
-    def __init__(self, *views: DeploymentView) -> None:
-        self.scheduler = Scheduler("cost")
-        self.views = {each.key: each for each in views}
-        self.now = 100.0
-        for each in views:
-            self.scheduler.deployment_added(each, self.now)
-
+class Site(CostFleet):
     def assign(self, *items: Waiting) -> list[tuple[int, str]]:
         open_now = [each for each in self.views.values() if each.free]
         assigned = self.scheduler.assign("m", items, open_now, self.now)
@@ -32,10 +22,6 @@ class Site:
         assigned = self.assign(item)
         return assigned[0][1] if assigned else None
 
-    def place(self, item: Waiting, key: str) -> None:
-        self.scheduler.placed(item, self.views[key], self.now)
-        self.views[key].in_flight += 1
-
     def finish(self, number: int, key: str) -> None:
         self.views[key].in_flight -= 1
         self.scheduler.finished(number, self.views[key], Outcome(False, 1.0), self.now)
@@ -43,6 +29,17 @@ class Site:
     @property
     def look_again_s(self) -> float | None:
         return self.scheduler.look_again_s("m")
+
+
+CHAIN = tuple(range(40))
+
+
+def site_with_a_reader(*keys: str) -> Site:
+    """Two H100s, of which the second has read a prompt of ``CHAIN``."""
+    site = Site(*(view(key, 64) for key in keys))
+    site.place(request(1, 40 * 256, 10, prefix=CHAIN), keys[-1])
+    site.finish(1, keys[-1])
+    return site
 
 
 def test_the_first_request_of_a_new_model_goes_to_the_faster_device() -> None:
@@ -64,11 +61,8 @@ def test_requests_of_one_round_count_for_each_other() -> None:
 
 
 def test_a_hit_is_worth_the_seconds_it_saves_and_no_more() -> None:
-    site = Site(view("a", 64), view("reader", 64))
-    chain = tuple(range(40))
-    site.place(request(1, 40 * 256, 10, prefix=chain), "reader")
-    site.finish(1, "reader")
-    again = request(2, 40 * 256, 10, prefix=chain)
+    site = site_with_a_reader("a", "reader")
+    again = request(2, 40 * 256, 10, prefix=CHAIN)
     assert site.choice(again) == "reader"
     site.place(request(3, 4000, 10), "reader")
     assert site.choice(again) == "reader", "less to wait for than to read again"
@@ -78,26 +72,20 @@ def test_a_hit_is_worth_the_seconds_it_saves_and_no_more() -> None:
 
 
 def test_a_hit_is_worth_as_much_again_to_whoever_is_not_held_up_by_reading() -> None:
-    site = Site(view("a", 64), view("reader", 64))
-    chain = tuple(range(40))
-    site.place(request(1, 40 * 256, 10, prefix=chain), "reader")
-    site.finish(1, "reader")
+    site = site_with_a_reader("a", "reader")
     for number in range(10, 26):
         site.place(request(number, 1, 500), "reader")
     for number in range(30, 44):
         site.place(request(number, 1, 500), "a")
-    assert site.choice(request(2, 40 * 256, 10, prefix=chain)) == "reader", "though more runs there"
+    assert site.choice(request(2, 40 * 256, 10, prefix=CHAIN)) == "reader", "though more runs there"
     assert site.choice(request(3, 40 * 256, 10)) == "a"
 
 
 def test_what_an_engine_forgot_with_its_model_is_worth_nothing() -> None:
-    site = Site(view("a", 64), view("z", 64))
-    chain = tuple(range(40))
-    site.place(request(1, 40 * 256, 10, prefix=chain), "z")
-    site.finish(1, "z")
-    assert site.choice(request(2, 40 * 256, 10, prefix=chain)) == "z"
+    site = site_with_a_reader("a", "z")
+    assert site.choice(request(2, 40 * 256, 10, prefix=CHAIN)) == "z"
     site.scheduler.loaded(site.views["z"], 30.0)
-    assert site.choice(request(3, 40 * 256, 10, prefix=chain)) == "a"
+    assert site.choice(request(3, 40 * 256, 10, prefix=CHAIN)) == "a"
 
 
 def test_a_session_without_fingerprints_goes_where_it_was_last() -> None:
@@ -188,10 +176,9 @@ def test_a_request_waits_for_a_full_deployment_that_is_done_earlier_all_the_same
 
 def test_a_request_waits_for_who_has_read_its_prompt_and_has_no_room_for_it_now() -> None:
     site = Site(view("a", 64, device=L4, kv_free_tokens=20_000), view("z", 64, kv_free_tokens=20_000))
-    chain = tuple(range(40))
-    site.place(request(1, 40 * 256, 30, prefix=chain), "z")
+    site.place(request(1, 40 * 256, 30, prefix=CHAIN), "z")
     site.views["z"].kv_free_tokens = 100
-    again = request(2, 40 * 256, 200, prefix=chain)
+    again = request(2, 40 * 256, 200, prefix=CHAIN)
     assert site.choice(again) is None
     assert site.look_again_s is not None
     site.finish(1, "z")
@@ -239,10 +226,9 @@ def test_only_so_many_wait_at_once_and_those_who_left_are_forgotten() -> None:
 
 def test_in_a_large_fleet_who_has_read_the_prompt_is_found_though_not_in_the_sample() -> None:
     site = Site(*(view(f"d{n:04}", 8) for n in range(10 * ALL)))
-    chain = tuple(range(40))
-    site.place(request(1, 40 * 256, 10, prefix=chain), "d0333")
+    site.place(request(1, 40 * 256, 10, prefix=CHAIN), "d0333")
     site.finish(1, "d0333")
-    assert {site.choice(request(n, 40 * 256, 10, prefix=chain)) for n in range(2, 30)} == {"d0333"}
+    assert {site.choice(request(n, 40 * 256, 10, prefix=CHAIN)) for n in range(2, 30)} == {"d0333"}
 
 
 def test_in_a_large_fleet_the_one_that_fits_is_found_though_not_in_the_sample() -> None:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.scheduling.base import DeploymentView, Outcome, Waiting
+from gateway.scheduling.base import Outcome, Waiting
 from gateway.scheduling.learning.knowledge import Knowledge
 from gateway.scheduling.policies.completion import RoundLoad
 from gateway.scheduling.policies.handover import (
@@ -20,22 +20,14 @@ from gateway.scheduling.policies.handover import (
     is_busy,
     offered_at_once,
 )
-from gateway.scheduling.scheduler import Scheduler
-from tests.gateway.scheduling.views import L4, view
+from tests.gateway.scheduling.views import L4, CostFleet, view
 from tests.gateway.scheduling.views import request as drawn
 
 T4 = "Tesla T4"
 
 
-class Site:
-    """A fleet under the policy ``cost``; requests come as they are asked for."""
-
-    def __init__(self, *views: DeploymentView) -> None:
-        self.scheduler = Scheduler("cost")
-        self.views = {each.key: each for each in views}
-        self.now = 100.0
-        for each in views:
-            self.scheduler.deployment_added(each, self.now)
+class Site(CostFleet):
+    """Its requests arrive when they are made."""
 
     def request(self, number: int, input_tokens: int = 8000, output_tokens: int = 10) -> Waiting:
         return replace(drawn(number, input_tokens, output_tokens), arrived_s=self.now)
@@ -43,10 +35,6 @@ class Site:
     def assign(self, *items: Waiting) -> dict[int, str]:
         assigned = self.scheduler.assign("m", items, list(self.views.values()), self.now)
         return {each.number: each.key for each in assigned}
-
-    def place(self, item: Waiting, key: str) -> None:
-        self.scheduler.placed(item, self.views[key], self.now)
-        self.views[key].in_flight += 1
 
     @property
     def look_again_s(self) -> float:
