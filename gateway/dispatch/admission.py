@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
 
 import orjson
 
@@ -245,13 +244,12 @@ def _is_text(body: bytes) -> bool:
     return not any(sign in body for sign in _NOT_TEXT)
 
 
-_Away = partial(NoDeployment, retry_after_s=NO_DEPLOYMENT_RETRY_S)
-
-
 def no_deployment(request: Request) -> NoDeployment:
     """Nothing serves the model."""
-    return _Away(
-        f"The model {request.model!r} is known, but no agent serves it now; try again later.", param="model"
+    return NoDeployment(
+        f"The model {request.model!r} is known, but no agent serves it now; try again later.",
+        param="model",
+        retry_after_s=NO_DEPLOYMENT_RETRY_S,
     )
 
 
@@ -261,25 +259,28 @@ def _not_there(request: Request) -> NoDeployment:
         return no_deployment(request)
     if request.agent is not None:
         # Nothing here tells agents that are away from those that the key may not use, or that never were.
-        return _Away(
+        return NoDeployment(
             f"The agent {request.agent!r} does not serve the model {request.model!r} to this key now; leave "
             f"'@{request.agent}' out to have any agent answer, or try again later.",
             param="model",
             code="agent_unavailable",
+            retry_after_s=NO_DEPLOYMENT_RETRY_S,
         )
-    return _Away(
+    return NoDeployment(
         f"The model {request.model!r} is served, but by no agent with {request.where} now, and this request "
         "may run nowhere else; try again later.",
         code="residency_unavailable",
+        retry_after_s=NO_DEPLOYMENT_RETRY_S,
     )
 
 
 def not_in_version(request: Request) -> NoDeployment:
     """The model is served, but not in the version that the request is for."""
-    return _Away(
+    return NoDeployment(
         f"The model {request.model!r} is served, but by no agent in its version {request.version!r} now; try "
         "again later.",
         param="model",
+        retry_after_s=NO_DEPLOYMENT_RETRY_S,
     )
 
 
