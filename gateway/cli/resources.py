@@ -18,9 +18,9 @@ from shared.protocol.errors import JoinTokenInvalid
 
 
 def register(app: typer.Typer) -> None:
-    """Add every resource that has commands to a command line."""
+    """Add every resource whose operations name commands; the others have commands of their own."""
     for resource in RESOURCES:
-        if resource.has_commands:
+        if any(operation.commands for operation in resource.operations):
             app.add_typer(resource_group(resource), name=resource.name)
 
 

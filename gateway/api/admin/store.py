@@ -35,9 +35,10 @@ class StoreAdmin:
     """Operations that are being done in a process of their own."""
 
     def methods(self) -> list[AdminMethod]:
-        """One for each operation."""
+        """One for each operation, in the order of their paths in the table."""
         operations = [each for each in OPERATIONS.values() if not each.only_here]
-        operations.sort(key=lambda each: _METHODS.index(each.method))
+        paths = [each.path for each in operations]
+        operations.sort(key=lambda each: (paths.index(each.path), _METHODS.index(each.method)))
         return [AdminMethod(each.method, each.path, each.role, self._action(each)) for each in operations]
 
     def _action(self, operation: Operation) -> AdminAction:

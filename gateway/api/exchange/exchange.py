@@ -205,7 +205,7 @@ class HttpExchange:
         """While inside, a client that leaves cancels the block, which then raises ClientGone."""
         if request.streaming and self.head.endpoint.dialect is not Dialect.OLLAMA:
             self.reply.keep_alive(self._settings.comment_interval_s, partial(_load_note, request))
-        return self.while_here()
+        return _Waiting(self.inbound, self.reply, self._direct)
 
     def while_here(self) -> "_Waiting":
         """A block that is cancelled, and raises ClientGone, when the client leaves."""

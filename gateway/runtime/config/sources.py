@@ -12,6 +12,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from gateway.runtime.config.settings import PREFIX, Settings, is_loopback
+from shared.process.excerpt import printable
 from shared.process.settings import (
     ConfigError,
     KeyPath,
@@ -102,7 +103,7 @@ def _toml_lines(
 ) -> Iterator[str]:
     for name, value in values.items():
         if not isinstance(value, Mapping) and not _is_tables(value):
-            said = source((*table, name))
+            said = printable(source((*table, name)))
             unset = value is None and said == "default"
             yield _toml_line(name, value) + ("" if unset else f"  # {said}")
     for name, value in values.items():
@@ -131,5 +132,5 @@ def _toml_key(name: str) -> str:
 
 
 def _toml_value(value: Any) -> str:
-    """JSON's text, numbers, booleans and lists are TOML's, too."""
-    return json.dumps(value, ensure_ascii=False, default=str)
+    """JSON's text, numbers, booleans and lists are TOML's, too, but for DEL, which TOML wants escaped."""
+    return json.dumps(value, ensure_ascii=False, default=str).replace("\x7f", "\\u007f")

@@ -70,15 +70,10 @@ _NEW_TOKEN = (
     ),
     labels_field("A label for its agents, k=v. Repeatable.", {}),
 )
+_CREATE = ResourceCommand("create", _created_text, last_line="token")
 
 
-@TOKENS.operation(
-    "POST",
-    "",
-    ResourceCommand("create", _created_text, last_line="token"),
-    fields=_NEW_TOKEN,
-    makes_state=True,
-)
+@TOKENS.operation("POST", "", _CREATE, fields=_NEW_TOKEN, makes_state=True)
 def create_token(store: "Store", request: AdminRequest) -> Json:
     """Make a join token and print it as the last line.
 

@@ -79,7 +79,7 @@ _COLUMNS = {
 }
 
 
-def _text(facts: Json) -> str:
+def _alias_text(facts: Json) -> str:
     alias = alias_of(facts["name"], facts)
     lines = [f"{alias.name!r} stands for {_shares_text(alias)}."]
     if alias.mirror is not None:
@@ -132,7 +132,7 @@ _TARGETS = (
 )
 _SET = ResourceCommand(
     "set",
-    _text,
+    _alias_text,
     help="""Have NAME stand for one or several targets, from the next request on.
 
     A weight of 0 gives a target no requests but those that ask for its version with x-trunkline-version.
@@ -143,7 +143,7 @@ _SET = ResourceCommand(
 )
 _SWITCH = ResourceCommand(
     "switch",
-    _text,
+    _alias_text,
     help="""Have NAME stand for this target alone: blue to green in one step.
 
     Example: trunkline alias switch llama llama@v2
@@ -165,14 +165,10 @@ def set_alias(store: "Store", request: AdminRequest) -> Json:
 
 
 _TO = Field("to", int, "What it was after this change of its history. [default: what it was before]")
+_ROLLBACK = ResourceCommand("rollback", _alias_text, warn=_warn)
 
 
-@ALIASES.operation(
-    "POST",
-    "/{alias:path}/rollback",
-    ResourceCommand("rollback", _text, warn=_warn),
-    fields=(_TO,),
-)
+@ALIASES.operation("POST", "/{alias:path}/rollback", _ROLLBACK, fields=(_TO,))
 def rollback_alias(store: "Store", request: AdminRequest) -> Json:
     """Have NAME stand for what it stood for before, also when it was removed. Done twice it changes nothing.
 
@@ -191,7 +187,7 @@ def _mirror_body(given: Json) -> Json:
 
 _MIRROR = ResourceCommand(
     "mirror",
-    _text,
+    _alias_text,
     help="""Send copies of a share of the requests for NAME to a shadow, whose answers nobody gets.
 
     Example: trunkline alias mirror llama llama@v2 --share 0.1
@@ -214,7 +210,7 @@ def _fallback_body(given: Json) -> Json:
 _CHAIN_HELP = "A,B,…: models, MODEL@VERSIONs or aliases, the first choice first."
 _FALLBACK = ResourceCommand(
     "fallback",
-    _text,
+    _alias_text,
     help="""Say who may answer instead of NAME, an alias or a model, when it is full or nobody serves it.
 
     Only clients that send x-trunkline-fallback: allow (or some of the names) get such answers.

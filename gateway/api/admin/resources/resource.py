@@ -203,11 +203,6 @@ class Resource:
     """The command that is meant when none is given."""
     operations: list[Operation] = field(default_factory=list)
 
-    @property
-    def has_commands(self) -> bool:
-        """Whether its commands are made from its operations. Others have commands of their own."""
-        return any(operation.commands for operation in self.operations)
-
     def operation(
         self,
         method: str,

@@ -234,6 +234,13 @@ def test_tenants_have_weights_under_any_name(file: Path) -> None:
     assert "queue.tenant_weights.a = 0" in complaint({"queue": {"tenant_weights": {"a": 0}}})
 
 
+def test_settings_with_any_character_are_shown_as_toml_that_is_read_again() -> None:
+    name = 'a\n"b"\t\x7f\\é'
+    found = loaded({"state": Path(name), "queue": {"tenant_weights": {name: 2.0}}})
+    shown = tomllib.loads(found.toml())
+    assert (shown["state"], shown["queue"]["tenant_weights"]) == (name, {name: 2.0})
+
+
 def test_models_have_rules_of_reuse_under_any_name(file: Path) -> None:
     file.write_text('[reuse.models]\n"org/model.v1" = { cache_s = 60 }\nplain = { coalesce = false }\n')
     first = loaded(None, file)
