@@ -70,9 +70,6 @@ class SurfaceEndpoint:
         """Those it takes."""
         return ENGINE_METHODS if self.any_method else ("POST",)
 
-    def takes(self, method: str) -> bool:
-        return method in self.methods
-
 
 _OUTPUT_TOKENS = 256
 """The usual length of a written answer."""

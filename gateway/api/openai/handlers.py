@@ -55,7 +55,7 @@ class Proxied:
         exchange = exchange_of(scope)
         if not exchange.set_endpoint(self.endpoint):
             raise not_found(exchange)
-        if not self.endpoint.takes(exchange.method):
+        if exchange.method not in self.endpoint.methods:
             raise wrong_method(exchange, self.endpoint.methods)
         self.lifecycle.check()
         await self.pipeline(exchange)

@@ -71,8 +71,10 @@ class EnginePaths:
         for every key, both by kind of engine or for ``*``. Raises :class:`BadRule`."""
         self.role = role
         more, free = dict(manage or {}), dict(allow or {})
-        check_rules(more)
-        check_rules(free)
+        for kind in (*more, *free):
+            if kind != ALL and kind not in KINDS:
+                known_kinds = ", ".join(sorted(KINDS))
+                raise BadRule(f"{kind!r} is no kind of engine: they are {known_kinds}, and '*' for all")
         self._managing: dict[str, _Compiled] = {}
         self._allowed: dict[str, _Compiled] = {}
         known = [*EVERYWHERE, *(rule for table in TABLES.values() for rule in table), *OTHERS]
@@ -138,16 +140,6 @@ def canonical_path(place: str) -> str | None:
         elif name not in ("", "."):
             found.append(name)
     return "/" + "/".join(found)
-
-
-def check_rules(rules: Mapping[str, Iterable[str]]) -> None:
-    """Raises :class:`BadRule`, saying what is wrong."""
-    for kind, listed in rules.items():
-        if kind != ALL and kind not in KINDS:
-            known = ", ".join(sorted(KINDS))
-            raise BadRule(f"{kind!r} is no kind of engine: they are {known}, and '*' for all")
-        for rule in listed:
-            _expression(rule)
 
 
 def _expression(rule: str) -> tuple[tuple[str, ...], str]:

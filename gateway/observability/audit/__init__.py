@@ -9,7 +9,7 @@ without.
 
 from gateway.observability.audit.acts import append_acts, append_pending_acts, audit_files, trusted_keys
 from gateway.observability.audit.files import AuditFiles, AuditUnwritable, Retention
-from gateway.observability.audit.records import ChainHead, RequestFacts, Signer, facts_of
+from gateway.observability.audit.records import RequestFacts, facts_of
 from gateway.observability.audit.verify import Anchor, AuditReport, verify
 
 __all__ = [
@@ -17,10 +17,8 @@ __all__ = [
     "AuditFiles",
     "AuditReport",
     "AuditUnwritable",
-    "ChainHead",
     "RequestFacts",
     "Retention",
-    "Signer",
     "append_acts",
     "append_pending_acts",
     "audit_files",

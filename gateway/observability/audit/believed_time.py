@@ -6,7 +6,7 @@ clock that nobody sets. A machine that was off for long looks the same at first:
 believed after ``TRIAL_S`` of running.
 """
 
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import orjson
@@ -44,9 +44,6 @@ class BelievedTime:
         if ahead_for_s >= TRIAL_S:
             return BelievedTime(wall_s)
         return replace(self, time_s=time_s, ahead_for_s=ahead_for_s)
-
-    def encode(self) -> bytes:
-        return orjson.dumps(asdict(self)) + b"\n"
 
 
 def read_believed(path: Path) -> BelievedTime | None:

@@ -7,7 +7,7 @@ answer has been said.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from gateway.domain.aliases import Alias, AliasMirror, AliasTarget
@@ -50,26 +50,20 @@ class MirrorSink(Protocol):
     def offer(self, mirror: AliasMirror, request: Request, key: str) -> None: ...
 
 
+@dataclass(eq=False)
 class AliasResolver:
     """Resolves the names that requests ask for. Belongs to the event loop's thread."""
 
-    def __init__(
-        self,
-        aliases: AliasCache,
-        index: ModelIndex,
-        shadow: MirrorSink,
-        figures: AliasFigures,
-        clock: Callable[[], float],
-        grace_s: float,
-    ) -> None:
-        """``grace_s``: so long requests wait for a version whose last deployment has just gone."""
-        self.aliases = aliases
-        self.index = index
-        self.serves = ServedVersions(index, clock)
-        self.shadow = shadow
-        self.figures = figures
-        self.clock = clock
-        self.grace_s = grace_s
+    aliases: AliasCache
+    index: ModelIndex
+    mirrors: MirrorSink
+    figures: AliasFigures
+    clock: Callable[[], float]
+    grace_s: float
+    """So long requests wait for a version whose last deployment has just gone."""
+
+    def __post_init__(self) -> None:
+        self.serves = ServedVersions(self.index, self.clock)
 
     def resolve(self, fields: Mapping[bytes, bytes], request: Request) -> "AliasResolution | None":
         """How ``request``, with these header fields, goes on; None: as it is. From now on the request is one
@@ -109,7 +103,7 @@ class AliasResolution:
         the first choice."""
         mirror = self._alias.mirror
         if mirror is not None and self._first.route != ANY_ROUTE and not mirror.target.same(self._target):
-            self._resolver.shadow.offer(mirror, self._first, self._key)
+            self._resolver.mirrors.offer(mirror, self._first, self._key)
         first: RequestError | None = None
         for request in self._requests():
             self.request = request

@@ -10,6 +10,7 @@ import sys
 from collections import OrderedDict, deque
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -133,15 +134,13 @@ class BodyReader:
         return JsonFacts(**found)
 
 
+@dataclass(slots=True, eq=False)
 class _Child:
     """One process, and the socket to it."""
 
-    def __init__(
-        self, process: "subprocess.Popen[bytes]", reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
-        self._process = process
-        self._reader = reader
-        self._writer = writer
+    process: "subprocess.Popen[bytes]"
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
 
     @classmethod
     async def start(cls, command: Sequence[str]) -> "_Child":
@@ -158,25 +157,25 @@ class _Child:
 
     @property
     def lives(self) -> bool:
-        return self._process.poll() is None
+        return self.process.poll() is None
 
     async def ask(self, pieces: Sequence[bytes]) -> dict[str, Any]:
         """Raises OSError, EOFError."""
-        self._writer.write(sum(map(len, pieces)).to_bytes(8))
+        self.writer.write(sum(map(len, pieces)).to_bytes(8))
         for piece in pieces:
-            self._writer.write(piece)
-            await self._writer.drain()
-        size = int.from_bytes(await self._reader.readexactly(4))
+            self.writer.write(piece)
+            await self.writer.drain()
+        size = int.from_bytes(await self.reader.readexactly(4))
         if size > ANSWER_BYTES:
             raise EOFError
-        answer: dict[str, Any] = orjson.loads(await self._reader.readexactly(size))
+        answer: dict[str, Any] = orjson.loads(await self.reader.readexactly(size))
         return answer
 
     async def ended(self) -> int | None:
         """How it ended, after it has closed its socket; the negative of a signal's number. None: it had not,
         and was ended."""
         try:
-            return await asyncio.to_thread(self._process.wait, ENDS_WITHIN_S)
+            return await asyncio.to_thread(self.process.wait, ENDS_WITHIN_S)
         except subprocess.TimeoutExpired:
             return None
         finally:
@@ -184,11 +183,11 @@ class _Child:
 
     def end(self) -> None:
         """At once."""
-        self._writer.close()
+        self.writer.close()
         with suppress(OSError):
-            self._process.kill()
+            self.process.kill()
         # A killed process is gone in a moment; whoever waits for it is a thread.
-        asyncio.get_running_loop().run_in_executor(None, self._process.wait)
+        asyncio.get_running_loop().run_in_executor(None, self.process.wait)
 
 
 def _start(command: Sequence[str], its: socket.socket) -> "subprocess.Popen[bytes]":

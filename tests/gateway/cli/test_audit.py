@@ -13,7 +13,7 @@ from gateway.cli import resources as cli_resources
 from gateway.observability.audit import AuditUnwritable, audit_files
 from gateway.observability.audit.records import AuditEntry
 from gateway.storage import Store
-from tests.gateway.observability.audit.logs import DAY_S, NOON_S
+from tests.gateway.observability.audit.logs import DAY_S, NOON_S, append
 
 Run = Callable[..., Result]
 
@@ -38,7 +38,7 @@ def log(tmp_path: Path) -> Path:
                 AuditEntry(at_s, "request", {"id": f"r{day}"}),
                 AuditEntry(at_s, "key.create", {"name": f"k{day}"}),
             ]
-            audit_files(store).append(entries, at_s)
+            append(audit_files(store), entries, at_s)
     return tmp_path / "audit" / "2026-11-23.0001.jsonl"
 
 
@@ -102,7 +102,7 @@ def test_export_since_a_moment_and_of_kinds(run: Run, log: Path) -> None:
 
 def test_export_for_a_while_until_now_and_for_no_time_at_all(run: Run, tmp_path: Path) -> None:
     with Store.open(tmp_path) as store:
-        audit_files(store).append([AuditEntry(DAY_S, "key.create", {"name": "long ago"})], DAY_S)
+        append(audit_files(store), [AuditEntry(DAY_S, "key.create", {"name": "long ago"})], DAY_S)
     run("key", "create", "--name", "fresh")
     assert exported(run("audit", "export", "--since", "1h", "--kind", "key.")) == ["fresh"]
     assert exported(run("audit", "export", "--since", "999999999w", "--kind", "key.")) == [

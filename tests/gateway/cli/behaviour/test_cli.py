@@ -15,6 +15,7 @@ from gateway.cli import COMMANDS
 from gateway.observability.audit import append_pending_acts, audit_files
 from gateway.observability.audit.records import AuditEntry
 from gateway.storage import Store
+from tests.gateway.observability.audit.logs import append
 
 HEAVY = ("asyncio", "cryptography", "prometheus_client", "sqlalchemy", "starlette", "structlog", "uvicorn")
 
@@ -62,7 +63,7 @@ LOOKING = ["key list", "usage", "identity show", "audit verify", "audit export",
 def test_what_works_on_the_state_imports_no_server(tmp_path: Path, command: str) -> None:
     with Store.open(tmp_path / "state") as store:
         append_pending_acts(store)
-        audit_files(store).append([AuditEntry(1.0, "test", {})], 1.0)
+        append(audit_files(store), [AuditEntry(1.0, "test", {})], 1.0)
     found = imported(*command.split(), "--state", str(tmp_path / "state"))
     assert found == {"asyncio", "cryptography", "sqlalchemy"}
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.dispatch.heads import Misplaced, head_for
-from gateway.domain.engine_paths import KINDS, BadRule, EnginePaths, check_rules
+from gateway.domain.engine_paths import KINDS, BadRule, EnginePaths
 from gateway.domain.engine_paths.managing import canonical_path
 from gateway.domain.engine_paths.tables import TABLES
 from gateway.domain.errors import Forbidden
@@ -194,11 +194,13 @@ def test_settings_add_paths_and_let_paths_go() -> None:
 )
 def test_a_wrong_rule_is_refused_saying_why(rules: dict[str, list[str]], says: str) -> None:
     with pytest.raises(BadRule, match=says.replace("*", r"\*")):
-        check_rules(rules)
+        EnginePaths(manage=rules)
+    with pytest.raises(BadRule, match=says.replace("*", r"\*")):
+        EnginePaths(allow=rules)
 
 
 def test_every_table_is_made_of_rules() -> None:
-    check_rules(TABLES)
+    EnginePaths(manage=TABLES)
 
 
 # --- Held against requests

@@ -9,7 +9,7 @@ from gateway.storage import Store
 from gateway.storage.errors import StateBusy
 from gateway.storage.locks import Holding
 from gateway.storage.sqlite import SqliteDatabase
-from tests.gateway.observability.audit.logs import NOON_S, entries, kinds, records
+from tests.gateway.observability.audit.logs import NOON_S, append, entries, kinds, records
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_an_act_whose_line_was_not_acknowledged_is_not_taken_up_twice(
     before = (files.directory / HEAD).read_bytes()
     store.acts.note("thing.change", name="a")
     (act,) = store.acts.pending(1)
-    files.append([AuditEntry(NOON_S, act.kind, {"who": "os:x", "name": "a", "act": act.id})], NOON_S)
+    append(files, [AuditEntry(NOON_S, act.kind, {"who": "os:x", "name": "a", "act": act.id})], NOON_S)
     (files.directory / HEAD).write_bytes(before)
     append_acts(files, store.acts, NOON_S, entries(1))
     assert names_noted(files) == ["a"]

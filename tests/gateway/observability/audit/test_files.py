@@ -14,7 +14,7 @@ from gateway.observability.audit import AuditFiles, AuditUnwritable, Retention
 from gateway.observability.audit.records import LINE_BYTES, START, AuditEntry, hash_of
 from gateway.observability.audit.segments import HEAD, next_segment_name, segment_names, segment_order
 from shared.identity import GatewayIdentity, generate_key
-from tests.gateway.observability.audit.logs import DAY_S, NOON_S, entries, kinds, records, verified
+from tests.gateway.observability.audit.logs import DAY_S, NOON_S, append, entries, kinds, records, verified
 
 
 def pruned(files: AuditFiles, wall_s: float) -> list[str]:
@@ -28,8 +28,8 @@ def only_segment(files: AuditFiles) -> Path:
 
 
 def test_each_line_names_the_hash_of_the_one_before(files: AuditFiles) -> None:
-    files.append(entries(3), NOON_S)
-    files.append(entries(2), NOON_S + 1)
+    append(files, entries(3), NOON_S)
+    append(files, entries(2), NOON_S + 1)
     lines = only_segment(files).read_bytes().splitlines()
     read = records(files.directory)
     assert [record["seq"] for record in read] == [1, 2, 3, 4, 5, 6]
@@ -45,7 +45,7 @@ def test_each_line_names_the_hash_of_the_one_before(files: AuditFiles) -> None:
 
 
 def test_the_log_is_for_its_owner_only(files: AuditFiles) -> None:
-    files.append(entries(1), NOON_S)
+    append(files, entries(1), NOON_S)
     assert files.directory.stat().st_mode & 0o777 == 0o700
     assert {each.stat().st_mode & 0o777 for each in files.directory.iterdir()} == {0o600}
 
@@ -55,7 +55,7 @@ def test_a_new_day_and_a_long_segment_begin_another_segment(
 ) -> None:
     files = AuditFiles(tmp_path / "audit", lambda: identity, Retention(segment_bytes=500))
     for at_s in (NOON_S, NOON_S, NOON_S, NOON_S + DAY_S, NOON_S, NOON_S):
-        files.append(entries(2), at_s)
+        append(files, entries(2), at_s)
     assert segment_names(files.directory) == [
         "2026-11-21.0001.jsonl",
         "2026-11-21.0002.jsonl",
@@ -79,10 +79,10 @@ def test_segments_are_in_order_whatever_the_clock_and_their_number() -> None:
 def test_an_incomplete_line_is_cut_off_and_said(
     files: AuditFiles, identity: GatewayIdentity, torn: bytes
 ) -> None:
-    files.append(entries(3), NOON_S)
+    append(files, entries(3), NOON_S)
     with only_segment(files).open("ab") as file:
         file.write(torn)
-    files.append(entries(1), NOON_S)
+    append(files, entries(1), NOON_S)
     assert kinds(files.directory) == ["segment", "test", "test", "test", "recovered", "test"]
     said = records(files.directory)[4]
     assert (said["lines"], said["cut_bytes"], said["cut_hash"]) == (0, len(torn), hash_of(torn))
@@ -94,12 +94,12 @@ def test_an_incomplete_line_is_cut_off_and_said(
 def test_lines_that_were_written_before_a_crash_but_not_acknowledged_are_taken_over_and_said(
     files: AuditFiles, identity: GatewayIdentity
 ) -> None:
-    files.append(entries(1), NOON_S)
+    append(files, entries(1), NOON_S)
     before = (files.directory / HEAD).read_bytes()
-    files.append(entries(2), NOON_S)
+    append(files, entries(2), NOON_S)
     (files.directory / HEAD).write_bytes(before)
     assert verified(files, identity).notes == ["lines 3 to 4 are not signed yet: the writer was interrupted"]
-    files.append(entries(1), NOON_S)
+    append(files, entries(1), NOON_S)
     assert kinds(files.directory) == ["segment", "test", "test", "test", "recovered", "test"]
     assert records(files.directory)[4]["lines"] == 2
     assert verified(files, identity).sound
@@ -108,11 +108,11 @@ def test_lines_that_were_written_before_a_crash_but_not_acknowledged_are_taken_o
 def test_a_crash_while_a_segment_is_begun_leaves_nothing_behind(
     files: AuditFiles, identity: GatewayIdentity
 ) -> None:
-    files.append(entries(1), NOON_S)
+    append(files, entries(1), NOON_S)
     (files.directory / "2026-11-22.0001.jsonl").write_bytes(b"")
-    files.append(entries(1), NOON_S)
+    append(files, entries(1), NOON_S)
     (files.directory / "2026-11-22.0001.jsonl").write_bytes(b'{"se')
-    files.append(entries(1), NOON_S + DAY_S)
+    append(files, entries(1), NOON_S + DAY_S)
     assert segment_names(files.directory) == ["2026-11-21.0001.jsonl", "2026-11-22.0001.jsonl"]
     assert kinds(files.directory) == ["segment", "test", "test", "segment", "recovered", "test"]
     assert verified(files, identity).sound
@@ -138,14 +138,14 @@ class FullDisk:
 def test_a_full_disk_appends_nothing_and_says_so(
     files: AuditFiles, identity: GatewayIdentity, monkeypatch: pytest.MonkeyPatch, room_bytes: int
 ) -> None:
-    files.append(entries(1), NOON_S)
+    append(files, entries(1), NOON_S)
     before = only_segment(files).read_bytes()
     with monkeypatch.context() as patch:
         FullDisk(patch, room_bytes)
         with pytest.raises(AuditUnwritable, match="No space left"):
-            files.append(entries(9), NOON_S)
+            append(files, entries(9), NOON_S)
     assert only_segment(files).read_bytes() == before
-    files.append(entries(9), NOON_S)
+    append(files, entries(9), NOON_S)
     assert kinds(files.directory) == ["segment", *["test"] * 10]
     assert verified(files, identity).sound
 
@@ -175,17 +175,17 @@ class FullForHeads:
 def test_lines_for_whose_head_there_is_no_room_are_not_there_twice_when_they_come_again(
     files: AuditFiles, identity: GatewayIdentity, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    files.append(entries(1), NOON_S)
+    append(files, entries(1), NOON_S)
     segment = only_segment(files)
     before = segment.read_bytes()
     with monkeypatch.context() as patch:
         FullForHeads(patch)
         for at_s in (NOON_S, NOON_S, NOON_S + DAY_S):
             with pytest.raises(AuditUnwritable, match="No space left"):
-                files.append(entries(2), at_s)
+                append(files, entries(2), at_s)
             assert verified(files, identity).findings == verified(files, identity).notes == []
     assert segment.read_bytes() == before
-    files.append(entries(2), NOON_S)
+    append(files, entries(2), NOON_S)
     assert kinds(files.directory) == ["segment", *["test"] * 3]
     assert verified(files, identity).findings == verified(files, identity).notes == []
 
@@ -193,7 +193,7 @@ def test_lines_for_whose_head_there_is_no_room_are_not_there_twice_when_they_com
 def test_what_a_link_leads_to_that_comes_in_between_is_not_cut_short(
     files: AuditFiles, tmp_path: Path
 ) -> None:
-    files.append(entries(1), NOON_S)
+    append(files, entries(1), NOON_S)
     theirs = tmp_path / "theirs"
     theirs.write_text("all of it")
     with files.held(NOON_S) as appender:
@@ -208,28 +208,28 @@ def test_a_head_is_written_whole_by_a_disk_that_takes_little_at_a_time(
 ) -> None:
     with monkeypatch.context() as patch:
         FullForHeads(patch, takes=100)
-        files.append(entries(1), NOON_S)
+        append(files, entries(1), NOON_S)
     assert verified(files, identity).sound
 
 
 def test_what_was_cut_off_is_said_later_when_the_disk_was_full_at_first(
     files: AuditFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    files.append(entries(1), NOON_S)
+    append(files, entries(1), NOON_S)
     with only_segment(files).open("ab") as file:
         file.write(b"torn")
     with monkeypatch.context() as patch:
         FullDisk(patch, 0)
         with pytest.raises(AuditUnwritable):
-            files.append(entries(1), NOON_S)
-    files.append(entries(1), NOON_S)
+            append(files, entries(1), NOON_S)
+    append(files, entries(1), NOON_S)
     assert kinds(files.directory) == ["segment", "test", "recovered", "test"]
 
 
 def _append(directory: Path, identity: GatewayIdentity) -> None:
     files = AuditFiles(directory, lambda: identity, Retention(segment_bytes=2000))
     for _ in range(10):
-        files.append(entries(2), NOON_S)
+        append(files, entries(2), NOON_S)
 
 
 def test_several_processes_append_in_turn(files: AuditFiles, identity: GatewayIdentity) -> None:
@@ -249,7 +249,7 @@ def test_segments_are_deleted_after_their_days_and_the_rest_verifies(
 ) -> None:
     files = AuditFiles(tmp_path / "audit", lambda: identity, Retention(days=2))
     for day in range(5):
-        files.append(entries(3), NOON_S + day * DAY_S)
+        append(files, entries(3), NOON_S + day * DAY_S)
     assert pruned(files, NOON_S + 4 * DAY_S) == ["2026-11-21.0001.jsonl", "2026-11-22.0001.jsonl"]
     assert pruned(files, NOON_S + 4 * DAY_S) == []
     report = verified(files, identity)
@@ -261,7 +261,7 @@ def test_segments_are_deleted_after_their_days_and_the_rest_verifies(
 def test_no_more_is_kept_than_fits(tmp_path: Path, identity: GatewayIdentity) -> None:
     files = AuditFiles(tmp_path / "audit", lambda: identity, Retention(total_bytes=3000, segment_bytes=1000))
     for _ in range(20):
-        files.append(entries(3), NOON_S)
+        append(files, entries(3), NOON_S)
     assert pruned(files, NOON_S)
     assert sum(each.stat().st_size for each in files.directory.glob("*.jsonl")) <= 3000 + 300
     assert verified(files, identity).sound
@@ -269,7 +269,7 @@ def test_no_more_is_kept_than_fits(tmp_path: Path, identity: GatewayIdentity) ->
 
 def test_the_last_segment_is_never_deleted(tmp_path: Path, identity: GatewayIdentity) -> None:
     files = AuditFiles(tmp_path / "audit", lambda: identity, Retention(days=1, total_bytes=0))
-    files.append(entries(1), NOON_S)
+    append(files, entries(1), NOON_S)
     assert pruned(files, NOON_S + 900 * DAY_S) == []
 
 
@@ -277,8 +277,8 @@ def test_a_head_of_another_key_is_not_gone_on_with_silently(
     files: AuditFiles, identity: GatewayIdentity
 ) -> None:
     other = GatewayIdentity(generate_key())
-    AuditFiles(files.directory, lambda: other).append(entries(2), NOON_S)
-    files.append(entries(1), NOON_S)
+    append(AuditFiles(files.directory, lambda: other), entries(2), NOON_S)
+    append(files, entries(1), NOON_S)
     assert kinds(files.directory) == ["segment", "test", "test", "head_lost", "test"]
     (finding,) = verified(files, identity).findings
     assert "another key signed it" in finding
@@ -288,7 +288,7 @@ def test_a_key_that_the_gateway_had_before_is_gone_on_with(
     files: AuditFiles, identity: GatewayIdentity
 ) -> None:
     before = GatewayIdentity(generate_key())
-    AuditFiles(files.directory, lambda: before).append(entries(2), NOON_S)
+    append(AuditFiles(files.directory, lambda: before), entries(2), NOON_S)
     with files.held(NOON_S, lambda: [before.public_key]) as appender:
         appender.append(entries(1), NOON_S)
     assert kinds(files.directory) == ["segment", "test", "test", "test"]
@@ -298,7 +298,7 @@ def test_a_key_that_the_gateway_had_before_is_gone_on_with(
 @pytest.mark.parametrize("what", ["x" * 70_000, 2**70, "\ud800"])
 def test_a_record_that_is_no_line_becomes_one_that_says_less(files: AuditFiles, what: object) -> None:
     who, many = "key:k1", dict.fromkeys(map(str, range(1000)), "y" * 500)
-    files.append([AuditEntry(NOON_S, "test", {"who": who, "share": 0.5, "what": what, **many})], NOON_S)
+    append(files, [AuditEntry(NOON_S, "test", {"who": who, "share": 0.5, "what": what, **many})], NOON_S)
     last = records(files.directory)[-1]
     assert (last["who"], last["share"], last["shortened"], "what" in last) == (who, 0.5, True, False)
     assert only_segment(files).stat().st_size < 2 * LINE_BYTES
@@ -309,7 +309,7 @@ def test_a_crash_before_old_segments_were_deleted_leaves_a_log_that_verifies(
 ) -> None:
     files = AuditFiles(tmp_path / "audit", lambda: identity, Retention(days=1))
     for day in range(4):
-        files.append(entries(1), NOON_S + day * DAY_S)
+        append(files, entries(1), NOON_S + day * DAY_S)
     first, second = ((files.directory / name).read_bytes() for name in segment_names(files.directory)[:2])
     gone = pruned(files, NOON_S + 3 * DAY_S)
     (files.directory / gone[1]).write_bytes(second)
@@ -325,8 +325,8 @@ def test_what_root_appends_belongs_to_the_owner_of_the_state(
 ) -> None:
     os.chown(tmp_path, 12345, 12345)
     files = AuditFiles(tmp_path / "audit", lambda: identity)
-    files.append(entries(1), NOON_S)
-    files.append(entries(1), NOON_S + DAY_S)
+    append(files, entries(1), NOON_S)
+    append(files, entries(1), NOON_S + DAY_S)
     owners = {each.name: each.stat().st_uid for each in (files.directory, *files.directory.iterdir())}
     assert set(owners.values()) == {12345}, owners
 
@@ -336,12 +336,12 @@ def test_nothing_is_written_where_a_link_leads_to(
     tmp_path: Path, identity: GatewayIdentity, name: str
 ) -> None:
     files, elsewhere = AuditFiles(tmp_path / "audit", lambda: identity), tmp_path / "elsewhere"
-    files.append(entries(1), NOON_S)
+    append(files, entries(1), NOON_S)
     elsewhere.write_bytes(b"somebody else's\n" * 100)
     (files.directory / name).unlink(missing_ok=True)
     (files.directory / name).symlink_to(elsewhere)
     with pytest.raises(AuditUnwritable):
-        files.append(entries(1), NOON_S)
+        append(files, entries(1), NOON_S)
     assert elsewhere.read_bytes() == b"somebody else's\n" * 100
 
 
@@ -356,7 +356,7 @@ def test_a_crash_at_any_byte_loses_nothing_acknowledged_and_the_log_goes_on_and_
     for batch in range(data.draw(st.integers(1, 5))):
         before = {each.name: each.stat().st_size for each in directory.glob("*.jsonl")}
         head = (directory / HEAD).read_bytes() if before else None
-        files.append([AuditEntry(NOON_S, "test", {"batch": batch})] * data.draw(st.integers(1, 4)), NOON_S)
+        append(files, [AuditEntry(NOON_S, "test", {"batch": batch})] * data.draw(st.integers(1, 4)), NOON_S)
         if data.draw(st.booleans()) or head is None:
             acknowledged += 1
             continue
@@ -365,7 +365,7 @@ def test_a_crash_at_any_byte_loses_nothing_acknowledged_and_the_log_goes_on_and_
         least = before.get(last.name, 0)
         os.truncate(last, data.draw(st.integers(least, last.stat().st_size)))
         assert verified(files, identity).findings == []
-    files.append(entries(1), NOON_S)
+    append(files, entries(1), NOON_S)
     report = verified(files, identity)
     assert report.findings == []
     assert len({record["batch"] for record in records(directory) if "batch" in record}) >= acknowledged

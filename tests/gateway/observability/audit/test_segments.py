@@ -6,13 +6,13 @@ import pytest
 from gateway.observability.audit import AuditFiles, segments
 from gateway.observability.audit.segments import read_page
 from gateway.storage.errors import BadValue
-from tests.gateway.observability.audit.logs import DAY_S, NOON_S, entries, records
+from tests.gateway.observability.audit.logs import DAY_S, NOON_S, append, entries, records
 
 
 def write(files: AuditFiles, days: int, lines: int = 5) -> None:
     for day in range(days):
         at_s = NOON_S + day * DAY_S
-        files.append(entries(lines, at_s=at_s), at_s)
+        append(files, entries(lines, at_s=at_s), at_s)
 
 
 def all_pages(files: AuditFiles, most: int | None = None) -> list[list[str]]:

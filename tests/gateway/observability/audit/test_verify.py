@@ -20,7 +20,7 @@ from gateway.observability.audit.segments import HEAD, LOCK, segment_names
 from gateway.observability.audit.verify import Anchor
 from gateway.storage.errors import StateMissing
 from shared.identity import GatewayIdentity, generate_key
-from tests.gateway.observability.audit.logs import DAY_S, NOON_S, entries, verified
+from tests.gateway.observability.audit.logs import DAY_S, NOON_S, append, entries, verified
 
 Lines = list[bytes]
 
@@ -30,7 +30,7 @@ def written(tmp_path: Path, identity: GatewayIdentity) -> AuditFiles:
     """Three days: lines 1 to 5, 6 to 10, 11 to 15, each a segment."""
     files = AuditFiles(tmp_path / "audit", lambda: identity)
     for day in range(3):
-        files.append(entries(4), NOON_S + day * DAY_S)
+        append(files, entries(4), NOON_S + day * DAY_S)
     return files
 
 
@@ -121,7 +121,7 @@ def test_lines_cut_off_stay_missing_when_the_gateway_goes_on(
     written: AuditFiles, identity: GatewayIdentity
 ) -> None:
     change(written, 2, lambda lines: lines[:3])
-    written.append(entries(2), NOON_S + 2 * DAY_S)
+    append(written, entries(2), NOON_S + 2 * DAY_S)
     (finding,) = verified(written, identity).findings
     assert "2026-11-23.0002.jsonl line 1: lines 14 to 15 are missing" in finding
 
@@ -132,7 +132,7 @@ def test_a_chain_written_anew_without_the_gateways_key_is_found(
     for path in written.directory.iterdir():
         path.unlink()
     other = GatewayIdentity(generate_key())
-    AuditFiles(written.directory, lambda: other).append(entries(9), NOON_S)
+    append(AuditFiles(written.directory, lambda: other), entries(9), NOON_S)
     (finding,) = verified(written, identity).findings
     assert "another key signed it" in finding
 
@@ -143,7 +143,7 @@ def test_a_head_that_is_gone_is_found_also_after_the_gateway_went_on(
     change(written, 2, lambda lines: lines[:3])
     (written.directory / HEAD).unlink()
     assert "head.json is missing" in verified(written, identity).findings[0]
-    written.append(entries(1), NOON_S + 2 * DAY_S)
+    append(written, entries(1), NOON_S + 2 * DAY_S)
     (finding,) = verified(written, identity).findings
     assert "may have been cut off or exchanged" in finding
 
@@ -152,7 +152,7 @@ def test_an_older_log_put_back_whole_is_found_by_what_was_written_down(
     written: AuditFiles, identity: GatewayIdentity
 ) -> None:
     old = {each.name: each.read_bytes() for each in written.directory.iterdir()}
-    written.append(entries(3), NOON_S + 2 * DAY_S)
+    append(written, entries(3), NOON_S + 2 * DAY_S)
     report = verified(written, identity)
     anchor = Anchor(report.last_seq, report.last_hash)
     keys = [identity.public_key]
@@ -162,7 +162,7 @@ def test_an_older_log_put_back_whole_is_found_by_what_was_written_down(
     assert verified(written, identity).sound, "as it would be without an anchor"
     (finding,) = verify(written.directory, keys, anchor).findings
     assert "line 18, which was written down, is missing" in finding
-    written.append(entries(3, kind="other"), NOON_S + 2 * DAY_S)
+    append(written, entries(3, kind="other"), NOON_S + 2 * DAY_S)
     (finding,) = verify(written.directory, keys, anchor).findings
     assert "is not the one that was written down" in finding
 
@@ -173,7 +173,7 @@ def test_a_line_that_was_written_down_and_deleted_since_vouches_for_nothing(
     files = AuditFiles(tmp_path / "audit", lambda: identity, Retention(days=1))
     keys, ends = [identity.public_key], [Anchor(0, START)]
     for day in range(3):
-        head = files.append(entries(1), NOON_S + day * DAY_S)
+        head = append(files, entries(1), NOON_S + day * DAY_S)
         ends.append(Anchor(head.seq, head.hash))
     with files.held(NOON_S) as appender:
         assert len(appender.prune(NOON_S + 3 * DAY_S)) == 2
@@ -218,7 +218,7 @@ class Whole:
         self.identity = GatewayIdentity(generate_key())
         files = AuditFiles(directory, lambda: self.identity, Retention(segment_bytes=700))
         for _ in range(4):
-            files.append(entries(3), NOON_S)
+            append(files, entries(3), NOON_S)
         self.directory = directory
         self.files = {each.name: each.read_bytes() for each in directory.iterdir() if each.name != LOCK}
 

@@ -12,7 +12,7 @@ from gateway.storage import Store
 from gateway.storage.errors import StateBusy
 from shared.identity import GatewayIdentity
 from shared.protocol.messages import Usage
-from tests.gateway.observability.audit.logs import DAY_S, NOON_S, kinds, records, verified
+from tests.gateway.observability.audit.logs import DAY_S, NOON_S, append, kinds, records, verified
 
 
 class Things:
@@ -273,7 +273,7 @@ def first_segment_is_there(files: AuditFiles) -> bool:
 def test_no_start_with_a_clock_ahead_makes_a_segment_old(
     files: AuditFiles, things: Things, identity: GatewayIdentity
 ) -> None:
-    files.append([AuditEntry(NOON_S, "test", {})], NOON_S)  # by an earlier release
+    append(files, [AuditEntry(NOON_S, "test", {})], NOON_S)  # by an earlier release
     wall = Clock()
     for _ in range(3):
         wall.now_s = NOON_S + 800 * DAY_S

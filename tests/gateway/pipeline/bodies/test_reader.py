@@ -96,7 +96,7 @@ async def test_keys_take_turns(reader: BodyReader) -> None:
 
 async def test_a_reader_that_was_ended_while_it_waited_is_replaced(reader: BodyReader) -> None:
     await reader.read(BODY)
-    process = reader._idle[0]._process
+    process = reader._idle[0].process
     process.kill()
     await asyncio.to_thread(process.wait)
     assert (await reader.read(BODY)).members["model"] == "m"
@@ -108,10 +108,10 @@ async def test_what_is_sent_to_all_processes_of_a_service_ends_no_reader(
 ) -> None:
     """systemd sends SIGTERM to all of them, and the gateway has yet to finish what it has begun."""
     await reader.read(BODY)
-    process = reader._idle[0]._process
+    process = reader._idle[0].process
     process.send_signal(number)
     assert (await reader.read(BODY)).members["model"] == "m"
-    assert reader._idle[0]._process is process
+    assert reader._idle[0].process is process
 
 
 LIMITED = (
@@ -147,7 +147,7 @@ async def test_a_body_that_takes_more_memory_than_it_may_fails_alone(body: bytes
     """Wherever the memory ends: before the body is there, in the parser, behind it."""
     with limited(times, 21 * MIB) as reader:
         assert (await reader.read(BODY)).members["model"] == "m"
-        before = reader._idle[0]._process
+        before = reader._idle[0].process
         refused = None
         try:
             await reader.read([body])
