@@ -181,9 +181,10 @@ def engine_target(raw_path: str) -> EngineTarget:
     for place, segment in enumerate(segments):
         if not segment and place < len(segments) - 1:
             raise _refused("empty segments (//) are not allowed")
-        _check_segment(unquote_to_bytes(segment))
-        if "%25" in segment:
-            _check_readings(unquote_to_bytes(segment))
+        reading = segment.encode()
+        for _ in range(READINGS if "%25" in segment else 1):
+            reading = unquote_to_bytes(reading)
+            _check_segment(reading)
     return EngineTarget("/" + rest, model, ENGINES + model_segment, _addressed(model_segment))
 
 
@@ -203,13 +204,6 @@ def _check_segment(segment: bytes) -> None:
         raise _refused("escaped slashes and backslashes are allowed only in the model's segment")
     if _CONTROL.search(segment):
         raise _refused("control characters are not allowed")
-
-
-def _check_readings(segment: bytes) -> None:
-    """What is escaped more than once."""
-    for _ in range(READINGS - 1):
-        segment = unquote_to_bytes(segment)
-        _check_segment(segment)
 
 
 def _refused(why: str) -> BadRequest:

@@ -88,8 +88,7 @@ def ask_usage(body: RequestBody, facts: JsonFacts) -> UsageMode:
         raise wrong_type(OPTIONS, "an object", options)
     if options is not None and options.get("include_usage") is True:
         return UsageMode.KEEP
-    empty = not facts.members
-    body.edit(usage_edits(facts.start, empty=empty, options=options, places=facts.options))
+    body.edit(usage_edits(facts.start, empty=not facts.members, options=options, places=facts.options))
     return UsageMode.STRIP
 
 

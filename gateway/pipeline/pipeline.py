@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import Protocol
 
 from gateway.domain.request import Principal, Request
@@ -111,7 +112,7 @@ class Pipeline:
         # from here on a client that leaves takes its request along, and one that waits hears from us
         async with exchange.waiting(request):
             # now, later or no; where; there
-            run = self._dispatch if lookup is None else lookup.around(self._dispatch)
+            run = self._dispatch if lookup is None else partial(lookup.run, run=self._dispatch)
             headers = HeaderList()
             if alias is None:
                 response = await run(request)

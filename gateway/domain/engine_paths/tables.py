@@ -27,43 +27,20 @@ _WEIGHTS = ("/*update_weight*", "/*weight_update*", "/*weights_*", "/*_weights",
 VLLM = (
     # docs/usage/security.md of vLLM, "Unprotected Endpoints"; is_sleeping, is_paused and the like only read
     *(_ADAPTERS + _PROFILER + _WEIGHTS),
-    "/sleep",
-    "/wake_up",
-    "/pause",
-    "/resume",
-    "/reset_*_cache",
-    "/collective_rpc",
-    "/scale_elastic_ep",
-    "/abort_requests",
-    "/server_info",
+    *("/sleep", "/wake_up", "/pause", "/resume"),
+    *("/reset_*_cache", "/collective_rpc", "/scale_elastic_ep", "/abort_requests", "/server_info"),
 )
 
 SGLANG = (
     # python/sglang/srt/entrypoints/http_server.py: what takes its admin key, and what tells of that key
     *(_ADAPTERS + _PROFILER + _WEIGHTS),
-    "/load_oft_adapter*",
-    "/unload_oft_adapter*",
-    "/*gpu_delta*",
-    "/flush_cache",
-    "/release_memory_occupation",
-    "/resume_memory_occupation",
-    "/pause_generation",
-    "/continue_generation",
-    "/abort_request",
-    "/slow_down",
-    "/freeze_gc",
-    "/configure_logging",
-    "/set_internal_state",
-    "/get_internal_state",
-    "/set_trace_level",
-    "/get_server_info",
-    "/get_server_args",
-    "/server_info",
-    "/*_expert_distribution_record",
-    "/*hicache*/**",
-    "/dumper/**",
-    "/*_external_corpus",
-    "/*remote_instance*",
+    *("/load_oft_adapter*", "/unload_oft_adapter*", "/*gpu_delta*", "/*remote_instance*"),
+    *("/flush_cache", "/*hicache*/**", "/*_external_corpus"),
+    *("/release_memory_occupation", "/resume_memory_occupation"),
+    *("/pause_generation", "/continue_generation", "/abort_request", "/slow_down", "/freeze_gc"),
+    *("/configure_logging", "/set_trace_level", "/dumper/**", "/*_expert_distribution_record"),
+    *("/set_internal_state", "/get_internal_state"),
+    *("/get_server_info", "/get_server_args", "/server_info"),
 )
 
 LLAMA_CPP = (
@@ -76,16 +53,8 @@ LLAMA_CPP = (
 
 OLLAMA = (
     # server/routes.go
-    "/api/pull",
-    "/api/push",
-    "/api/create",
-    "/api/copy",
-    "/api/delete",
-    "/api/blobs/**",
-    "/api/signout",
-    "/api/signin",
-    "/api/me",
-    "/api/user/**",
+    *("/api/pull", "/api/push", "/api/create", "/api/copy", "/api/delete", "/api/blobs/**"),
+    *("/api/signout", "/api/signin", "/api/me", "/api/user/**"),
 )
 
 LM_STUDIO = _writes("/api/v*/models/**", "/models/load", "/models/unload")

@@ -9,6 +9,7 @@ from typing import Any
 
 import orjson
 
+from gateway.observability.audit.files import LOCK_WAIT_S
 from gateway.observability.audit.records import (
     LINE_BYTES,
     START,
@@ -24,7 +25,6 @@ from gateway.storage.locks import Holding
 FINDINGS = 1000
 """Findings that are reported; a log in which more is wrong is lost anyway."""
 
-LOCK_WAIT_S = 5.0
 READS = 3
 """A gateway may delete old segments while they are read."""
 

@@ -16,15 +16,13 @@ import structlog
 from gateway.domain.errors import StateUnavailable
 from gateway.observability.audit.acts import AdminActs, append_acts, audit_files, prune
 from gateway.observability.audit.believed_time import BelievedTime
-from gateway.observability.audit.files import AuditFiles, Retention
+from gateway.observability.audit.files import DAY_S, AuditFiles, Retention
 from gateway.observability.audit.records import AuditEntry, RequestFacts
 from gateway.observability.gauges import Family, single
 from gateway.storage import Store
 from gateway.storage.errors import StateError
 
 _log = structlog.get_logger(__name__)
-
-DAY_S = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ from gateway.fleet.model_index import ModelIndex
 from gateway.pipeline.aliases.cache import lot
 from gateway.pipeline.aliases.figures import AliasFigures
 from gateway.pipeline.aliases.rewrite import rename
-from gateway.pipeline.aliases.served_versions import has_slot
 from gateway.pipeline.relay import Run
+from gateway.scheduling.base import Fit
 from shared.protocol.limits import MIB
 
 MOST_OPEN = 16
@@ -40,13 +40,9 @@ class Mirrors:
         self._index = index
         self._figures = figures
         self._timers = timers
-        self._open: set[asyncio.Task[None]] = set()
+        self.copies: set[asyncio.Task[None]] = set()
+        """Under way."""
         self._stopped = False
-
-    @property
-    def open(self) -> int:
-        """Copies under way."""
-        return len(self._open)
 
     def offer(self, mirror: AliasMirror, request: Request, key: str) -> None:
         """Copy ``request`` if it is one of the share; ``key`` is by what its own target was chosen, so a
@@ -59,28 +55,35 @@ class Mirrors:
             return
         copy = _copy(request, mirror.target)
         task = asyncio.get_running_loop().create_task(self._send(copy, mirror.target.model))
-        self._open.add(task)
-        task.add_done_callback(self._open.discard)
+        self.copies.add(task)
+        task.add_done_callback(self.copies.discard)
 
     def stop(self) -> None:
         """Cancel all copies, and make no more: the gateway is to stop."""
         self._stopped = True
-        for task in self._open:
+        for task in self.copies:
             task.cancel()
 
     def _why_not(self, target: AliasTarget, request: Request) -> str | None:
-        if len(self._open) >= MOST_OPEN:
+        if len(self.copies) >= MOST_OPEN:
             return "skipped_full"
         if request.body.rest is not None or request.body.held_bytes > MOST_BODY_BYTES:
             return "skipped_body"
-        return None if has_slot(self._index, target, request) else "skipped_busy"
+        fit = Fit(request.need, version=target.version, where=request.where, agent=request.agent)
+        return None if self._index.free(target.model, fit, 1) > 0 else "skipped_busy"
 
     async def _send(self, copy: Request, model: str) -> None:
         """Send ``copy`` and read its answer to the end."""
         began_s, outcome = self._timers.time(), "cancelled"
         total_s: float | None = None
         task = asyncio.current_task()
-        waiting = self._timers.call_at(began_s + PATIENCE_S, lambda: _give_up(task, copy))
+        assert task is not None
+
+        def give_up() -> None:
+            if not copy.attempts:
+                task.cancel()
+
+        waiting = self._timers.call_at(began_s + PATIENCE_S, give_up)
         try:
             async with asyncio.timeout(MOST_S):
                 rename(copy, model)
@@ -116,8 +119,3 @@ def _copy(request: Request, target: AliasTarget) -> Request:
         target=str(target),
         shadow=True,
     )
-
-
-def _give_up(task: "asyncio.Task[None] | None", copy: Request) -> None:
-    if task is not None and not copy.attempts:
-        task.cancel()

@@ -63,12 +63,6 @@ class ServedVersions:
         )
 
 
-def has_slot(index: ModelIndex, target: AliasTarget, request: Request) -> bool:
-    """Whether a slot of ``target`` that suits a request of this kind is free now."""
-    fit = Fit(request.need, version=target.version, where=request.where, agent=request.agent)
-    return index.free(target.model, fit, 1) > 0
-
-
 def deployments_of(index: ModelIndex, target: AliasTarget) -> list[Deployment]:
     """The deployments of ``target`` that serve it or would be loaded for it."""
     record = index.models.get(target.model)

@@ -82,8 +82,10 @@ class BodyReader:
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
                 self._leave()  # it was given to us and is not used
-            else:
-                self._forget(owner, turn)
+            elif (turns := self._waiting.get(owner)) is not None and turn in turns:
+                turns.remove(turn)
+                if not turns:
+                    del self._waiting[owner]
             raise
 
     def _leave(self) -> None:
@@ -97,13 +99,6 @@ class BodyReader:
                 turn.set_result(None)
                 return
         self._free += 1
-
-    def _forget(self, owner: object, turn: "asyncio.Future[None]") -> None:
-        turns = self._waiting.get(owner, deque())
-        with suppress(ValueError):
-            turns.remove(turn)
-        if not turns:
-            self._waiting.pop(owner, None)
 
     async def _read(self, pieces: Sequence[bytes]) -> JsonFacts:
         child = self._idle.pop() if self._idle else None

@@ -125,10 +125,6 @@ class CacheLookup:
             headers.append((b"age", b"%d" % self._age_s))
         return headers
 
-    def around(self, run: Run) -> Run:
-        """``run`` where there is no answer yet."""
-        return lambda request: self.run(request, run)
-
     async def run(self, request: Request, run: Run) -> Response:
         """The answer: from the cache, another request's, or by ``run``. Raises what that raises, and
         DeadlineExceeded."""
@@ -198,9 +194,8 @@ class CacheLookup:
         """A new answer, which is put into the cache."""
         self._count(request, "miss")
         response = await run(request)
-        if not rule.cache_s or not is_shareable(
-            response.status, response.headers, streaming=request.streaming
-        ):
+        shareable = is_shareable(response.status, response.headers, streaming=request.streaming)
+        if not rule.cache_s or not shareable:
             return response
         reservation = _Reservation(self._stage)
 

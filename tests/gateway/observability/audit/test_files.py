@@ -87,7 +87,7 @@ def test_an_incomplete_line_is_cut_off_and_said(
     said = records(files.directory)[4]
     assert (said["lines"], said["cut_bytes"], said["cut_hash"]) == (0, len(torn), hash_of(torn))
     report = verified(files, identity)
-    assert report.sound
+    assert not report.findings
     assert f"{len(torn)} bytes of an incomplete one cut off" in report.notes[0]
 
 
@@ -102,7 +102,7 @@ def test_lines_that_were_written_before_a_crash_but_not_acknowledged_are_taken_o
     append(files, entries(1), NOON_S)
     assert kinds(files.directory) == ["segment", "test", "test", "test", "recovered", "test"]
     assert records(files.directory)[4]["lines"] == 2
-    assert verified(files, identity).sound
+    assert not verified(files, identity).findings
 
 
 def test_a_crash_while_a_segment_is_begun_leaves_nothing_behind(
@@ -115,7 +115,7 @@ def test_a_crash_while_a_segment_is_begun_leaves_nothing_behind(
     append(files, entries(1), NOON_S + DAY_S)
     assert segment_names(files.directory) == ["2026-11-21.0001.jsonl", "2026-11-22.0001.jsonl"]
     assert kinds(files.directory) == ["segment", "test", "test", "segment", "recovered", "test"]
-    assert verified(files, identity).sound
+    assert not verified(files, identity).findings
 
 
 class FullDisk:
@@ -147,7 +147,7 @@ def test_a_full_disk_appends_nothing_and_says_so(
     assert only_segment(files).read_bytes() == before
     append(files, entries(9), NOON_S)
     assert kinds(files.directory) == ["segment", *["test"] * 10]
-    assert verified(files, identity).sound
+    assert not verified(files, identity).findings
 
 
 class FullForHeads:
@@ -209,7 +209,7 @@ def test_a_head_is_written_whole_by_a_disk_that_takes_little_at_a_time(
     with monkeypatch.context() as patch:
         FullForHeads(patch, takes=100)
         append(files, entries(1), NOON_S)
-    assert verified(files, identity).sound
+    assert not verified(files, identity).findings
 
 
 def test_what_was_cut_off_is_said_later_when_the_disk_was_full_at_first(
@@ -253,7 +253,7 @@ def test_segments_are_deleted_after_their_days_and_the_rest_verifies(
     assert pruned(files, NOON_S + 4 * DAY_S) == ["2026-11-21.0001.jsonl", "2026-11-22.0001.jsonl"]
     assert pruned(files, NOON_S + 4 * DAY_S) == []
     report = verified(files, identity)
-    assert report.sound
+    assert not report.findings
     assert (report.first_seq, report.segments) == (9, 3)
     assert "older segments were deleted, up to 2026-11-22.0001.jsonl" in report.notes[0]
 
@@ -264,7 +264,7 @@ def test_no_more_is_kept_than_fits(tmp_path: Path, identity: GatewayIdentity) ->
         append(files, entries(3), NOON_S)
     assert pruned(files, NOON_S)
     assert sum(each.stat().st_size for each in files.directory.glob("*.jsonl")) <= 3000 + 300
-    assert verified(files, identity).sound
+    assert not verified(files, identity).findings
 
 
 def test_the_last_segment_is_never_deleted(tmp_path: Path, identity: GatewayIdentity) -> None:
@@ -292,7 +292,7 @@ def test_a_key_that_the_gateway_had_before_is_gone_on_with(
     with files.held(NOON_S, lambda: [before.public_key]) as appender:
         appender.append(entries(1), NOON_S)
     assert kinds(files.directory) == ["segment", "test", "test", "test"]
-    assert verified(files, identity).sound
+    assert not verified(files, identity).findings
 
 
 @pytest.mark.parametrize("what", ["x" * 70_000, 2**70, "\ud800"])
@@ -313,9 +313,9 @@ def test_a_crash_before_old_segments_were_deleted_leaves_a_log_that_verifies(
     first, second = ((files.directory / name).read_bytes() for name in segment_names(files.directory)[:2])
     gone = pruned(files, NOON_S + 3 * DAY_S)
     (files.directory / gone[1]).write_bytes(second)
-    assert verified(files, identity).sound, "one of them was deleted"
+    assert not verified(files, identity).findings, "one of them was deleted"
     (files.directory / gone[0]).write_bytes(first)
-    assert verified(files, identity).sound, "none was deleted"
+    assert not verified(files, identity).findings, "none was deleted"
     assert pruned(files, NOON_S + 3 * DAY_S) == gone
 
 

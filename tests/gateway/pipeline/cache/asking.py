@@ -171,7 +171,7 @@ class Site:
     ) -> tuple[str, bytes]:
         """What became of it, and the body as its client got it."""
         lookup = self.lookup(wish)
-        response = await lookup.around(self.engine.run)(asked or request())
+        response = await lookup.run(asked or request(), self.engine.run)
         return lookup.outcome, await read(response, sink)
 
     def counted(self, outcome: str) -> float | None:
