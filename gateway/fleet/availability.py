@@ -64,8 +64,8 @@ class ModelRecord:
     """The answer of :meth:`ModelAvailability.context_limit`; None: it must be computed."""
     judged_s: float = float("-inf")
     """When the paces of ``serving`` were last compared."""
-    hold_s: float = HOLD_GUESS_S
-    held: bool = False
+    hold_s: float | None = None
+    """How long requests keep their slots in the mean; None until one has given its slot back."""
     left_s: float = float("-inf")
     """When one of ``serving`` last left, on the gateway's clock."""
     slots_of: dict[tuple[Residency | None, str | None, str | None], int] = field(default_factory=dict)
@@ -201,7 +201,9 @@ class ModelAvailability:
         everywhere = where is None and version is None and agent is None
         slots = record.slots if everywhere else record.slots_there(where, version, agent)
         fit = Fit(route, version=version, where=where, agent=agent)
-        return Capacity(slots, self.free(model, fit, enough), record.hold_s)
+        return Capacity(
+            slots, self.free(model, fit, enough), HOLD_GUESS_S if record.hold_s is None else record.hold_s
+        )
 
     def kinds(self, model: str) -> frozenset[str]:
         """The kinds of engine that serve ``model``, or would once it is loaded, as agents name them."""

@@ -136,10 +136,8 @@ class ModelIndex(ModelAvailability):
         deployment.outstanding = max(0.0, deployment.outstanding - work) if deployment.in_flight else 0.0
         record = self.models.get(deployment.model)
         if record is not None and held_s is not None:
-            record.hold_s = (
-                held_s if not record.held else record.hold_s + HOLD_WEIGHT * (held_s - record.hold_s)
-            )
-            record.held = True
+            before_s = held_s if record.hold_s is None else record.hold_s
+            record.hold_s = before_s + HOLD_WEIGHT * (held_s - before_s)
         deployment.session.stream_closed(deployment)
         self.update(deployment)
 

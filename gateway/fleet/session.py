@@ -63,13 +63,10 @@ class SessionOwner(Protocol):
     metrics: Metrics
     clock: Callable[[], float]
     wall: Callable[[], float]
+    answered: "Callable[[AgentSession, CommandResult], None]"
 
     @property
     def max_slots(self) -> int: ...
-
-    @property
-    def answered(self) -> "Callable[[AgentSession, CommandResult], None]": ...
-
     def detach(self, session: "AgentSession") -> None: ...
 
 

@@ -19,8 +19,6 @@ class ControlFrameLimiter:
     can occupy the event loop that all of them share.
     """
 
-    __slots__ = ("_at", "_most", "_units")
-
     def __init__(self, now: float) -> None:
         self._most = limits.CONTROL_FRAMES_BURST
         self._units = float(self._most)

@@ -29,7 +29,7 @@ class HeadReceived:
 
 
 class DataReceived(NamedTuple):
-    """Body bytes. They count against credit until the program calls ``ProtocolSession.consumed``.
+    """Body bytes. They count against credit until the program calls ``ProtocolSession.consume``.
 
     It is a tuple because there is one for every token, and tuples are made fastest."""
 

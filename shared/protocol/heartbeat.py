@@ -10,8 +10,6 @@ _SMOOTHING = 4
 class Heartbeat:
     """Says when to send PING, when a peer is silent and when to give it up; measures the round trip."""
 
-    __slots__ = ("_awaiting_at", "_heard_at", "_outstanding", "_ping_at", "rtt_s", "silent")
-
     def __init__(self, now: float, rtt_s: float | None = None) -> None:
         self._heard_at = now
         self._ping_at = now

@@ -5,9 +5,10 @@ newer peer may add some.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from functools import lru_cache
 from itertools import islice
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 import orjson
 from pydantic import AfterValidator, AllowInfNan, Field, PlainValidator, Strict, TypeAdapter, ValidationError
@@ -121,10 +122,20 @@ class Payload:
 
     __slots__ = ()
 
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
     def to_payload(self) -> bytes:
         return orjson.dumps(self)
 
     @classmethod
-    def from_payload(cls: type[T], payload: bytes) -> T:
-        """Raises :class:`FrameMalformed`."""
-        return read(adapter_of(cls), read_object(payload))
+    def read(cls, value: Mapping[str, Any]) -> Self:
+        """What a JSON object says. Raises :class:`FrameMalformed`."""
+        return read(adapter_of(cls), value)
+
+    @classmethod
+    def from_payload(cls, payload: bytes) -> Self:
+        """What a frame's payload says. Raises :class:`FrameMalformed`."""
+        return cls.read(read_object(payload))

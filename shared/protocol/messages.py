@@ -6,7 +6,7 @@ some.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import islice
 from typing import Annotated, Any
@@ -34,7 +34,6 @@ from shared.protocol.members import (
     Seconds,
     Share,
     Text,
-    adapter_of,
     read,
 )
 from shared.protocol.members import Headers as Headers
@@ -267,37 +266,21 @@ class CommandVerb(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class Command(Payload):
     """COMMAND (PROTOCOL §4.8): what the gateway wants of one managed deployment."""
 
     id: Count
     verb: CommandVerb
     deployment: Name
 
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def read(cls, value: Mapping[str, Any]) -> "Command":
-        """Raises ``FrameMalformed``, for a verb that this version does not know as well."""
-        return read(adapter_of(cls), value)
-
 
 @dataclass(frozen=True, slots=True)
-class CommandResult:
+class CommandResult(Payload):
     """RESULT (PROTOCOL §4.8): whether the agent takes the command of that ``id`` on; ``error``: why not."""
 
     id: Count
     ok: Annotated[Flag, Field(default=False)]
     error: Reason = ""
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def read(cls, value: Mapping[str, Any]) -> "CommandResult":
-        """Raises ``FrameMalformed``."""
-        return read(adapter_of(cls), value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -169,19 +169,12 @@ class SessionStreams:
         self._close_if_over(stream_id, stream)
         return True
 
-    def consumed(self, stream_id: int, size_bytes: int, now: float) -> None:
-        """Counts bytes as taken for good by their consumer, and grants credit (PROTOCOL §6.2).
+    def consume(self, stream_id: int, size_bytes: int) -> bool:
+        """Counts bytes as taken for good by their consumer. Returns True, which is seldom, when :meth:`grant`
+        is due: so a caller need not look at the clock for every token.
 
         Harmless for streams that were reset. After the event ``StreamClosed`` the program must still count
         the bytes it holds as consumed, or reset the stream: until then its window is not given back.
-        """
-        if self.consume(stream_id, size_bytes):
-            self.grant(stream_id, now)
-
-    def consume(self, stream_id: int, size_bytes: int) -> bool:
-        """Does the first half of :meth:`consumed`. Returns True, which is seldom, when :meth:`grant` is due.
-
-        So a caller need not ask for the time at every token.
         """
         stream = self._streams.get(stream_id)
         credit = stream.credit if stream is not None else self._owed.get(stream_id)

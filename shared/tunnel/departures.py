@@ -21,8 +21,6 @@ FULL_FRAMES = 64
 class Departures:
     """Calls ``leave`` in the next turn of the loop, or later when frames are gathered."""
 
-    __slots__ = ("_gathered", "_last_s", "_leave", "_loop", "_next", "_streams", "held")
-
     def __init__(
         self, loop: asyncio.AbstractEventLoop, leave: Callable[[], None], streams: Callable[[], int]
     ) -> None:

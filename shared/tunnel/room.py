@@ -19,8 +19,6 @@ class WriteBuffer:
     The bounds are ``SOCKET_BUFFER_BYTES`` and ``MESSAGE_BYTES`` of :mod:`shared.protocol.limits`.
     """
 
-    __slots__ = ("_full_s", "_quick", "size_bytes")
-
     def __init__(self) -> None:
         self.size_bytes = limits.SOCKET_BUFFER_BYTES
         self._full_s = 0.0

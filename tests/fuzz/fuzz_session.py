@@ -13,7 +13,7 @@ from shared.protocol.frames import FrameType, TunnelRole, encode, encode_offset,
 from shared.protocol.messages import AgentState, AgentStatus, DeploymentStatus, ResponseHead
 from shared.protocol.session import ProtocolSession
 from tests.fuzz.fuzz_frames import spoil
-from tests.support.session_pair import request_head
+from tests.support.session_pair import consumed, request_head
 
 WINDOWS = WindowSettings(floor=4096, initial=8192, maximum=65536, session=200_000, streams=16)
 _VALUES = [
@@ -94,7 +94,7 @@ def _answer(random: Random, session: ProtocolSession, now: float, headed: set[in
                 headed.add(stream_id)
             match random.randrange(5 if stream_id in headed else 3):
                 case 0:
-                    session.consumed(stream_id, random.randrange(5000), now)
+                    consumed(session, stream_id, random.randrange(5000), now)
                 case 1:
                     session.reset(stream_id, ErrorCode.CANCELLED)
                 case 3:

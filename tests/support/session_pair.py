@@ -83,3 +83,9 @@ class SessionPair:
 def body(events: list[Event], stream_id: int) -> bytes:
     """The body bytes among events."""
     return b"".join(e.data for e in events if isinstance(e, DataReceived) and e.stream_id == stream_id)
+
+
+def consumed(session: ProtocolSession, stream_id: int, size_bytes: int, now: float) -> None:
+    """A program's consumer took bytes for good; credit is granted when it is due."""
+    if session.consume(stream_id, size_bytes):
+        session.grant(stream_id, now)

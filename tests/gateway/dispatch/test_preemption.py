@@ -306,7 +306,7 @@ def test_realtime_is_let_in_where_it_would_wait_for_long_if_nobody_gave_way() ->
         for _ in range(2):
             ask(fleet, tier)
         (record,) = fleet.registry.index.models.values()
-        record.hold_s, record.held = 600.0, True
+        record.hold_s = 600.0
         urgent = ask(fleet, Tier.REALTIME)
         assert not urgent.settled
         assert preempted(fleet, tier) == 1

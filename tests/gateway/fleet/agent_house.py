@@ -58,6 +58,15 @@ class Gateway:
         )
         self.url = ""
 
+    async def all_exchanges_end(self) -> None:
+        await eventually(lambda: not self.dispatcher.open_exchanges)
+
+    async def cancel_is_confirmed(self, agent: FakeAgent, number: int = 0) -> None:
+        """The agent's stream of that number is cancelled and its engine lets go; then nothing is open."""
+        await eventually(lambda: agent.streams[number].reset_code)
+        agent.streams[number].confirm()
+        await self.all_exchanges_end()
+
     def token(self, uses: int = 100) -> JoinToken:
         token, _ = self.store.tokens.create(3600, uses, ("*",), {}, self.wall())
         return token

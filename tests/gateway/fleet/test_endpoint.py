@@ -52,7 +52,7 @@ async def test_an_agent_joins_serves_and_answers(tmp_path: Path) -> None:
                 received += chunk
                 response.consumed(len(chunk))
         assert received == b"hello"
-        await eventually(lambda: not gateway.dispatcher.open_exchanges)
+        await gateway.all_exchanges_end()
         assert gateway.count("accepted") == 1
         assert gateway.agents.strangers == 0
         figures = run_at_once(gateway.agents.figures())
@@ -170,7 +170,7 @@ async def test_a_client_that_leaves_stops_the_engine_and_frees_its_slot(tmp_path
         staying.cancel()
         await eventually(lambda: agent.streams[1].reset_code is ErrorCode.CANCELLED)
         agent.streams[1].confirm()
-        await eventually(lambda: not gateway.dispatcher.open_exchanges)
+        await gateway.all_exchanges_end()
 
 
 async def test_a_request_whose_agent_leaves_before_the_answer_is_moved(tmp_path: Path) -> None:
@@ -188,9 +188,7 @@ async def test_a_request_whose_agent_leaves_before_the_answer_is_moved(tmp_path:
         response = await running
         assert (response.agent, response.attempts) == ("gpu-2", 2)
         response.abort()
-        await eventually(lambda: second.streams[0].reset_code)
-        second.streams[0].confirm()
-        await eventually(lambda: not gateway.dispatcher.open_exchanges)
+        await gateway.cancel_is_confirmed(second)
 
 
 SELDOM_ALL = AgentEndpointSettings(revocation_tick_s=3600.0, seen_tick_s=3600.0, renewal_tick_s=3600.0)

@@ -31,7 +31,7 @@ from shared.protocol.frames import FrameType, TunnelRole, decode_message, encode
 from shared.protocol.heartbeat import Heartbeat
 from shared.protocol.messages import AgentState, AgentStatus, ResponseHead, Trailers, Usage
 from shared.protocol.session import ProtocolSession
-from tests.support.session_pair import SessionPair, body, request_head
+from tests.support.session_pair import SessionPair, body, consumed, request_head
 
 OK = ResponseHead(200, ())
 
@@ -96,7 +96,7 @@ def test_sender_waits_when_stream_credit_is_used_up_and_goes_on_when_granted(pai
     assert pair.agent.send_data(stream_id, bytes(2 * limits.STREAM_WINDOW_BYTES)) is False
     at_gateway, _ = pair.settle()
     assert len(body(at_gateway, stream_id)) == limits.STREAM_WINDOW_BYTES
-    pair.gateway.consumed(stream_id, limits.STREAM_WINDOW_BYTES, pair.now)
+    consumed(pair.gateway, stream_id, limits.STREAM_WINDOW_BYTES, pair.now)
     at_gateway, at_agent = pair.settle()
     assert len(body(at_gateway, stream_id)) == limits.STREAM_WINDOW_BYTES
     assert StreamWritable(stream_id) in at_agent
@@ -108,9 +108,9 @@ def test_credit_follows_consumption_and_not_receipt(pair: SessionPair) -> None:
     pair.agent.send_data(stream_id, bytes(limits.STREAM_WINDOW_BYTES))
     pair.settle()
     assert pair.gateway.held_bytes == limits.STREAM_WINDOW_BYTES
-    pair.gateway.consumed(stream_id, limits.STREAM_WINDOW_BYTES // 2 - 1, pair.now)
+    consumed(pair.gateway, stream_id, limits.STREAM_WINDOW_BYTES // 2 - 1, pair.now)
     assert ("CREDIT", stream_id) not in frames_of(pair.send(pair.gateway))
-    pair.gateway.consumed(stream_id, 1, pair.now)
+    consumed(pair.gateway, stream_id, 1, pair.now)
     assert ("CREDIT", stream_id) in frames_of(pair.send(pair.gateway))
 
 
@@ -128,7 +128,7 @@ def test_a_window_that_holds_the_sender_back_doubles(pair: SessionPair) -> None:
     pair.agent.send_data(stream_id, bytes(limits.STREAM_WINDOW_BYTES * 3))
     pair.settle()
     pair.now += 0.15
-    pair.gateway.consumed(stream_id, limits.STREAM_WINDOW_BYTES, pair.now)
+    consumed(pair.gateway, stream_id, limits.STREAM_WINDOW_BYTES, pair.now)
     at_gateway, _ = pair.settle()
     assert len(body(at_gateway, stream_id)) == 2 * limits.STREAM_WINDOW_BYTES
 
@@ -165,7 +165,7 @@ def test_windows_come_back_when_streams_close(pair: SessionPair) -> None:
             pair.agent.end(stream_id)
         pair.settle()
         for stream_id in streams:
-            pair.gateway.consumed(stream_id, 100, pair.now)
+            consumed(pair.gateway, stream_id, 100, pair.now)
     assert pair.gateway.held_bytes == 0
     assert pair.gateway._pool.free == pair.gateway._windows.shareable - 1024 * 16 * 1024
 
@@ -247,7 +247,7 @@ def test_what_a_closed_stream_left_behind_is_still_owed(pair: SessionPair) -> No
     pair.agent.end(stream_id)
     pair.settle()
     assert pair.gateway.held_bytes == 5
-    pair.gateway.consumed(stream_id, 2, pair.now)
+    consumed(pair.gateway, stream_id, 2, pair.now)
     pair.gateway.reset(stream_id, ErrorCode.CANCELLED)
     assert pair.gateway.held_bytes == 0
 

@@ -40,7 +40,7 @@ async def test_an_agent_that_comes_back_goes_on_with_its_session(tmp_path: Path)
         assert await response.next_chunks() == [b"said without a tunnel"]
         assert await response.next_chunks() == []
         response.consumed(21)
-        await eventually(lambda: not gateway.dispatcher.open_exchanges)
+        await gateway.all_exchanges_end()
         assert (gateway.count("accepted"), gateway.count("resumed")) == (1, 1)
         assert gateway.registry.agents_connected == 1
 
@@ -66,9 +66,7 @@ async def test_a_restarted_agent_ends_the_session_it_had(tmp_path: Path) -> None
         response = await running
         assert response.attempts == 2
         response.abort()
-        await eventually(lambda: again.streams[0].reset_code)
-        again.streams[0].confirm()
-        await eventually(lambda: not gateway.dispatcher.open_exchanges)
+        await gateway.cancel_is_confirmed(again)
 
 
 async def test_a_session_that_does_not_come_back_is_given_up(
@@ -88,7 +86,7 @@ async def test_a_session_that_does_not_come_back_is_given_up(
         newer, _ = await host.dial(tunnel)
         assert not newer.resumed
         response.abort()
-        await eventually(lambda: not gateway.dispatcher.open_exchanges)
+        await gateway.all_exchanges_end()
 
 
 async def test_a_session_that_lost_messages_is_not_gone_on_with(tmp_path: Path) -> None:
@@ -102,9 +100,7 @@ async def test_a_session_that_lost_messages_is_not_gone_on_with(tmp_path: Path) 
         again.serve(deployment("m"))
         await eventually(lambda: again.streams)
         running.cancel()
-        await eventually(lambda: again.streams[0].reset_code)
-        again.streams[0].confirm()
-        await eventually(lambda: not gateway.dispatcher.open_exchanges)
+        await gateway.cancel_is_confirmed(again)
 
 
 async def test_while_draining_an_agent_may_come_back_for_its_session(tmp_path: Path) -> None:
@@ -120,4 +116,4 @@ async def test_while_draining_an_agent_may_come_back_for_its_session(tmp_path: P
         response = await running
         agent.streams[0].stream.end()
         assert await response.next_chunks() == []
-        await eventually(lambda: not gateway.dispatcher.open_exchanges)
+        await gateway.all_exchanges_end()

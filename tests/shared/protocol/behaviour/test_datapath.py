@@ -20,7 +20,7 @@ from shared.protocol.frames import (
 from shared.protocol.messages import ResponseHead
 from shared.protocol.outbox import Outbox, OutStream, Packing
 from shared.protocol.session import ProtocolSession
-from tests.support.session_pair import SessionPair, request_head
+from tests.support.session_pair import SessionPair, consumed, request_head
 
 WINDOWS = WindowSettings(floor=600, initial=600, maximum=2400, session=3000, streams=4)
 PEER = PeerLimits(16, 4096, 65536)
@@ -84,7 +84,7 @@ def told(session: ProtocolSession, messages: list[bytes]) -> tuple[list[Event], 
         error = f"{type(problem).__name__}: {problem}"
     events = session.take_events()
     for stream_id in range(1, 5):
-        session.consumed(stream_id, 100, 0.0)
+        consumed(session, stream_id, 100, 0.0)
     return events, error, session.held_bytes
 
 

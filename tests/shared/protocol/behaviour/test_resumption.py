@@ -7,7 +7,7 @@ from shared.protocol.errors import ErrorCode, HeartbeatLost, ResumeRefused
 from shared.protocol.events import HeadReceived, StreamReset, StreamWritable, TunnelEvent
 from shared.protocol.heartbeat import Heartbeat
 from shared.protocol.messages import AgentState, AgentStatus, ResponseHead
-from tests.support.session_pair import SessionPair, body, request_head
+from tests.support.session_pair import SessionPair, body, consumed, request_head
 
 
 def opened(pair: SessionPair) -> int:
@@ -143,7 +143,7 @@ def test_memory_for_what_may_be_sent_again_is_bounded_over_any_number_of_tunnels
         while pair.send(pair.agent):
             pass
         pair.deliver(pair.gateway, 1)
-        pair.gateway.consumed(stream_id, pair.gateway.held_bytes, pair.now)
+        consumed(pair.gateway, stream_id, pair.gateway.held_bytes, pair.now)
         pair.send(pair.gateway)
         pair.deliver(pair.agent)
         pair.cut()
@@ -151,7 +151,7 @@ def test_memory_for_what_may_be_sent_again_is_bounded_over_any_number_of_tunnels
         assert pair.agent.log.retained_bytes <= limits.RETAINED_BYTES + limits.MESSAGE_BYTES
         pair.reconnect()
         pair.settle()
-        pair.gateway.consumed(stream_id, pair.gateway.held_bytes, pair.now)
+        consumed(pair.gateway, stream_id, pair.gateway.held_bytes, pair.now)
         pair.settle()
 
 

@@ -28,7 +28,7 @@ from shared.protocol.events import (
 from shared.protocol.events import StreamClosed as Closed
 from shared.protocol.messages import ResponseHead
 from shared.protocol.session import ProtocolSession
-from tests.support.session_pair import SessionPair, request_head
+from tests.support.session_pair import SessionPair, consumed, request_head
 
 WINDOWS = WindowSettings(floor=300, initial=600, maximum=2400, session=10_000, streams=8)
 
@@ -109,7 +109,7 @@ class Sessions(RuleBasedStateMachine):
         for session, stream_id, side in self._pick(data, lambda side: side.consumed < len(side.received)):
             size = max(1, int((len(side.received) - side.consumed) * share))
             side.consumed += size
-            session.consumed(stream_id, size, self.pair.now)
+            consumed(session, stream_id, size, self.pair.now)
 
     # --- What the line does ---
 
@@ -189,7 +189,7 @@ class Sessions(RuleBasedStateMachine):
             for stream_id, model in self.models.items():
                 for session, side in ((self.pair.gateway, model.gateway), (self.pair.agent, model.agent)):
                     if side.consumed < len(side.received):
-                        session.consumed(stream_id, len(side.received) - side.consumed, self.pair.now)
+                        consumed(session, stream_id, len(side.received) - side.consumed, self.pair.now)
                         side.consumed = len(side.received)
                         moved = True
             if not moved:
