@@ -12,10 +12,11 @@ from gateway.api import pages
 from gateway.api.admin.routes import AdminPage
 from gateway.api.exchange.exchange import HttpSettings
 from gateway.api.openai import handlers
-from gateway.api.openai.handlers import JSON, Catalog, ModelsHandler, Proxied, ReadPage
+from gateway.api.openai.handlers import JSON, ModelsHandler, Proxied, ReadPage
 from gateway.api.openapi import document
 from gateway.domain.surface import ENDPOINTS, ENGINES, MODELS, OLLAMA_MODELS, TUNNEL, SurfaceEndpoint
 from gateway.observability.metrics import Metrics
+from gateway.pipeline.aliases import AliasCatalog
 from gateway.pipeline.pipeline import KeyAuthenticator, Pipeline
 from gateway.runtime.lifecycle import Lifecycle
 from shared.process.startup import program_version
@@ -24,7 +25,7 @@ from shared.process.startup import program_version
 def build_router(
     pipeline: Pipeline,
     keys: KeyAuthenticator,
-    catalog: Catalog,
+    catalog: AliasCatalog,
     metrics: Metrics,
     lifecycle: Lifecycle,
     settings: HttpSettings,

@@ -22,11 +22,10 @@ from gateway.runtime.config import (
 )
 from gateway.tools.console import fail, note
 from shared.process.command_line import CommandApp
-from shared.process.startup import without_collection, without_optional
+from shared.process.startup import program_version, without_collection, without_optional
 
 if TYPE_CHECKING:
     from gateway.storage import Store
-from shared.process.startup import program_version
 
 FIRST_KEY = "first"
 FIRST_KEY_FILE = "first-admin-key"

@@ -7,10 +7,10 @@ from random import Random
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from gateway.api.admin.bodies import BODIES
 from gateway.api.admin.resources.resource import Operation
 from gateway.api.admin.routes import BODY_BYTES
 from gateway.domain.scopes import AdminRole
+from tests.gateway.api.admin.house import BODIES
 
 _NESTED = 900
 _MIB = 1024 * 1024

@@ -22,7 +22,6 @@ import orjson
 from pydantic import ValidationError
 from structlog.testing import capture_logs
 
-from gateway.api.admin.bodies import BODIES
 from gateway.api.admin.resources.resource import Operation
 from gateway.api.admin.resources.table import OPERATIONS
 from gateway.domain.scopes import AdminRole
@@ -30,7 +29,7 @@ from gateway.domain.state_dir import DATABASE_NAME
 from gateway.observability.audit import append_pending_acts
 from gateway.storage.usage import Account, Amount
 from tests.fuzz.admin_requests import Asked, draw, draw_of_fleet
-from tests.gateway.api.admin.house import House, enrol
+from tests.gateway.api.admin.house import BODIES, House, enrol
 from tests.gateway.api.support import Call
 from tests.gateway.fleet.fleet import deployment
 from tests.support.loop_stops import LoopStops

@@ -41,6 +41,3 @@ MODELS = {
     if operation.fields and not operation.only_here
 }
 """By operation; the others take nothing, and pass over what they are sent."""
-
-BODIES = {name: model for name, model in MODELS.items() if not OPERATIONS[name].query}
-QUERIES = {name: model for name, model in MODELS.items() if OPERATIONS[name].query}

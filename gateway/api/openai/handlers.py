@@ -1,9 +1,9 @@
 """What the gateway does with the requests of each path. Every handler is a plain ASGI application."""
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any
 
 import orjson
 
@@ -21,6 +21,7 @@ from gateway.domain.slices import in_slices
 from gateway.domain.surface import SurfaceEndpoint, check_model, nearest
 from gateway.fleet.registry import ServedModel
 from gateway.observability.metrics import Metrics
+from gateway.pipeline.aliases import AliasCatalog
 from gateway.pipeline.pipeline import KeyAuthenticator, Pipeline
 from gateway.runtime.lifecycle import Lifecycle, LifecyclePhase
 
@@ -32,15 +33,6 @@ PATH_CHARS = 200
 
 Respond = Callable[[HttpExchange, Mapping[str, str]], Awaitable[None]]
 """Answers one request. The mapping holds the names in its path."""
-
-
-class Catalog(Protocol):
-    """What is served here; :class:`gateway.fleet.registry.Registry`."""
-
-    def each_model(self) -> Iterator[ServedModel]: ...
-    def model(self, name: str) -> ServedModel | None: ...
-    @property
-    def agents_connected(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -87,7 +79,7 @@ class ModelsHandler:
     """
 
     keys: KeyAuthenticator
-    catalog: Catalog
+    catalog: AliasCatalog
     describe: Callable[[ServedModel], Json]
     """Makes the form of one model."""
     list_of: Callable[[Sequence[Json]], Json]
@@ -158,7 +150,7 @@ async def liveness(exchange: HttpExchange, names: Mapping[str, str]) -> None:
     await exchange.reply.whole(200, JSON, b'{"status":"ok"}')
 
 
-def readiness(lifecycle: Lifecycle, catalog: Catalog) -> Respond:
+def readiness(lifecycle: Lifecycle, catalog: AliasCatalog) -> Respond:
     """``GET /readyz``: requests are taken. Open to everybody.
 
     Without agents the gateway is ready all the same: it must be reachable for agents to dial in, and it

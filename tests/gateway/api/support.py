@@ -20,6 +20,7 @@ from gateway.domain.errors import RequestError, StreamBroken, Unauthenticated
 from gateway.domain.request import Principal, Request
 from gateway.fleet.registry import ServedModel
 from gateway.observability.metrics import Metrics
+from gateway.pipeline.aliases import AliasCatalog
 from gateway.pipeline.bodies import BodyReader
 from gateway.pipeline.pipeline import Pipeline
 from gateway.pipeline.relay import Response
@@ -52,16 +53,19 @@ class FakeKeys:
         return self.principal
 
 
-class FakeCatalog:
+class FakeCatalog(AliasCatalog):
     def __init__(self, *models: ServedModel) -> None:
-        self._models = {info.id: info for info in models}
-        self.agents_connected = 1
+        self._served = {info.id: info for info in models}
+
+    @property
+    def agents_connected(self) -> int:
+        return 1
 
     def each_model(self) -> Iterator[ServedModel]:
-        return iter(self._models.values())
+        return iter(self._served.values())
 
     def model(self, name: str) -> ServedModel | None:
-        return self._models.get(name)
+        return self._served.get(name)
 
 
 class FakeMetrics(Metrics):

@@ -5,7 +5,9 @@ from typing import Any
 
 import orjson
 
+from gateway.api.admin.bodies import MODELS
 from gateway.api.admin.fleet import FleetAdmin
+from gateway.api.admin.resources.table import OPERATIONS
 from gateway.api.admin.routes import admin_pages
 from gateway.api.admin.store import StoreAdmin
 from gateway.api.exchange.buffers import BufferBudget
@@ -20,6 +22,10 @@ from gateway.runtime.lifecycle import Lifecycle
 from gateway.storage import Enrolment, Store
 from tests.gateway.api.support import JSON_TYPE, MIB, Call, FakeCatalog, FakeDispatcher, FakeMetrics
 from tests.gateway.fleet.fleet import Fleet
+
+BODIES = {name: model for name, model in MODELS.items() if not OPERATIONS[name].query}
+QUERIES = {name: model for name, model in MODELS.items() if OPERATIONS[name].query}
+"""The models of what operations take, by their names."""
 
 NOW_S = 1000.0
 

@@ -9,7 +9,6 @@ import pytest
 import structlog
 
 from gateway.api.admin import store as admin_store
-from gateway.api.admin.bodies import QUERIES
 from gateway.api.admin.resources.table import OPERATIONS
 from gateway.api.exchange.buffers import BufferBudget
 from gateway.api.exchange.exchange import HttpSettings
@@ -20,7 +19,7 @@ from gateway.observability.audit import append_pending_acts
 from gateway.runtime.lifecycle import Lifecycle
 from gateway.storage import KeyRecord, KeyStore
 from gateway.storage.errors import StateBusy, StateCorrupt, StateError, StateMissing, StateUnwritable
-from tests.gateway.api.admin.house import NEW_KEY, House, enrol
+from tests.gateway.api.admin.house import NEW_KEY, QUERIES, House, enrol
 from tests.gateway.api.support import JSON_TYPE, MIB, Call
 from tests.gateway.fleet.fleet import deployment
 
