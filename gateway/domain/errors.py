@@ -118,7 +118,7 @@ class InternalError(RequestError):
 
 class EngineRefused(RequestError):
     """An engine's own error for a client whose stream had begun. ``message`` is the engine's: it may quote
-    the request, so it is told to the client and to nobody else."""
+    the request, so only the client gets it."""
 
     status, type, code = 502, "server_error", "engine_refused"
 

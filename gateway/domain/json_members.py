@@ -148,10 +148,10 @@ def usage_edits(
     if not places:
         return [(start, start, _ASK + (b"" if empty else b","))]
     try:
-        asked = orjson.dumps({**(options or {}), "include_usage": True})
+        wanted = orjson.dumps({**(options or {}), "include_usage": True})
     except orjson.JSONEncodeError:
         raise nested_too_deep(OPTIONS) from None
-    return [(begin, end, asked) for begin, end in places]
+    return [(begin, end, wanted) for begin, end in places]
 
 
 def nested_too_deep(param: str) -> BadRequest:

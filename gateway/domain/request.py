@@ -225,7 +225,7 @@ class Request:
         return self.variant or self.route
 
     def note_trouble(self, deployment: str, why: str) -> None:
-        """An attempt at ``deployment`` came to nothing, or to no more."""
+        """An attempt at ``deployment`` failed before or during its answer."""
         self.troubles = [*(self.troubles or ()), (deployment, why)]
 
     @property

@@ -61,7 +61,7 @@ class Residency:
 
 
 def where_of(values: Mapping[str, Iterable[str]]) -> Residency:
-    """The constraint that each label has one of its ``values``. Raises BadWhere."""
+    """The constraint that each label has one of its ``values``. Raises BadResidency."""
     allowed = {name: frozenset(each) for name, each in values.items()}
     pairs = [(name, value) for name, each in allowed.items() for value in each]
     if not pairs or not all(allowed.values()):
@@ -79,7 +79,7 @@ def where_of(values: Mapping[str, Iterable[str]]) -> Residency:
 
 @lru_cache(maxsize=256)
 def read_where(text: str) -> Residency:
-    """The constraint in ``NAME=VALUE[,NAME=VALUE…]``; blanks around each do not count. Raises BadWhere."""
+    """The constraint in ``NAME=VALUE[,NAME=VALUE…]``, blanks around each ignored. Raises BadResidency."""
     if len(text) > WHERE_CHARS:
         raise BadResidency(f"it has {len(text)} characters; {WHERE_CHARS} are allowed")
     values: dict[str, set[str]] = {}
@@ -92,7 +92,7 @@ def read_where(text: str) -> Residency:
 
 
 def narrowed(policy: Residency | None, wish: Residency | None) -> Residency | None:
-    """What meets both: a wish can take away from what the policy allows, never add to it. Raises Nowhere."""
+    """What meets both: a wish can narrow what the policy allows, never widen it. Raises EmptyResidency."""
     if policy is None or wish is None or policy == wish:
         return wish if policy is None else policy
     both = dict(policy.allowed)

@@ -258,21 +258,21 @@ def _words(path: str) -> list[str]:
     return [word for word in path.lower().split("/") if word]
 
 
-def _likeness(asked: list[str], known: list[str]) -> float:
+def _likeness(words: list[str], known: list[str]) -> float:
     """From 0, not meant, to 1. A version or another prefix before the words is worth a little."""
-    if asked == known:
+    if words == known:
         return 1.0
     bare = [word for word in known if not _VERSION.fullmatch(word)]
-    ends = [word for word in asked if not _VERSION.fullmatch(word)][-len(bare) :]
+    ends = [word for word in words if not _VERSION.fullmatch(word)][-len(bare) :]
     if len(ends) < len(bare):
         return 0.0
     worst = min(_word_likeness(*pair) for pair in zip(ends, bare, strict=True))
-    prefixed = len(known) > len(bare) and all(word in asked for word in known if word not in bare)
+    prefixed = len(known) > len(bare) and all(word in words for word in known if word not in bare)
     return 0.97 * worst + (0.02 if prefixed else 0.0) if worst else 0.0
 
 
-def _word_likeness(asked: str, known: str) -> float:
-    if asked == known:
+def _word_likeness(word: str, known: str) -> float:
+    if word == known:
         return 1.0
-    likeness = difflib.SequenceMatcher(None, asked, known, autojunk=False).ratio()
+    likeness = difflib.SequenceMatcher(None, word, known, autojunk=False).ratio()
     return likeness if likeness >= SLIP else 0.0

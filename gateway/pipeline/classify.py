@@ -61,7 +61,7 @@ def classify(
             _check_what_is_named(principal.scopes, head, body, facts, members)
     streaming = wants_stream(head, body.kind, members)
     read = facts or _NOTHING_READ
-    asked = token_demand(head, body.kind, body.content, members, read.prompts)
+    demand = token_demand(head, body.kind, body.content, members, read.prompts)
     input_tokens = read.prompt_bytes // 4
     if body.kind is BodyKind.OPAQUE:
         input_tokens = tokens_unread(body.content.prefix, body.content.size_bytes)
@@ -87,11 +87,11 @@ def classify(
         deadline_s=None if streaming else deadline_s_of(head),
         where=residency_of(head, principal) if WHERE in head.fields else principal.where,
         input_tokens=input_tokens,
-        output_tokens=head.endpoint.output_tokens if asked.most_tokens is None else asked.most_tokens,
+        output_tokens=head.endpoint.output_tokens if demand.most_tokens is None else demand.most_tokens,
         prompt_bytes=read.prompt_bytes,
-        most_tokens=asked.most_tokens,
-        choices=asked.choices,
-        endless=asked.endless,
+        most_tokens=demand.most_tokens,
+        choices=demand.choices,
+        endless=demand.endless,
         agent=None if addressed is None else addressed.agent,
         session_key=session_of(head.fields) or session_key(members),
         prefix=tuple(read.prefix),
@@ -132,10 +132,10 @@ def _model(head: ClientHead, members: Mapping[str, Any]) -> str:
 
 def _tier(fields: Mapping[bytes, bytes], members: Mapping[str, Any]) -> Tier | None:
     """The tier asked for; None: none is."""
-    asked = fields.get(b"x-trunkline-tier")
-    if asked is not None:
+    named = fields.get(b"x-trunkline-tier")
+    if named is not None:
         try:
-            return Tier(asked.decode("latin-1").strip().lower())
+            return Tier(named.decode("latin-1").strip().lower())
         except ValueError:
             message = f"The header x-trunkline-tier must be one of {', '.join(Tier)}."
             raise BadRequest(message, param="x-trunkline-tier", code="invalid_tier") from None

@@ -61,9 +61,9 @@ class ClientHead:
 
 def residency_of(head: ClientHead, principal: Principal) -> Residency | None:
     """What the key allows, narrowed as the client asks. Raises BadRequest, Forbidden when nothing is left."""
-    asked = b",".join(value for name, value in head.headers if name.lower() == WHERE)
+    wish = b",".join(value for name, value in head.headers if name.lower() == WHERE)
     try:
-        return narrowed(principal.where, read_where(asked.decode("latin-1")))
+        return narrowed(principal.where, read_where(wish.decode("latin-1")))
     except BadResidency as error:
         message = f"The header {WHERE.decode()} cannot be read: {error}."
         raise BadRequest(message, param=WHERE.decode(), code="invalid_where") from None

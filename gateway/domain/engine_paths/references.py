@@ -38,8 +38,8 @@ def client_reference(value: str, target: EngineTarget) -> str | None:
     place, mark, query = address.partition("?")
     if place.startswith("//") or ":" in place.partition("/")[0]:
         return None
-    asked = target.path.partition("?")[0]
-    path = _resolved(asked, place)
+    base = target.path.partition("?")[0]
+    path = _resolved(base, place)
     if path is None:
         return None
     if not place and not mark:
@@ -55,11 +55,11 @@ def client_reference(value: str, target: EngineTarget) -> str | None:
     return f"{written}{mark}{query}{hash_}{fragment}"
 
 
-def _resolved(asked: str, place: str) -> str | None:
+def _resolved(base: str, place: str) -> str | None:
     """RFC 3986 §5.2.3 and §5.2.4, but None for what climbs above the root."""
     if not place:
-        return asked
-    whole = place if place.startswith("/") else asked.rpartition("/")[0] + "/" + place
+        return base
+    whole = place if place.startswith("/") else base.rpartition("/")[0] + "/" + place
     kept: list[str] = []
     segments = whole.split("/")[1:]
     for segment in segments:

@@ -31,7 +31,7 @@ READS = 3
 
 @dataclass(slots=True)
 class AuditReport:
-    """What was found."""
+    """What a verification found."""
 
     findings: list[str] = field(default_factory=list)
     """What is wrong; empty: nothing is."""
