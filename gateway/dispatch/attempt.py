@@ -136,23 +136,23 @@ class Attempt:
     """One stream on one deployment (a StreamHandler). It holds its slot until both ends have let go."""
 
     __slots__ = (
+        "_heard",
         "_noted",
         "_noted_bytes",
         "_owner",
+        "_pieces",
+        "_received_bytes",
         "away_s",
         "deployment",
         "first_byte_s",
         "first_piece_s",
         "followed",
         "given_up",
-        "heard",
         "kv_tokens",
         "opened_s",
         "outcome",
-        "pieces",
         "probed_s",
         "quiet_s",
-        "received_bytes",
         "refused",
         "request",
         "response",
@@ -171,14 +171,10 @@ class Attempt:
         self.deployment = deployment
         self.work = work
         self.opened_s = now
-        self.heard = False
-        """Whether bytes came since somebody last looked and set this back."""
+        self._heard = False
         self.refused = False
         """Its engine had enough to do and did not begin on it."""
-        self.received_bytes = 0
-        """Of the response's body."""
-        self.pieces = 0
-        """In which they came."""
+        self._received_bytes = self._pieces = 0
         self.first_byte_s: float | None = None
         """When the head came."""
         self.first_piece_s: float | None = None
@@ -207,6 +203,38 @@ class Attempt:
         self._owner = owner
         self.stream: Stream = deployment.session.endpoint.open(head, self)
 
+    @property
+    def heard(self) -> bool:
+        """Whether bytes came since somebody last looked and set this back."""
+        self._count_path()
+        return self._heard
+
+    @heard.setter
+    def heard(self, heard: bool) -> None:
+        self._count_path()
+        self._heard = heard
+
+    @property
+    def received_bytes(self) -> int:
+        """Of the response's body."""
+        self._count_path()
+        return self._received_bytes
+
+    @property
+    def pieces(self) -> int:
+        """In which the response's body came."""
+        self._count_path()
+        return self._pieces
+
+    def _count_path(self) -> None:
+        """Counts what came by way of the stream's path, of which nobody told us."""
+        path = self.stream.path
+        if path is not None and path.pieces:
+            self._heard = True
+            self._pieces += path.pieces
+            self._received_bytes += path.taken_bytes
+            path.pieces = path.taken_bytes = 0
+
     def give_up(self, code: ErrorCode, reason: str = "") -> None:
         """Nobody wants the answer of this attempt any more."""
         self.given_up = True
@@ -216,16 +244,16 @@ class Attempt:
         self.stream.reset(code, reason)
 
     def on_head(self, head: ResponseHead) -> None:
-        self.heard = True
+        self._heard = True
         if not self.given_up:
             self._owner.answered(self, head)
 
     def on_data(self, data: bytes) -> None:
-        self.heard = True
-        self.received_bytes += len(data)
-        if not self.pieces:
+        self._heard = True
+        self._received_bytes += len(data)
+        if not self._pieces:
             self._owner.began(self)
-        self.pieces += 1
+        self._pieces += 1
         if self.response is None:
             self.stream.consumed(len(data))
             return

@@ -11,6 +11,8 @@ from shared.protocol.endpoint import Stream
 from shared.protocol.errors import ErrorCode
 from shared.protocol.limits import STREAM_WINDOW_FLOOR_BYTES
 from shared.protocol.messages import Headers, ResponseHead, Trailers
+from shared.protocol.receiving import UNSAID_BYTES
+from shared.speedups import BodyPath
 
 READ_BYTES = 64 * 1024
 """A reader gets so much at a time, so that it is known how far its client came."""
@@ -25,11 +27,8 @@ for again when the engine is lost in the middle. Half of what every stream may s
 
 
 Sink = Callable[[bytes], bool]
-"""Takes a piece of the body at once, or returns False and has taken nothing of it. Never raises."""
-
-CREDIT_STEP_BYTES = 4 * 1024
-"""What a sink took is said to be consumed, and kept in the record, in such steps: small beside the smallest
-window (16 KiB), so the engine never waits for them, and large beside a token."""
+"""Takes a piece of the body at once, or returns False and has taken nothing of it. Never raises. A sink may
+have a ``path`` (:class:`~shared.speedups.BodyPath`): whole events go that way without a call of the sink."""
 
 _WHOLE = (b"\n\n", b"\r\n\r\n")
 """How nearly everybody ends events."""
@@ -102,6 +101,8 @@ class EngineResponse:
         """Only while the reader waits: then nothing is buffered, and nothing is joined."""
         self._sunk_bytes = 0
         """Of the stream, bytes that the sink took and are not yet said consumed."""
+        self._path: BodyPath | None = None
+        """The sink's, which was given to the stream."""
         self._outstanding_bytes = 0
         self._record = record
         self._on_full = on_full
@@ -134,7 +135,8 @@ class EngineResponse:
         buffer = self._buffer
         while not (buffer.ready(self._wake) or (self._over and not buffer)):
             self._waiter = asyncio.get_running_loop().create_future()
-            self._sink = sink if self._splicer is None and not buffer else None
+            if sink is not None and self._splicer is None and not buffer:
+                self._open_sink(sink)
             try:
                 await self._waiter
             finally:
@@ -215,8 +217,10 @@ class EngineResponse:
                 self._put_passed(data, passed)
                 return
         self._sunk_bytes += len(data)
-        if self._sunk_bytes >= CREDIT_STEP_BYTES:
+        if self._sunk_bytes >= UNSAID_BYTES:
             self._credit_sunk()
+        if self._path is not None and record is not None:
+            self._path.open = record.between
 
     def _feed_reader(self, data: bytes) -> None:
         if self._broken is not None or self._ending is not None:
@@ -253,14 +257,36 @@ class EngineResponse:
             self._stream.consumed(held_bytes)
         self._put(passed)
 
+    def _open_sink(self, sink: Sink) -> None:
+        """While the reader waits, what comes is offered to ``sink``; whole events take its path, if it has
+        one, and are not told here."""
+        self._sink, record = sink, self._record
+        path: BodyPath | None = getattr(sink, "path", None)
+        if path is None or record is None:
+            return
+        if path is not self._path:
+            record.settle()
+            record.fresh = path.fresh
+            self._stream.take_path(path)
+            self._path = path
+        path.on_unsaid = self._credit_sunk
+        path.open = record.between
+
     def _close_sink(self) -> None:
         """From now on everything waits for the reader."""
         self._sink = None
-        if self._sunk_bytes:
-            self._credit_sunk()
+        if self._path is not None:
+            self._path.open = False
+            self._path.on_unsaid = None
+        self._credit_sunk()
 
     def _credit_sunk(self) -> None:
         size_bytes, self._sunk_bytes = self._sunk_bytes, 0
+        if self._path is not None:
+            size_bytes += self._path.unsaid_bytes
+            self._path.unsaid_bytes = 0
+        if not size_bytes:
+            return
         if self._record is not None:
             self._record.settle()
         self.taken_bytes += size_bytes

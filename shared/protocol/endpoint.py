@@ -25,6 +25,7 @@ from shared.protocol.events import (
 from shared.protocol.frames import FrameType, TunnelRole
 from shared.protocol.messages import AgentState, Drain, RequestHead, ResponseHead, Trailers
 from shared.protocol.session import ProtocolSession
+from shared.speedups import BodyPath
 
 LOSS_SLICE_S = 0.002
 """A session that is lost tells its streams for so long in one turn of the event loop."""
@@ -123,7 +124,7 @@ def _nothing() -> None:
 class Stream:
     """One request and its response. Made by :class:`SessionEndpoint` only."""
 
-    __slots__ = ("_end_told", "_endpoint", "closed", "handler", "head", "id", "peer_ended")
+    __slots__ = ("_end_told", "_endpoint", "closed", "handler", "head", "id", "path", "peer_ended")
 
     def __init__(
         self, endpoint: "SessionEndpoint", stream_id: int, head: RequestHead, handler: StreamHandler
@@ -138,6 +139,13 @@ class Stream:
         """The peer's half is over, in order or by RESET."""
         self.closed = False
         """Both halves are over, or the session is."""
+        self.path: BodyPath | None = None
+        """What takes bodies to their client without ``on_data``, while it is open; see :meth:`take_path`."""
+
+    def take_path(self, path: BodyPath) -> None:
+        """From now on bodies take ``path`` while it is open; what comes otherwise goes to ``on_data``."""
+        self.path = path
+        self._endpoint.session.set_path(self.id, path)
 
     def send_head(self, head: ResponseHead) -> None:
         """Sends the response's head (agent). Raises ``StreamHalfClosed``, ``SessionClosed``."""

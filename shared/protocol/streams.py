@@ -27,6 +27,7 @@ from shared.protocol.frames import FrameType, TunnelRole, encode, encode_reason
 from shared.protocol.messages import RequestHead, ResponseHead, Trailers
 from shared.protocol.outbox import Outbox, OutStream
 from shared.protocol.stream_state import OVER, TRANSITIONS, Half
+from shared.speedups import BodyPath
 
 _BODY, _RESET = Half.BODY, Half.RESET
 """For the path of every frame: a global is found faster than a member of an enumeration."""
@@ -40,6 +41,8 @@ class OpenStream:
     peer: Half
     out: OutStream
     credit: ReceiveCredit
+    path: BodyPath | None = None
+    """Takes bodies to their client without an event, while it is open (gateway)."""
 
 
 class SessionStreams:
@@ -168,6 +171,12 @@ class SessionStreams:
         self._discard(stream_id, stream.credit)
         self._close_if_over(stream_id, stream)
         return True
+
+    def set_path(self, stream_id: int, path: BodyPath | None) -> None:
+        """Bodies of an open stream take ``path`` while it is open. Harmless when the stream is closed."""
+        stream = self._streams.get(stream_id)
+        if stream is not None:
+            stream.path = path
 
     def consume(self, stream_id: int, size_bytes: int) -> bool:
         """Counts bytes as taken for good by their consumer. Returns True, which is seldom, when :meth:`grant`

@@ -5,8 +5,9 @@ They do the same: the tests compare them input by input, and run what uses them 
 """
 
 import os
+from typing import TYPE_CHECKING
 
-from shared.speedups import websocket_frames
+from shared.speedups import body_path, websocket_frames
 
 try:
     if os.environ.get("TRUNKLINE_NATIVE") == "0":
@@ -18,9 +19,19 @@ except ImportError:
 NATIVE = native is not None
 """Whether the native ones are in use."""
 
-if native is not None:
-    cut_messages, frame_messages = native.cut_messages, native.frame_messages
+if TYPE_CHECKING or native is None:
+    from shared.speedups.body_path import BodyPath, receive_bodies
+    from shared.speedups.websocket_frames import cut_messages, frame_messages
 else:
-    cut_messages, frame_messages = websocket_frames.cut_messages, websocket_frames.frame_messages
+    BodyPath, receive_bodies = native.BodyPath, native.receive_bodies
+    cut_messages, frame_messages = native.cut_messages, native.frame_messages
 
-__all__ = ["NATIVE", "cut_messages", "frame_messages"]
+__all__ = [
+    "NATIVE",
+    "BodyPath",
+    "body_path",
+    "cut_messages",
+    "frame_messages",
+    "receive_bodies",
+    "websocket_frames",
+]

@@ -78,7 +78,7 @@ class Reply:
         """
         if self._direct is None or self._direct.bodiless or self.first_byte_s is None:
             return None
-        return self._direct.write
+        return self._direct
 
     async def start(self, status: int, headers: HeaderList, *, event_stream: bool = False) -> None:
         """Send the head. ``headers`` are complete but for the request's id."""

@@ -17,6 +17,8 @@ from typing import Any
 from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
+from shared.speedups import BodyPath
+
 _ANY_LENGTH = sys.maxsize
 
 
@@ -79,12 +81,13 @@ class DirectWriter:
         "_batch",
         "_cycle",
         "_flow",
+        "_last",
         "_on_gone",
+        "_path",
         "_pieces",
-        "_written_bytes",
+        "_taken_bytes",
+        "_unwritten_bytes",
         "bodiless",
-        "last",
-        "sent_bytes",
     )
 
     def __init__(self, cycle: RequestResponseCycle, batch: WriteBatch) -> None:
@@ -93,15 +96,43 @@ class DirectWriter:
         self._batch = batch
         self._pieces: list[bytes] = []
         """Taken, and not yet written."""
-        self._written_bytes = 0
+        self._unwritten_bytes = 0
+        """Of these."""
+        self._path: BodyPath | None = None
         self._on_gone: Callable[[], None] | None = None
         self.bodiless = cycle.scope["method"] == "HEAD"
-        self.sent_bytes = 0
-        """Taken, all together."""
-        self.last = b""
-        """The latest piece written; whoever writes the ordinary way empties it."""
+        self._taken_bytes = 0
+        """By calls; what the path took is counted there."""
+        self._last = b""
 
-    def write(self, data: bytes) -> bool:
+    @property
+    def path(self) -> BodyPath | None:
+        """Takes pieces of whole events straight from the tunnel; None: the body is not sent in chunks. To be
+        asked for when the head is out. What it takes is in one line with the pieces taken by calls."""
+        if self._path is None and self._cycle.chunked_encoding:
+            self._path = BodyPath(self._cycle.transport.write, self._flow)
+            self.flush()
+            self._pieces = self._path.waiting
+        return self._path
+
+    @property
+    def sent_bytes(self) -> int:
+        """Taken, all together."""
+        return self._taken_bytes + (0 if self._path is None else self._path.sent_bytes)
+
+    @property
+    def last(self) -> bytes:
+        """The latest piece written; whoever writes the ordinary way empties it."""
+        return self._last if self._path is None else self._path.last
+
+    @last.setter
+    def last(self, data: bytes) -> None:
+        if self._path is None:
+            self._last = data
+        else:
+            self._path.last = data
+
+    def __call__(self, data: bytes) -> bool:
         """Sends a piece of the body, framed as the server frames it, or gives False and has done nothing.
 
         It has to go the ordinary way then, which knows what to do with a client that does not read or is
@@ -119,8 +150,9 @@ class DirectWriter:
         if not self._pieces:
             self._batch.add(self)
         self._pieces.append(data)
-        self.sent_bytes += size_bytes
-        if self.sent_bytes - self._written_bytes > UNDRAINED_BYTES:
+        self._taken_bytes += size_bytes
+        self._unwritten_bytes += size_bytes
+        if self._unwritten_bytes > UNDRAINED_BYTES:
             self.flush()
         return True
 
@@ -132,7 +164,7 @@ class DirectWriter:
         data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         pieces.clear()
         self.last = data
-        self._written_bytes = self.sent_bytes
+        self._unwritten_bytes = 0
         if not cycle.disconnected:
             cycle.transport.write(b"%x\r\n%b\r\n" % (len(data), data) if cycle.chunked_encoding else data)
 
@@ -148,6 +180,8 @@ class DirectWriter:
         """The server says: the client has left."""
         if not self._cycle.response_complete:
             self._cycle.disconnected = True
+            if self._path is not None:
+                self._path.open = False
             self._cycle.message_event.set()
             callback, self._on_gone = self._on_gone, None
             if callback is not None:

@@ -12,6 +12,8 @@ from gateway.domain.request import Request
 from gateway.pipeline.relay import Response
 from shared.protocol.errors import ErrorCode
 from shared.protocol.messages import Headers, ResponseHead
+from shared.protocol.receiving import UNSAID_BYTES
+from shared.speedups import BodyPath
 from tests.gateway.api.server.test_server import STREAM, Wire, wire
 from tests.gateway.api.support import EVENTS, Surface, served
 
@@ -25,6 +27,10 @@ class Engine:
     def __init__(self) -> None:
         self.received_bytes = self.consumed_bytes = 0
         self.reset_code: ErrorCode | None = None
+        self.path: BodyPath | None = None
+
+    def take_path(self, path: BodyPath) -> None:
+        self.path = path
 
     @property
     def held_bytes(self) -> int:
@@ -94,8 +100,22 @@ class Talk:
         """The engine sends them, each in a turn of its own."""
         for piece in pieces:
             self.engine.received_bytes += len(piece)
-            self.response.feed(piece)
+            self._give(piece)
             await self.turn()
+
+    def _give(self, piece: bytes) -> None:
+        """As a session does with a frame's payload."""
+        path = self.engine.path
+        if path is None or not path.take(piece):
+            if path is not None:
+                path.open = False
+            self.response.feed(piece)
+            return
+        if len(path.waiting) == 1:
+            path.flush()
+        if path.unsaid_bytes >= UNSAID_BYTES:
+            assert path.on_unsaid is not None
+            path.on_unsaid()
 
     async def turn(self) -> None:
         for _ in range(3):

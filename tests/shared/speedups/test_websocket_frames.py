@@ -65,6 +65,7 @@ def test_with_masks_the_messages_come_back(implementation: ModuleType) -> None:
         b"\x82",
         b"",
     ],
+    ids=range(13),  # one of them has a random mask
 )
 def test_it_stops_before_anything_else(implementation: ModuleType, other: bytes) -> None:
     before = framed(b"first", masked=False)

@@ -5,9 +5,9 @@ import re
 
 import pytest
 
-from gateway.dispatch.response import CREDIT_STEP_BYTES
 from shared.protocol.errors import ErrorCode
 from shared.protocol.messages import Headers
+from shared.protocol.receiving import UNSAID_BYTES
 from tests.gateway.api.server.test_server import ASK, HEAD, STREAM
 from tests.gateway.api.support import EVENTS
 from tests.gateway.api.talks import SOCKETS_BYTES, Talk, both, events, told
@@ -27,7 +27,7 @@ async def test_a_stream_of_events() -> None:
     talk = await both(scenario)
     assert talk.got.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
     assert talk.sent == [sum(map(len, events(500)[1:])) + len(b"data: [DONE]\n\n")]
-    assert talk.engine.consumed_bytes == talk.engine.received_bytes > CREDIT_STEP_BYTES
+    assert talk.engine.consumed_bytes == talk.engine.received_bytes > UNSAID_BYTES
 
 
 async def test_events_that_come_in_pieces_are_passed_on_whole() -> None:
