@@ -10,7 +10,7 @@ from gateway.api.exchange.exchange import HttpSettings
 from gateway.api.exchange.inbound import BodyLimits
 from gateway.api.server.client_addresses import HeaderFields, PerAddressLimiter, TrustedProxies
 from gateway.api.server.cors import Cors
-from gateway.api.server.protocol import ConnectionLimits
+from gateway.api.server.request_parser import ConnectionLimits
 from gateway.api.server.server import Address, GatewayServer, build_server
 from gateway.api.server.tls import TlsFiles
 from gateway.auth import AgentDirectory

@@ -1,22 +1,25 @@
 """Tables of metrics: a class with one row for each metric, and of its instances one call for each row.
 
 The row ``queued = histogram("trunkline_queue_seconds", "Time waited for a slot.", "model", "tier")`` makes
-the call ``metrics.queued(model, tier, wait_s)``. A call looks its series up in one step, since some are made
-for every request.
+the call ``metrics.queued(model, tier, wait_s)``. Some are made for every request, so counters and histograms
+with labels keep plain numbers, without locks, and become families when somebody reads them. They are counted
+on the event loop's thread alone; what has no labels may be counted in any thread.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
-from typing import Any
+from itertools import accumulate
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
+from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
 OTHER = "other"
 """Counts values of labels that have no series of their own."""
 
 _LATENCIES_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
-
-_VERBS: Mapping[type, str] = {Counter: "inc", Gauge: "set", Histogram: "observe"}
 
 
 class BoundedLabels(dict[str, str]):
@@ -52,6 +55,123 @@ _ANY = _Any()
 """Values that need no bound."""
 
 
+Recorder = Callable[..., None]
+
+
+class RecordedCounter(Collector):
+    """One counter's series: a number for each combination of labels."""
+
+    def __init__(self, name: str, text: str, labels: Sequence[str], bounded: Mapping[str, str]) -> None:
+        self._described = name, text, labels
+        self._bounded = bounded
+        self._values: dict[tuple[str, ...], float] = {}
+
+    def describe(self) -> list[CounterMetricFamily]:
+        name, text, labels = self._described
+        return [CounterMetricFamily(name, text, labels=labels)]
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        """In any thread."""
+        for family in self.describe():
+            for labels, value in list(self._values.items()):
+                family.add_metric(labels, value)
+            yield family
+
+    def recorder(self) -> Recorder:
+        bounded, values = self._bounded, self._values
+
+        def add(series: tuple[str, ...], amount: float) -> None:
+            values[series] = values.get(series, 0) + amount
+
+        def add_one(first: str, amount: float = 1) -> None:
+            try:
+                values[(bounded[first],)] += amount
+            except KeyError:
+                add((bounded[first],), amount)
+
+        def add_two(first: str, second: str, amount: float = 1) -> None:
+            try:
+                values[bounded[first], second] += amount
+            except KeyError:
+                add((bounded[first], second), amount)
+
+        def add_three(first: str, second: str, third: str, amount: float = 1) -> None:
+            try:
+                values[bounded[first], second, third] += amount
+            except KeyError:
+                add((bounded[first], second, third), amount)
+
+        return (add_one, add_two, add_three)[len(self._described[2]) - 1]
+
+
+class _Distribution:
+    """One series of a histogram."""
+
+    __slots__ = ("counts", "total")
+
+    def __init__(self, buckets: int) -> None:
+        self.counts = [0] * (buckets + 1)
+        """For each bucket and for what is beyond them, without what is in those below."""
+        self.total = 0.0
+
+
+class _Distributions(dict[tuple[str, ...], _Distribution]):
+    """By labels; made when they are first looked up."""
+
+    def __init__(self, buckets: int) -> None:
+        super().__init__()
+        self._buckets = buckets
+
+    def __missing__(self, labels: tuple[str, ...]) -> _Distribution:
+        return self.setdefault(labels, _Distribution(self._buckets))
+
+
+class RecordedHistogram(Collector):
+    """One histogram's series, for each combination of one label or two."""
+
+    def __init__(
+        self,
+        name: str,
+        text: str,
+        labels: Sequence[str],
+        bounded: Mapping[str, str],
+        buckets: Sequence[float],
+    ) -> None:
+        self._described = name, text, labels
+        self._bounded = bounded
+        self._buckets = tuple(map(float, buckets))
+        self._names = [*map(floatToGoString, self._buckets), "+Inf"]
+        self._series = _Distributions(len(self._buckets))
+
+    def describe(self) -> list[HistogramMetricFamily]:
+        name, text, labels = self._described
+        return [HistogramMetricFamily(name, text, labels=labels)]
+
+    def collect(self) -> Iterator[HistogramMetricFamily]:
+        """In any thread."""
+        for family in self.describe():
+            for labels, series in list(self._series.items()):
+                counts = accumulate(list(series.counts))
+                family.add_metric(labels, list(zip(self._names, counts, strict=True)), series.total)
+            yield family
+
+    def recorder(self) -> Recorder:
+        bounded, buckets, found = self._bounded, self._buckets, self._series
+
+        def observe_one(first: str, amount: float) -> None:
+            series = found[(bounded[first],)]
+            series.counts[bisect_left(buckets, amount)] += 1
+            series.total += amount
+
+        def observe_two(first: str, second: str, amount: float) -> None:
+            # str: the member of an enumeration would take a call to be found
+            series = found[bounded[first], str(second)]
+            series.counts[bisect_left(buckets, amount)] += 1
+            series.total += amount
+
+        return (observe_one, observe_two)[len(self._described[2]) - 1]
+
+
 class Row:
     """One metric, recorded by a call with the values of its ``labels`` in their order, then the amount. A
     counter without an amount counts one."""
@@ -68,36 +188,39 @@ class Row:
         self._name = name
         self._text = text
         self._labels = labels
-        self._options: dict[str, Any] = {"buckets": buckets} if kind is Histogram else {}
+        self._buckets = buckets
 
-    def __get__(self, instance: object, owner: type) -> Callable[..., None]:
+    def __get__(self, instance: object, owner: type) -> Recorder:
         """For the type checker: an instance of the table has its own attribute in place of this."""
         raise AttributeError(self._name)
 
-    def recorder(
-        self, registry: CollectorRegistry, bounds: Mapping[str, Mapping[str, str]]
-    ) -> Callable[..., None]:
+    def recorder(self, registry: CollectorRegistry, bounds: Mapping[str, Mapping[str, str]]) -> Recorder:
         """Make the metric in ``registry``; what is returned records it. ``bounds`` has the values of first
         labels that must be bounded, by the label's name."""
-        metric = self._kind(self._name, self._text, self._labels, registry=registry, **self._options)
-        verb = _VERBS[self._kind]
-        if not self._labels:
-            record: Callable[..., None] = getattr(metric, verb)
-            return record
+        name, text, labels = self._name, self._text, self._labels
+        if not labels:
+            whole = self._kind(name, text, registry=registry)
+            return whole.inc if isinstance(whole, Counter | Gauge) else whole.observe
+        bounded = bounds.get(labels[0], _ANY)
+        if self._kind is Gauge:
+            return _gauge(Gauge(name, text, labels, registry=registry), bounded)
+        recorded: RecordedCounter | RecordedHistogram
+        if self._kind is Counter:
+            recorded = RecordedCounter(name, text, labels, bounded)
+        else:
+            recorded = RecordedHistogram(name, text, labels, bounded, self._buckets)
+        registry.register(recorded)
+        return recorded.recorder()
 
-        @cache
-        def series(*values: str) -> Callable[[float], None]:
-            found: Callable[[float], None] = getattr(metric.labels(*values), verb)
-            return found
 
-        bounded = bounds.get(self._labels[0], _ANY)
-        match len(self._labels):
-            case 1:
-                return lambda first, amount=1: series(bounded[first])(amount)
-            case 2:
-                return lambda first, second, amount=1: series(bounded[first], second)(amount)
-            case _:
-                return lambda first, second, third, amount=1: series(bounded[first], second, third)(amount)
+def _gauge(metric: Gauge, bounded: Mapping[str, str]) -> Recorder:
+    """Of one label."""
+
+    @cache
+    def series(value: str) -> Gauge:
+        return metric.labels(value)
+
+    return lambda first, amount: series(bounded[first]).set(amount)
 
 
 counter = partial(Row, Counter)

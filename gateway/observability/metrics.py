@@ -16,7 +16,6 @@ from prometheus_client import (
     CollectorRegistry,
     Counter,
     Gauge,
-    Histogram,
     Info,
     Metric,
     ProcessCollector,
@@ -32,6 +31,8 @@ from gateway.observability.metric_table import (
     BoundedLabels,
     MetricTable,
     OpenLabels,
+    RecordedCounter,
+    RecordedHistogram,
     counter,
     gauge,
     histogram,
@@ -66,7 +67,7 @@ class _Registry(CollectorRegistry):
 
     def register(self, collector: Collector) -> None:
         super().register(collector)
-        counts = isinstance(collector, Counter | Gauge | Histogram | Info)
+        counts = isinstance(collector, RecordedCounter | RecordedHistogram | Counter | Gauge | Info)
         (self.in_thread if counts else self.on_loop).append(collector)
 
 

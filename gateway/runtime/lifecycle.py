@@ -20,13 +20,11 @@ class Lifecycle:
 
     def __init__(self) -> None:
         self.phase = LifecyclePhase.STARTING
+        self.draining = False
+        """``phase`` is DRAINING."""
         self.in_flight = 0
-        self._idle = asyncio.Event()
-        self._idle.set()
-
-    @property
-    def draining(self) -> bool:
-        return self.phase is LifecyclePhase.DRAINING
+        self._idle: asyncio.Event | None = None
+        """Made when somebody waits for the last request."""
 
     def check(self) -> None:
         """Raises :class:`ShuttingDown` once the gateway takes no new requests."""
@@ -40,18 +38,21 @@ class Lifecycle:
 
     def drain(self) -> None:
         self.phase = LifecyclePhase.DRAINING
+        self.draining = True
 
     def enter(self) -> None:
         """A request has begun."""
         self.in_flight += 1
-        self._idle.clear()
 
     def leave(self) -> None:
         """Its last byte went out, or its client is gone."""
         self.in_flight -= 1
-        if not self.in_flight:
+        if self._idle is not None and not self.in_flight:
             self._idle.set()
 
     async def wait_idle(self) -> None:
         """Returns when no request is in flight. Put a timeout around it."""
-        await self._idle.wait()
+        while self.in_flight:
+            if self._idle is None or self._idle.is_set():
+                self._idle = asyncio.Event()
+            await self._idle.wait()

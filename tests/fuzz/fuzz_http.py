@@ -23,7 +23,8 @@ from uvicorn.server import ServerState
 
 from gateway.api.openapi import document
 from gateway.api.server.client_addresses import PerAddressLimiter
-from gateway.api.server.protocol import BoundedHttpProtocol, ConnectionLimits, bounded
+from gateway.api.server.protocol import BoundedHttpProtocol, bounded
+from gateway.api.server.request_parser import ConnectionLimits
 from gateway.domain.engine_paths import EnginePaths
 from gateway.domain.request import Request
 from tests.gateway.api.support import FakeResponse, Surface, json_response

@@ -13,6 +13,7 @@ from gateway.api.exchange.buffers import BufferBudget, BufferOwner
 from gateway.api.exchange.inbound import BodyLimits, Inbound, Receive
 from gateway.api.exchange.multipart import FormScan
 from gateway.api.exchange.reply import Reply, Send
+from gateway.api.server.answer_cycle import take_cycle
 from gateway.api.server.client_addresses import ClientOrigin, TrustedProxies
 from gateway.api.server.cors import Cors
 from gateway.api.server.request_head import request_id
@@ -67,13 +68,12 @@ class HttpExchange:
         reader: BodyReader | None = None,
     ) -> None:
         """``reader`` reads long JSON bodies; without one they are read here."""
-        headers = scope["headers"]
-        fields: dict[bytes, bytes] = dict(headers)
-        if len(fields) != len(headers):
-            fields = dict(reversed(headers))  # the first of each counts
+        headers, cycle = scope["headers"], take_cycle(scope)
+        # the first of each name counts
+        fields: Mapping[bytes, bytes] = dict(reversed(headers)) if cycle is None else cycle.fields
         self._scope = scope
         self._settings = settings
-        self.fields: Mapping[bytes, bytes] = fields
+        self.fields = fields
         self.id = request_id(fields)
         self.method: str = scope["method"]
         self.path: str = scope["path"]

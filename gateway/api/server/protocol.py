@@ -9,25 +9,25 @@ here. It also offers the short way to and from its clients (:mod:`gateway.api.se
 """
 
 import asyncio
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
-from uvicorn._types import ASGI3Application
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 from uvicorn.server import ServerState
 
 from gateway.api.errors import http_error, id_headers
 from gateway.api.server import response_writers as direct
+from gateway.api.server.answer_cycle import CYCLE
 from gateway.api.server.client_addresses import PerAddressLimiter
 from gateway.api.server.request_head import check_head, new_request_id
+from gateway.api.server.request_parser import ConnectionLimits, RequestParser
 from gateway.api.server.tls import has_certificate
 from gateway.domain.errors import (
     BadRequest,
     BodyTimeout,
     BuffersFull,
     Forbidden,
-    HeadersTooLarge,
     RequestError,
 )
 from gateway.domain.surface import TUNNEL
@@ -63,18 +63,7 @@ LINGER_S = 5.0
 """The longest a client that was refused may take to hang up."""
 
 
-@dataclass(frozen=True, slots=True)
-class ConnectionLimits:
-    """Bounds on those who have not yet sent a whole head."""
-
-    head_bytes: int = 64 * 1024
-    """Request line and header fields together; trailers count too."""
-    head_s: float = 15.0
-    """From the connection, or from the first byte of a later head, to its last byte."""
-    connections: int = 16_384
-
-
-class BoundedHttpProtocol(HttpToolsProtocol):
+class BoundedHttpProtocol(RequestParser):
     """One client connection. Create it through :func:`bounded`."""
 
     limits = ConnectionLimits()
@@ -95,13 +84,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._group = ""
         self._lacks_certificate = False
         """The client should have shown a certificate, and has not."""
-        self._in_head = True
-        self._head_bytes = 0
-        self._fields_bytes = 0
         self._unread_bytes = 0
-        self._refusal: RequestError | None = None
         self._refused = False
-        self._timer: asyncio.TimerHandle | None = None
         self._untaken_timer: asyncio.TimerHandle | None = None
         self._probe_timer: asyncio.TimerHandle | None = None
         self._direct: direct.DirectWriter | None = None
@@ -142,9 +126,12 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self._refused:
             self._discard(len(data))
             return
-        if self._in_head:
-            self._head_bytes += len(data)
-        super().data_received(data)
+        if self.timeout_keep_alive_task is not None:
+            self._unset_keepalive_if_required()
+        self.parse(data)
+        cycle = self.cycle
+        if self._in_head and not self._head_bytes and cycle is not None and not cycle.response_complete:
+            return  # a whole request: its answer has bounds of its own
         if self.transport.get_protocol() is not self or self.transport.is_closing():
             self._stop_timer()
         elif not self._refused:
@@ -206,39 +193,21 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._stop_untaken_timer()
         super().resume_writing()
 
-    # --- The parser's callbacks ---
+    # --- The parser ---
 
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
-        self._in_head = True
-        self._head_bytes = max(self._head_bytes, 1)  # it may have begun behind the end of a body
-        self._fields_bytes = 0
-
-    def on_url(self, url: bytes) -> None:
-        super().on_url(url)
-        self._bound_head(len(self.url))
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        if self._in_head:  # trailers count, and are no header fields (RFC 9110 §6.5.1)
-            super().on_header(name, value)
-        self._fields_bytes += len(name) + len(value) + 4
-        self._bound_head(len(self.url) + self._fields_bytes)
-
-    def on_headers_complete(self) -> None:
-        self._in_head = False
-        self._head_bytes = self._unread_bytes = 0
-        self._stop_timer()
-        self._refusal = check_head(self.url, self.headers, self.parser.get_http_version)
-        if self._lacks_certificate and self._refusal is None and not self._is_tunnel():
-            self._refusal = Forbidden(
+    def _check(self, fields: Mapping[bytes, bytes], version: str) -> RequestError | None:
+        """What is wrong with the head."""
+        wrong = check_head(self.url, self.headers, fields, version)
+        if wrong is not None:
+            return wrong
+        if self._lacks_certificate and not self._is_tunnel():
+            return Forbidden(
                 "This gateway takes requests only from clients that show a certificate it can check.",
                 code="client_certificate_required",
             )
-        if self.cycle is not None and not self.cycle.response_complete and self._refusal is None:
-            self._refusal = self._check_successor()
-        if self._refusal is not None:
-            raise self._refusal
-        super().on_headers_complete()
+        if self.cycle is not None and not self.cycle.response_complete:
+            return self._check_successor()
+        return None
 
     def _check_successor(self) -> RequestError | None:
         """What is wrong with a request that comes before the answer to the one before it."""
@@ -248,31 +217,35 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             return BadRequest("A connection can become a tunnel when its requests have been answered.")
         return None
 
-    def on_message_complete(self) -> None:
-        super().on_message_complete()
-        self._in_head = True
-        self._stop_timer()
-
     # --- uvicorn's own hooks ---
 
     def on_response_complete(self) -> None:
-        super().on_response_complete()
+        self.server_state.total_requests += 1
         if self.transport.is_closing():  # once the last of the answer is taken
             self._start_untaken_timer()
+            return
+        if self.timeout_keep_alive_task is not None:
+            self._unset_keepalive_if_required()
+        if self.flow.read_paused:
+            self.flow.resume_reading()
+        if self.pipeline:
+            self._start_asgi_task(*self.pipeline.pop())
+            return
+        self.timeout_keep_alive_task = self.loop.call_later(
+            self.timeout_keep_alive, self.timeout_keep_alive_handler
+        )
 
     def timeout_keep_alive_handler(self) -> None:
         self._close()
 
-    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+    def _start_asgi_task(self, cycle: Any, app: Any) -> None:
         """It is this request's turn to be answered."""
+        self._unread_bytes = 0
         self._direct = direct.offer(cycle, self.batch)
-        if cycle.scope["http_version"] == "1.0":
-            app = direct.until_close(app, cycle)
-        super()._start_asgi_task(cycle, app)
-
-    def send_400_response(self, msg: str) -> None:
-        """Refuse the request. uvicorn calls it for whatever the parser or a callback refused."""
-        self._refuse(self._refusal or BadRequest("This is not a valid HTTP/1.1 request."))
+        cycle.scope["extensions"][CYCLE] = cycle
+        task = self.loop.create_task(cycle.run_asgi(app))
+        task.add_done_callback(self.tasks.discard)
+        self.tasks.add(task)
 
     def _should_upgrade(self) -> bool:
         """Only agents speak WebSocket here; elsewhere an upgrade that is asked for is not made."""
@@ -287,26 +260,11 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._leave_place()
         self._stop_untaken_timer()
 
-    def _unsupported_upgrade_warning(self) -> None:
-        """A client that would like HTTP/2 or a WebSocket is nothing to warn of. But the parser takes what
-        follows for the other protocol and drops it, so this connection must not be used again."""
-        if self.cycle is not None:
-            self.cycle.keep_alive = False
-
     # --- Bounds ---
 
     def _leave_place(self) -> None:
         group, self._group = self._group, ""
         self.places.leave(group)
-
-    def _bound_head(self, size_bytes: int) -> None:
-        if size_bytes > self.limits.head_bytes:
-            self._refusal = self._head_too_large()
-            raise self._refusal
-
-    def _head_too_large(self) -> HeadersTooLarge:
-        most = self.limits.head_bytes
-        return HeadersTooLarge(f"The request's line and headers may be {most} bytes long together.")
 
     def _discard(self, size_bytes: int) -> None:
         self._unread_bytes += size_bytes
@@ -317,11 +275,6 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def _start_timer(self, seconds: float) -> None:
         self._timer = self.loop.call_later(seconds, self._time_is_up)
-
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
 
     def _time_is_up(self) -> None:
         self._timer = None

@@ -7,9 +7,9 @@ differently is refused here (RFC 9112 §3.2, §6.1, §11.2).
 """
 
 import re
-import secrets
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from os import urandom
 
 from gateway.domain.errors import BadRequest, HeadersTooLarge, RequestError
 
@@ -21,11 +21,11 @@ def request_id(fields: Mapping[bytes, bytes]) -> str:
     theirs = fields.get(b"x-request-id")
     if theirs is not None and _SANE.match(theirs):
         return theirs.decode("ascii")
-    return new_request_id()
+    return f"req_{urandom(12).hex()}"
 
 
 def new_request_id() -> str:
-    return "req_" + secrets.token_hex(12)
+    return f"req_{urandom(12).hex()}"
 
 
 FIELDS = 256
@@ -43,13 +43,12 @@ ONCE = frozenset(
 
 
 def check_head(
-    url: bytes, headers: Sequence[tuple[bytes, bytes]], version: Callable[[], str]
+    url: bytes, headers: Sequence[tuple[bytes, bytes]], fields: Mapping[bytes, bytes], version: str
 ) -> RequestError | None:
     """What is wrong with a request's head; None for one that can be read in one way only.
 
-    ``headers`` have lower-case names. ``version`` gives ``"1.1"`` and the like.
+    ``headers`` have lower-case names; ``fields`` are the same by name. ``version`` is ``"1.1"`` and the like.
     """
-    fields = dict(headers)
     if len(fields) != len(headers):
         if len(headers) > FIELDS:
             return _too_many()
@@ -64,11 +63,11 @@ def check_head(
         return BadRequest(message, code="invalid_path")
     if b"%" in url and _ESCAPED_CONTROL.search(url.partition(b"?")[0]):
         return BadRequest("The path holds control characters.", code="invalid_path")
-    if b"host" not in fields and version() == "1.1":
+    if b"host" not in fields and version == "1.1":
         return BadRequest("An HTTP/1.1 request needs the header Host.", code="missing_host")
     if b"transfer-encoding" in fields:
         coding = fields[b"transfer-encoding"].strip(b" \t").lower()
-        if coding != b"chunked" or version() != "1.1":
+        if coding != b"chunked" or version != "1.1":
             message = "The only Transfer-Encoding taken is chunked, in HTTP/1.1."
             return BadRequest(message, code="unsupported_transfer_encoding")
     return None

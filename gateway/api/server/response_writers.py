@@ -4,48 +4,15 @@ The direct way is a plain call, with no task between. The head and the end of ev
 for room in the socket, go the ordinary way, over ASGI's ``send``. For what is left, which is nearly all of a
 streamed answer, our server offers a :class:`DirectWriter` as an extension of the request's ASGI scope. Under
 a server that offers none everything goes the ordinary way; the client gets the same bytes.
-
-Clients of HTTP/1.0 know no chunks: a body without a length ends with its connection. uvicorn would send them
-chunks all the same, so :func:`until_close` wraps the application for them.
 """
 
 import asyncio
-import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from shared.speedups import BodyPath
-
-_ANY_LENGTH = sys.maxsize
-
-
-def until_close(app: Callable[..., Awaitable[None]], cycle: RequestResponseCycle) -> ASGI3Application:
-    """Wrap the application for one request of such a client; the server closes its connections anyway."""
-
-    async def bounded_by_the_end(scope: Any, receive: Any, send: Any) -> None:
-        unbounded = False
-
-        async def plainly(message: dict[str, Any]) -> None:
-            nonlocal unbounded
-            if message["type"] == "http.response.start":
-                names = {name.lower() for name, _ in message.get("headers", ())}
-                unbounded = message["status"] not in (204, 304) and b"content-length" not in names
-                if unbounded:
-                    cycle.chunked_encoding = False
-                    cycle.expected_content_length = _ANY_LENGTH
-            elif unbounded and not message.get("more_body", False):
-                await send({**message, "more_body": True})
-                cycle.expected_content_length = 0
-                message = {"type": "http.response.body"}
-            await send(message)
-
-        await app(scope, receive, plainly)
-
-    return bounded_by_the_end
-
 
 EXTENSION = "trunkline.direct"
 """The direct way's name among the scope's ``extensions``."""

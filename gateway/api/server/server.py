@@ -13,7 +13,8 @@ import uvicorn
 from uvicorn.config import Config
 
 from gateway.api.server.client_addresses import PerAddressLimiter
-from gateway.api.server.protocol import ConnectionLimits, bounded
+from gateway.api.server.protocol import bounded
+from gateway.api.server.request_parser import ConnectionLimits
 from gateway.api.server.tls import HANDSHAKE_S, Redirect, Tls, TlsFiles
 from gateway.api.server.tls_handshakes import HANDSHAKES, TlsHandshakeLimiter
 from gateway.runtime.descriptors import DescriptorBudget

@@ -13,7 +13,7 @@ from gateway.api.exchange.exchange import HttpExchange, HttpSettings
 from gateway.api.exchange.middleware import RequestMiddleware, edge
 from gateway.api.routes import build_router
 from gateway.api.server.client_addresses import PerAddressLimiter
-from gateway.api.server.protocol import ConnectionLimits
+from gateway.api.server.request_parser import ConnectionLimits
 from gateway.api.server.server import Address, bind, build_server
 from gateway.dispatch.response import Sink
 from gateway.domain.errors import RequestError, StreamBroken, Unauthenticated

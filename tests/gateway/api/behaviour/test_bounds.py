@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from gateway.api.server.protocol import ConnectionLimits
+from gateway.api.server.request_parser import ConnectionLimits
 from gateway.api.server.server import Address, bind, build_server
 from tests.gateway.api.server.test_server import ASK, STREAM, Wire, wire
 from tests.gateway.api.support import EVENTS, FakeResponse, Surface, served

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from gateway.api.server.protocol import ConnectionLimits
+from gateway.api.server.request_parser import ConnectionLimits
 from gateway.api.server.server import LAST_WORDS_S, Address, GatewayServer, bind, build_server
 from tests.gateway.api.server.test_server import ASK, STREAM, Wire, wire
 from tests.gateway.api.support import EVENTS, FakeResponse, Surface

@@ -1,18 +1,25 @@
 """What of a request's head is refused, and which id a request gets."""
 
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.api.server.request_head import FIELDS, ONCE, check_head, new_request_id, request_id
+from gateway.domain.errors import RequestError
 
 HOST = (b"host", b"x")
+
+
+def checked(url: bytes, fields: Sequence[tuple[bytes, bytes]], version: str = "1.1") -> RequestError | None:
+    return check_head(url, fields, dict(fields), version)
 
 
 def code(
     *fields: tuple[bytes, bytes], url: bytes = b"/v1/models", version: str = "1.1", host: bool = True
 ) -> str | None:
-    error = check_head(url, [*([HOST] if host else []), *fields], lambda: version)
+    error = checked(url, [*([HOST] if host else []), *fields], version)
     return None if error is None else error.code
 
 
@@ -62,7 +69,7 @@ def test_fields_are_counted(same: bool) -> None:
     st.binary(max_size=40), st.lists(st.tuples(st.binary(max_size=20), st.binary(max_size=20)), max_size=9)
 )
 def test_any_head_is_taken_or_refused_with_a_400(url: bytes, fields: list[tuple[bytes, bytes]]) -> None:
-    error = check_head(url, fields, lambda: "1.1")
+    error = checked(url, fields)
     assert error is None or error.status == 400
 
 

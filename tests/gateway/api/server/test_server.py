@@ -11,7 +11,7 @@ import pytest
 
 from gateway.api.exchange.exchange import HttpSettings
 from gateway.api.exchange.inbound import BodyLimits
-from gateway.api.server.protocol import ConnectionLimits
+from gateway.api.server.request_parser import ConnectionLimits
 from gateway.api.server.server import UNSENT_BYTES, Address, ListenFailed, bind, build_server
 from gateway.api.server.tls import TlsFiles
 from gateway.domain.errors import StreamBroken

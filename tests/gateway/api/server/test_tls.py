@@ -15,7 +15,7 @@ import pytest
 import uvloop
 from structlog.testing import capture_logs
 
-from gateway.api.server.protocol import ConnectionLimits
+from gateway.api.server.request_parser import ConnectionLimits
 from gateway.api.server.server import Address, GatewayServer, bind, build_server
 from gateway.api.server.tls import Redirect, Tls, TlsFiles, answer_to, build_context
 from tests.gateway.api.support import Surface

@@ -10,7 +10,7 @@ import pytest
 import uvloop
 
 from gateway.api.server.client_addresses import PerAddressLimiter
-from gateway.api.server.protocol import ConnectionLimits
+from gateway.api.server.request_parser import ConnectionLimits
 from gateway.api.server.server import Address, GatewayServer, bind, build_server
 from gateway.api.server.tls import TlsFiles, build_context
 from gateway.api.server.tls_handshakes import TlsHandshakeLimiter

@@ -9,7 +9,7 @@ import pytest
 from pydantic import BaseModel
 
 from gateway.api.exchange.exchange import HttpSettings
-from gateway.api.server.protocol import ConnectionLimits
+from gateway.api.server.request_parser import ConnectionLimits
 from gateway.app.factories import dispatch_settings, http_settings
 from gateway.dispatch.dispatcher import DispatchSettings, QueueSettings
 from gateway.domain.oidc import OidcTable

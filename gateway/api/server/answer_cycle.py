@@ -1,0 +1,265 @@
+"""One request of a connection and the way of its answer: uvicorn's cycle, made for many small answers.
+
+An answer's head and its body go out in one write where they come in one turn of the event loop. The head's
+fields are checked once, together. A body that is there already is taken without waiting. Clients of HTTP/1.0
+know no chunks: for them a body without a length ends with its connection.
+
+The application finds the cycle as an extension of the request's ASGI scope (:func:`take_cycle`). Under
+another server it finds none, and goes the ordinary way over ASGI.
+"""
+
+import asyncio
+import logging
+import re
+import sys
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from typing import Any
+
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
+
+CYCLE = "trunkline.cycle"
+"""The cycle's name among the scope's ``extensions``."""
+
+_ANY_LENGTH = sys.maxsize
+"""Of a body that ends with its connection."""
+
+_CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
+"""What no header field may hold: with it somebody else could end the head."""
+
+Fields = Iterable[tuple[bytes, bytes]]
+
+
+class AnswerCycle(RequestResponseCycle):
+    """Has the attributes of uvicorn's, which its protocol reads and sets.
+
+    ``fields`` are the request's header fields, the first of each name. ``on_response`` is called when the
+    answer is complete.
+    """
+
+    logger = logging.getLogger("uvicorn.error")
+
+    def __init__(
+        self,
+        scope: Any,
+        fields: Mapping[bytes, bytes],
+        transport: asyncio.Transport,
+        flow: FlowControl,
+        loop: asyncio.AbstractEventLoop,
+        default_headers: list[tuple[bytes, bytes]],
+        *,
+        expects_continue: bool,
+        keep_alive: bool,
+        on_response: Callable[[], None],
+    ) -> None:
+        self.scope = scope
+        self.fields = fields
+        self.transport = transport
+        self.flow = flow
+        self.default_headers = default_headers
+        self.on_response = on_response
+        self.disconnected = False
+        self.keep_alive = keep_alive
+        self.waiting_for_100_continue = expects_continue
+        self.body: bytes | bytearray = b""  # type: ignore[assignment]
+        """What has come and was not received yet."""
+        self.more_body = True
+        self.response_started = False
+        self.response_complete = False
+        self.chunked_encoding: bool | None = None
+        self.expected_content_length = 0
+        self._loop = loop
+        self._head = b""
+        """Of the answer, while it waits for what comes in the same turn."""
+        self._flushing: asyncio.Handle | None = None
+        self._untold = False
+        """Something of the body, or its end, came and was not received yet."""
+        self._news: asyncio.Event | None = None
+
+    @property
+    def message_event(self) -> asyncio.Event:  # type: ignore[override]
+        """Set when the body, the client's end or the answer's has something to tell. Made for whoever
+        waits."""
+        if self._news is None:
+            self._news = asyncio.Event()
+        return self._news
+
+    # --- The request ---
+
+    def feed(self, data: bytes) -> None:
+        """A piece of the body came."""
+        if not self.body:
+            self.body = data
+        elif isinstance(self.body, bytearray):
+            self.body += data
+        else:
+            self.body = bytearray(self.body) + data
+        self._untold = True
+        if self._news is not None:
+            self._news.set()
+
+    def end_request(self) -> None:
+        """All of the body came."""
+        self.more_body = False
+        self._untold = True
+        if self._news is not None:
+            self._news.set()
+
+    def take_whole(self) -> bytes | None:
+        """All of the body, if it is here and nothing of it was received yet; None: it has to be received."""
+        if self.more_body or not self._untold or self.disconnected or self.waiting_for_100_continue:
+            return None
+        data, self.body = bytes(self.body), b""
+        self._untold = False
+        if self.flow.read_paused:
+            self.flow.resume_reading()
+        return data
+
+    async def receive(self) -> Any:
+        if self.waiting_for_100_continue and not self.transport.is_closing():
+            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            self.waiting_for_100_continue = False
+        if not (self.disconnected or self.response_complete):
+            self.flow.resume_reading()
+        while not (self._untold or self.disconnected or self.response_complete):
+            self.message_event.clear()
+            await self.message_event.wait()
+        if self.disconnected or self.response_complete:
+            return {"type": "http.disconnect"}
+        data, self.body, self._untold = bytes(self.body), b"", False
+        return {"type": "http.request", "body": data, "more_body": self.more_body}
+
+    # --- The answer ---
+
+    async def send(self, message: MutableMapping[str, Any]) -> None:  # type: ignore[override]
+        """ASGI's way. Raises RuntimeError for what cannot be said now."""
+        if message["type"] == "http.response.start":
+            await self.start(message["status"], message.get("headers", ()))
+        elif message["type"] == "http.response.body":
+            await self.write(message.get("body", b""), more=message.get("more_body", False))
+        else:
+            raise RuntimeError(f"An answer has no part of the type {message['type']}.")
+
+    async def start(self, status: int, headers: Fields) -> None:
+        """Send the head, whose names are in lower case. Raises RuntimeError for one that cannot be sent."""
+        if self.flow.write_paused and not self.disconnected:
+            await self.flow.drain()
+        if self.disconnected:
+            return
+        if self.response_started:
+            raise RuntimeError("The answer has begun already.")
+        self.response_started = True
+        self.waiting_for_100_continue = False
+        self._head = self._format_head(status, headers)
+        self._flushing = self._loop.call_soon(self.flush_head)
+
+    def flush_head(self) -> None:
+        """Write the head if it still waits."""
+        if self._flushing is not None:
+            self._flushing.cancel()
+            self._flushing = None
+        head, self._head = self._head, b""
+        if head and not self.disconnected:
+            self.transport.write(head)
+
+    def _format_head(self, status: int, headers: Fields) -> bytes:
+        """The head's bytes; decides how the body is framed."""
+        head, checked, closes, length = STATUS_LINE[status], b"", False, b""
+        for name, value in (*self.default_headers, *headers):
+            if name == b"content-length":
+                length = value
+            elif name == b"connection":
+                closes = closes or b"close" in value.lower()
+            checked += name + value
+            head += b"%b: %b\r\n" % (name, value)
+        if _CONTROL.search(checked):
+            raise RuntimeError("A header field of the answer holds control characters.")
+        if closes:
+            self.keep_alive = False
+        elif not self.keep_alive:
+            head += b"connection: close\r\n"
+        if length:
+            self.chunked_encoding = False
+            self.expected_content_length = int(length)
+        else:
+            head += self._frame_unbounded(status)
+        return head + b"\r\n"
+
+    def _frame_unbounded(self, status: int) -> bytes:
+        """What the head says besides of an answer without a length."""
+        if status in (204, 304):
+            self.chunked_encoding = False
+        elif self.scope["http_version"] == "1.0":
+            self.chunked_encoding = False
+            self.expected_content_length = _ANY_LENGTH
+        elif self.scope["method"] != "HEAD":
+            self.chunked_encoding = True
+            return b"transfer-encoding: chunked\r\n"
+        return b""
+
+    async def write(self, data: bytes, *, more: bool) -> None:
+        """Send the next bytes of the body; without ``more`` it ends. Returns when the socket's buffer had
+        room for them. Raises RuntimeError for what contradicts the head."""
+        if self.flow.write_paused and not self.disconnected:
+            await self.flow.drain()
+        if self.disconnected:
+            return
+        if not self.response_started or self.response_complete:
+            raise RuntimeError("The answer has not begun yet, or is complete already.")
+        out = self._framed(data, more)
+        if self._flushing is not None:
+            self._flushing.cancel()
+            self._flushing = None
+            out, self._head = self._head + out, b""
+        if out:
+            self.transport.write(out)
+        if not more:
+            self._complete()
+
+    def _framed(self, data: bytes, more: bool) -> bytes:
+        """What goes out for a piece of the body."""
+        if self.scope["method"] == "HEAD":
+            self.expected_content_length = 0
+            return b""
+        if self.chunked_encoding:
+            framed = b"%x\r\n%b\r\n" % (len(data), data) if data else b""
+            return framed if more else framed + b"0\r\n\r\n"
+        if len(data) > self.expected_content_length:
+            raise RuntimeError("The answer is longer than its Content-Length.")
+        self.expected_content_length -= len(data)
+        return data
+
+    def _complete(self) -> None:
+        ends_with_connection = self.expected_content_length > _ANY_LENGTH // 2
+        if self.expected_content_length and not ends_with_connection:
+            raise RuntimeError("The answer is shorter than its Content-Length.")
+        self.response_complete = True
+        if self._news is not None:
+            self._news.set()
+        if not self.keep_alive:
+            self.transport.close()
+        self.on_response()
+
+    async def run_asgi(self, app: Callable[..., Awaitable[None]]) -> None:
+        """As uvicorn does it. An answer that stays unended ends its connection."""
+        try:
+            await app(self.scope, self.receive, self.send)
+        except BaseException:
+            self.logger.exception("Exception in ASGI application")
+        if not (self.response_complete or self.disconnected):
+            if self.response_started:
+                self.flush_head()
+                self.transport.close()
+            else:
+                await self.send_500_response()
+        self.on_response = _nothing
+
+
+def _nothing() -> None:
+    """Called in place of the protocol, which would keep the cycle, and be kept by it."""
+
+
+def take_cycle(scope: Mapping[str, Any]) -> AnswerCycle | None:
+    """The cycle of this request, if our server runs it. The scope forgets it: each would keep the other."""
+    cycle = (scope.get("extensions") or {}).pop(CYCLE, None)
+    return cycle if isinstance(cycle, AnswerCycle) else None

@@ -1,0 +1,204 @@
+"""Reads requests from a connection with uvicorn's parser (llhttp), and makes a cycle of each.
+
+What is general in uvicorn's own protocol class costs every request: here a head is described once, when it is
+complete, and its bytes are counted only where more came than a head may have.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+from urllib.parse import unquote
+
+from httptools import HttpParserError, HttpParserUpgrade
+from uvicorn.config import Config
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from gateway.api.server.answer_cycle import AnswerCycle
+from gateway.domain.errors import BadRequest, HeadersTooLarge, RequestError
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """Bounds on those who have not yet sent a whole head."""
+
+    head_bytes: int = 64 * 1024
+    """Request line and header fields together; trailers count too."""
+    head_s: float = 15.0
+    """From the connection, or from the first byte of a later head, to its last byte."""
+    connections: int = 16_384
+
+
+class RequestParser(HttpToolsProtocol):
+    """One client connection, as far as its requests are read. Whoever derives from it bounds and answers
+    them."""
+
+    limits = ConnectionLimits()
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self._in_head = True
+        self._head_bytes = 0
+        """Of the head that has begun; 0 where none has."""
+        self._span_bytes = 0
+        """Of all that came since the head may have begun: it is no longer than that."""
+        self._fields_bytes = 0
+        """Of the header fields and trailers so far; 0: nobody has counted them yet."""
+        self._upgrading = False
+        self._refusal: RequestError | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        """Bounds the head's time, or that of what follows an answer."""
+
+    def parse(self, data: bytes) -> None:
+        """Take what came; calls what is below for what it holds."""
+        size_bytes = len(data)
+        self._span_bytes = self._span_bytes + size_bytes if self._head_bytes else size_bytes
+        if self._in_head:
+            self._head_bytes += size_bytes
+        try:
+            self.parser.feed_data(data)
+        except HttpParserError:
+            self._refuse(self._refusal or BadRequest("This is not a valid HTTP/1.1 request."))
+        except HttpParserUpgrade:
+            self._upgrade()
+
+    def _upgrade(self) -> None:
+        if self._upgrading:
+            self.handle_websocket_upgrade()
+        elif self.cycle is not None:
+            # A client that would like HTTP/2 or a WebSocket is nothing to warn of. But the parser takes what
+            # follows for the other protocol and drops it, so this connection must not be used again.
+            self.cycle.keep_alive = False
+
+    # --- The parser's callbacks ---
+
+    def on_message_begin(self) -> None:
+        self.url = b""
+        self.headers = []
+        self.expect_100_continue = self._upgrading = False
+        self._in_head = True
+        self._head_bytes = self._head_bytes or 1  # it may have begun behind the end of a body
+        self._fields_bytes = 0
+
+    def on_url(self, url: bytes) -> None:
+        self.url += url
+        if self._span_bytes > self.limits.head_bytes:
+            self._bound_head(len(self.url))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if not self._in_head:  # trailers count, and are no header fields (RFC 9110 §6.5.1)
+            self._count_field(name, value)
+            return
+        if self._span_bytes > self.limits.head_bytes:
+            self._count_field(name, value)
+        name = name.lower()
+        if name == b"expect" and value.lower() == b"100-continue":
+            self.expect_100_continue = True
+        self.headers.append((name, value))
+
+    def _count_field(self, name: bytes, value: bytes) -> None:
+        """Bound the head where more came than it may be long."""
+        if not self._fields_bytes:
+            self._fields_bytes = sum(len(each) + len(its) + 4 for each, its in self.headers)
+        self._fields_bytes += len(name) + len(value) + 4
+        self._bound_head(len(self.url) + self._fields_bytes)
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        self._head_bytes = 0
+        if self._timer is not None:
+            self._stop_timer()
+        headers, version = self.headers, self.parser.get_http_version()
+        fields = dict(headers)
+        if len(fields) != len(headers):
+            fields = dict(reversed(headers))  # the first of each counts
+        self._refusal = self._check(fields, version)
+        if self._refusal is not None:
+            raise self._refusal
+        self.scope = self._describe(version)
+        if self.parser.should_upgrade() and self._should_upgrade():
+            self._upgrading = True
+            return
+        before = self.cycle
+        self.cycle = AnswerCycle(
+            self.scope,
+            fields,
+            self.transport,
+            self.flow,
+            self.loop,
+            self.server_state.default_headers,
+            expects_continue=self.expect_100_continue,
+            keep_alive=version != "1.0" and self.parser.should_keep_alive(),
+            on_response=self.on_response_complete,
+        )
+        if before is None or before.response_complete:
+            self._start_asgi_task(self.cycle, self.app)
+        else:
+            self.flow.pause_reading()
+            self.pipeline.appendleft((self.cycle, self.app))
+
+    def _describe(self, version: str) -> Any:
+        """The request as ASGI has it."""
+        raw_path, _, query = self.url.partition(b"?")
+        path = raw_path.decode("ascii")
+        return {
+            "type": "http",
+            "asgi": {"version": self.asgi_version, "spec_version": "2.3"},
+            "http_version": version,
+            "method": self.parser.get_method().decode("ascii"),
+            "path": unquote(path) if "%" in path else path,
+            "raw_path": raw_path,
+            "query_string": query,
+            "root_path": "",
+            "headers": self.headers,
+            "server": self.server,
+            "client": self.client,
+            "scheme": self.scheme,
+        }
+
+    def on_body(self, body: bytes) -> None:
+        cycle = cast(AnswerCycle, self.cycle)
+        if self._upgrading or cycle.response_complete:
+            return
+        cycle.feed(body)
+        if len(cycle.body) > HIGH_WATER_LIMIT:
+            self.flow.pause_reading()
+
+    def on_message_complete(self) -> None:
+        self._in_head = True
+        if self._timer is not None:
+            self._stop_timer()
+        cycle = cast(AnswerCycle, self.cycle)
+        if not (self._upgrading or cycle.response_complete):
+            cycle.end_request()
+
+    def _bound_head(self, size_bytes: int) -> None:
+        if size_bytes > self.limits.head_bytes:
+            self._refusal = self._head_too_large()
+            raise self._refusal
+
+    def _head_too_large(self) -> HeadersTooLarge:
+        most = self.limits.head_bytes
+        return HeadersTooLarge(f"The request's line and headers may be {most} bytes long together.")
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    # --- For whoever derives from it ---
+
+    def _check(self, fields: Mapping[bytes, bytes], version: str) -> RequestError | None:
+        """What is wrong with the head that has come."""
+        raise NotImplementedError
+
+    def _refuse(self, error: RequestError) -> None:
+        raise NotImplementedError
