@@ -72,7 +72,8 @@ class KeyRing:
 
         Raises Unauthenticated, and StateError when the store cannot be asked: nobody is let in on old news.
         """
-        await self.refresher.refresh()
+        if not self.refresher.is_fresh:
+            await self.refresher.refresh()
         return self._holder(presented)
 
     def authenticate(self, presented: str) -> Principal:
@@ -81,20 +82,12 @@ class KeyRing:
         return self._holder(presented)
 
     def _holder(self, presented: str) -> Principal:
-        if not presented:
-            raise Unauthenticated(
-                "No API key was given. Send it as 'Authorization: Bearer sk-tl-…' "
-                "(in an OpenAI client: the api_key argument)."
-            )
-        if not presented.startswith(PREFIX) or len(presented) > KEY_CHARS:
-            raise Unauthenticated(
-                "This is not an API key of this gateway: its keys begin with 'sk-tl-'. "
-                "Ask whoever runs it for one (trunkline key create)."
-            )
+        if len(presented) > KEY_CHARS:
+            raise _unknown(presented)
         digest = digest_of(presented)
         entry = self._entries.get(digest)
         if entry is None or not hmac.compare_digest(entry.digest, digest):
-            raise Unauthenticated("Incorrect API key: this gateway knows no such key. Was all of it copied?")
+            raise _unknown(presented)
         if entry.revoked:
             raise Unauthenticated("This API key was revoked. Ask whoever runs this gateway for a new one.")
         now_s = self._wall()
@@ -145,6 +138,21 @@ class KeyRing:
 
     def _shared(self, value: _T) -> _T:
         return self._same.setdefault(value, value)  # type: ignore[return-value]
+
+
+def _unknown(presented: str) -> Unauthenticated:
+    """What is said of a text that is no key."""
+    if not presented:
+        return Unauthenticated(
+            "No API key was given. Send it as 'Authorization: Bearer sk-tl-…' "
+            "(in an OpenAI client: the api_key argument)."
+        )
+    if not presented.startswith(PREFIX) or len(presented) > KEY_CHARS:
+        return Unauthenticated(
+            "This is not an API key of this gateway: its keys begin with 'sk-tl-'. "
+            "Ask whoever runs it for one (trunkline key create)."
+        )
+    return Unauthenticated("Incorrect API key: this gateway knows no such key. Was all of it copied?")
 
 
 def _put(

@@ -1,7 +1,7 @@
 """Whether a client may ask for what it asks for: its scopes are compared with one request. Pure."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import unquote_plus
 
@@ -48,14 +48,16 @@ def permitted_tier(scopes: Scopes, model: str, route: str, tier: Tier | None) ->
     return tier
 
 
-def check_one_model(scopes: Scopes, *, named: int, alike: str | None) -> None:
+def check_one_model(scopes: Scopes, *, named: int, members: Iterable[str]) -> None:
     """Refuse a JSON body in which an engine could find another model than the gateway did.
 
-    The body has ``named`` members ``model``, and ``alike`` is one whose name differs from it in case only.
-    Some engines read the names of members whatever their case (Go's encoding/json), or the first of two
-    members of one name. Raises Forbidden.
+    The body names ``model`` so often, and has these ``members``. Some engines read the names of members
+    whatever their case (Go's encoding/json), or the first of two members of one name. Raises Forbidden.
     """
-    if scopes.models is not None and (named > 1 or alike is not None):
+    if scopes.models is None:
+        return
+    alike = next((name for name in members if name != "model" and name.lower() == "model"), None)
+    if named > 1 or alike is not None:
         other = "a second member 'model'" if alike is None else f"the member {alike[:64]!r}"
         raise _unsure(f"a request names its model once: {other} is not allowed beside 'model'")
 

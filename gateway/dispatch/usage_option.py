@@ -39,7 +39,7 @@ def note_taken(request: Request, deployment: Deployment, rejecting: Deployment |
 def _drop(request: Request) -> bool:
     """False when the option is the client's own, or the body is on its way already."""
     body = request.body
-    if request.usage is not UsageMode.STRIP or not body.replayable:
+    if request.usage is not UsageMode.STRIP or body.rest_begun:
         return False
     place = option_in_front(body.pieces)
     if place is None:

@@ -32,6 +32,7 @@ STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 
 _STRING = re.compile(STRING, re.DOTALL)
 _TOKEN = re.compile(STRING + rb"|[{}\[\],]", re.DOTALL)
+_MEMBER_VALUE = re.compile(rb"[ \t\r\n]*:[ \t\r\n]*(" + STRING + rb")", re.DOTALL)
 _TEXT_VALUE = re.compile(rb"[ \t\r\n]*(" + STRING + rb")", re.DOTALL)
 
 _CANDIDATES = (b'"model"', b'"stream_options"', b"\\u005", b"\\u006", b"\\u007")
@@ -78,6 +79,17 @@ def text_places(body: bytes, starts: Iterable[int], text: str) -> list[Place]:
     blanks there."""
     values = (_TEXT_VALUE.match(body, start) for start in starts)
     return [value.span(1) for value in values if value is not None and _reads(value[1], text)]
+
+
+def only_text(body: bytes, name: str) -> Place | None:
+    """The place, quotes included, of the value of the member ``name``, of small letters alone, which the JSON
+    object ``body`` has at its top, where that is a string and the name is written nowhere else in it; None
+    where it takes more to find it."""
+    quoted = b'"%s"' % name.encode()
+    if b"\\u006" in body or b"\\u007" in body or body.count(quoted) != 1:
+        return None
+    value = _MEMBER_VALUE.match(body, body.index(quoted) + len(quoted))
+    return None if value is None else value.span(1)
 
 
 def _reads(quoted: bytes, text: str) -> bool:

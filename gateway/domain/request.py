@@ -62,7 +62,8 @@ Edit = tuple[int, int, bytes]
 class RequestBody:
     """A request's body: what has been read so far and, when it was not read whole, the rest.
 
-    ``rest`` yields the remaining bytes once; a body with a ``rest`` that was begun cannot be replayed.
+    ``rest`` yields the remaining bytes once; a body with a ``rest`` that was begun (``rest_begun``) cannot be
+    sent again, to the same deployment or another.
     ``size_bytes`` is the declared length, or None when the client sent it chunked. ``models`` is where the
     values of a long JSON body's own members ``model`` stand, None where nobody has looked.
 
@@ -80,7 +81,10 @@ class RequestBody:
         rest_begun: bool = False,
     ) -> None:
         self.pieces: Sequence[bytes] = (prefix,) if isinstance(prefix, bytes) else prefix
-        self.held_bytes = sum(map(len, self.pieces))
+        held_bytes = 0
+        for piece in self.pieces:
+            held_bytes += len(piece)
+        self.held_bytes = held_bytes
         self.rest = rest
         self.size_bytes = size_bytes
         self.models = models
@@ -96,11 +100,6 @@ class RequestBody:
     @prefix.setter
     def prefix(self, data: bytes) -> None:
         self.pieces, self.held_bytes, self.models = (data,), len(data), None
-
-    @property
-    def replayable(self) -> bool:
-        """True while the whole body can still be sent (again) to a deployment."""
-        return not self.rest_begun
 
     def again(self) -> "RequestBody":
         """The same body, to be changed without changing this one."""
@@ -160,8 +159,9 @@ class Request:
     streaming: bool
     body: RequestBody
     arrived_s: float
-    variant: str = ""
-    """What it needs where that is one of its route's further paths (:mod:`shared.protocol.routes`)."""
+    need: str
+    """What a deployment must be able to do for it (:mod:`shared.protocol.routes`): its route, or one of that
+    route's further paths."""
     usage: UsageMode = UsageMode.NONE
     tier: Tier = Tier.STANDARD
     deadline_s: float | None = None
@@ -218,11 +218,6 @@ class Request:
     """GPU-seconds it used in attempts that are over (:mod:`gateway.quota.usage`)."""
     troubles: list[tuple[str, str]] | None = None
     """Deployments that did not bring it to its end, in order, and why; None: there was none."""
-
-    @property
-    def need(self) -> str:
-        """What a deployment must be able to do for it (:mod:`shared.protocol.routes`)."""
-        return self.variant or self.route
 
     def note_trouble(self, deployment: str, why: str) -> None:
         """An attempt at ``deployment`` failed before or during its answer."""

@@ -10,14 +10,14 @@ path in it.
 import difflib
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from urllib.parse import unquote_to_bytes
 
 from gateway.domain.errors import BadRequest, PathTooLong
 from shared.identity.certificates import is_name
 from shared.process.frozen import frozen
 from shared.protocol.limits import MODEL_NAME_CHARS
-from shared.protocol.routes import PATHS, Dialect, Route
+from shared.protocol.routes import PATHS, Dialect, Route, need_of
 
 PATH_BYTES = 8192
 """Longest path and query that a tunnel carries (PROTOCOL §4.1)."""
@@ -46,6 +46,26 @@ READINGS = 3
 """So often a path may be decoded behind us: by a proxy, a framework and a handler."""
 
 
+@frozen
+class AddressedPath:
+    """A model as one agent serves it: ``/engines/{model}@{agent}/…``."""
+
+    model: str
+    agent: str
+
+
+@frozen
+class EngineTarget:
+    """What an engine is asked for: its path, with the query, and the model when the path names it."""
+
+    path: str
+    model: str | None = None
+    base: str = ""
+    """Before an engine's own path, what its client writes to reach the engine: ``/engines/{model}``."""
+    addressed: AddressedPath | None = None
+    """How else the model's segment can be read: as a model at an agent."""
+
+
 @dataclass(frozen=True, slots=True)
 class SurfaceEndpoint:
     """One path of the surface that is served by engines.
@@ -65,10 +85,19 @@ class SurfaceEndpoint:
     streams_unasked: bool = False
     """It answers with a stream unless the request says ``"stream": false``."""
 
-    @property
-    def methods(self) -> tuple[str, ...]:
-        """Those it takes."""
-        return ENGINE_METHODS if self.any_method else ("POST",)
+    methods: tuple[str, ...] = field(init=False)
+    """Those it takes."""
+    fixed: EngineTarget | None = field(init=False)
+    """What an engine is asked for where neither path nor query says more; None where the path does."""
+    need: str | None = field(init=False)
+    """What a deployment must be able to do for its requests (:mod:`shared.protocol.routes`); None where that
+    depends on the path."""
+
+    def __post_init__(self) -> None:
+        set_once, fixed = object.__setattr__, not self.path.endswith("/")
+        set_once(self, "methods", ENGINE_METHODS if self.any_method else ("POST",))
+        set_once(self, "fixed", EngineTarget(self.path) if fixed else None)
+        set_once(self, "need", need_of(self.route, self.path) if fixed or self.any_method else None)
 
 
 _OUTPUT_TOKENS = 256
@@ -120,44 +149,27 @@ FIXED = (
 _KNOWN = (*PATHS, *FIXED)
 
 
-@frozen
-class AddressedPath:
-    """A model as one agent serves it: ``/engines/{model}@{agent}/…``."""
-
-    model: str
-    agent: str
-
-
-@frozen
-class EngineTarget:
-    """What an engine is asked for: its path, with the query, and the model when the path names it."""
-
-    path: str
-    model: str | None = None
-    base: str = ""
-    """Before an engine's own path, what its client writes to reach the engine: ``/engines/{model}``."""
-    addressed: AddressedPath | None = None
-    """How else the model's segment can be read: as a model at an agent."""
-
-
 def target(endpoint: SurfaceEndpoint, path: str, raw_path: str, query: bytes) -> EngineTarget | None:
     """Where ``endpoint`` sends a request for ``path`` (decoded) and ``raw_path`` (as it was written).
 
     None when nothing is there. Raises :class:`BadRequest` for a path that could be read in two ways, and
     :class:`PathTooLong`.
     """
+    fixed = endpoint.fixed
+    if fixed is not None and not query:  # however it was written it is no longer than three times its path
+        return fixed
     if len(raw_path) + len(query) >= PATH_BYTES:
         raise PathTooLong(f"The path and its query may be {PATH_BYTES} bytes long at most.")
     if not _QUERY.match(query):
         raise BadRequest("The query string holds bytes that must be percent-encoded.", code="invalid_path")
     if endpoint.any_method:
         found = engine_target(raw_path)
-    elif endpoint.path.endswith("/"):
+    elif fixed is not None:
+        found = fixed
+    else:
         if not _TAIL.match(path.removeprefix(endpoint.path)):
             return None
         found = EngineTarget(path)
-    else:
-        found = EngineTarget(endpoint.path)
     return replace(found, path=f"{found.path}?{query.decode('ascii')}") if query else found
 
 

@@ -8,18 +8,21 @@ from gateway.domain.errors import BadRequest
 from gateway.domain.request import Principal, Request, Tier
 from gateway.domain.scopes import Scopes
 from gateway.domain.surface import check_model, read_model
-from gateway.pipeline.bodies.facts import JsonFacts
+from gateway.pipeline.bodies.facts import JsonFacts, read_facts
 from gateway.pipeline.client_body import (
     BodyKind,
     ClientBody,
     ask_usage,
-    body_facts,
     session_key,
     token_demand,
     wants_stream,
     wrong_type,
 )
 from gateway.pipeline.client_head import (
+    READ_TIMEOUT,
+    SESSION,
+    TRACE,
+    TTFT,
     WHERE,
     ClientHead,
     deadline_s_of,
@@ -36,6 +39,8 @@ from shared.protocol.routes import Dialect, need_of
 _TIERS = {"priority": Tier.REALTIME, "flex": Tier.BATCH, "batch": Tier.BATCH}
 """OpenAI's ``service_tier``; every other value names none."""
 
+TIER = b"x-trunkline-tier"
+
 _NOTHING_READ = JsonFacts({})
 
 
@@ -48,55 +53,55 @@ def classify(
     """The request for queue, scheduler and dispatch. ``knows`` says whether there is a model or an alias of a
     name: of ``/engines/a@b/…`` it decides whether ``a@b`` is one, or ``b`` an agent. Raises
     :class:`RequestError`."""
-    facts = body_facts(body)
-    members = dict(body.form) if facts is None else facts.members
+    fields, endpoint, content, facts = head.fields, head.endpoint, body.content, body.facts
+    if facts is None and body.kind is BodyKind.JSON:
+        facts = read_facts(content.prefix)
+    members = body.form if facts is None else facts.members
     addressed = head.target.addressed
     if addressed is not None and (head.target.model is None or knows(head.target.model)):
         addressed = None  # a model is called so
     model = _model(head, members) if addressed is None else addressed.model
-    tier = _tier(head.fields, members)
+    tier = _tier(fields, members) if TIER in fields or "service_tier" in members else None
     if principal.scopes is not None:
-        tier = permitted_tier(principal.scopes, model, head.endpoint.route, tier)
-        if not head.endpoint.any_method:
+        tier = permitted_tier(principal.scopes, model, endpoint.route, tier)
+        if not endpoint.any_method:
             _check_what_is_named(principal.scopes, head, body, facts, members)
     streaming = wants_stream(head, body.kind, members)
     read = facts or _NOTHING_READ
-    demand = token_demand(head, body.kind, body.content, members, read.prompts)
-    input_tokens = read.prompt_bytes // 4
-    if body.kind is BodyKind.OPAQUE:
-        input_tokens = tokens_unread(body.content.prefix, body.content.size_bytes)
+    demand = token_demand(head, body.kind, content, members, read.prompts)
+    unread = body.kind is BodyKind.OPAQUE
     usage = UsageMode.NONE
     if facts is not None:
-        body.content.models = facts.models if model == members.get("model") else None
-        if streaming and head.endpoint.asks_usage:
-            usage = ask_usage(body.content, facts)
+        content.models = facts.models if model == members.get("model") else None
+        if streaming and endpoint.asks_usage:
+            usage = ask_usage(content, facts)
     return Request(
         id=head.id,
         principal=principal,
         method=head.method,
         path=head.target.path,
-        headers=forwarded_headers(head, body.content.size_bytes),
+        headers=forwarded_headers(head, content.size_bytes),
         model=model,
-        route=head.endpoint.route,
-        variant=need_of(head.endpoint.route, head.target.path),
+        route=endpoint.route,
         streaming=streaming,
-        body=body.content,
+        body=content,
         arrived_s=head.arrived_s,
+        need=need_of(endpoint.route, head.target.path) if endpoint.need is None else endpoint.need,
         usage=usage,
         tier=tier or Tier.STANDARD,
-        deadline_s=None if streaming else deadline_s_of(head),
-        where=residency_of(head, principal) if WHERE in head.fields else principal.where,
-        input_tokens=input_tokens,
-        output_tokens=head.endpoint.output_tokens if demand.most_tokens is None else demand.most_tokens,
+        deadline_s=deadline_s_of(head) if READ_TIMEOUT in fields and not streaming else None,
+        where=residency_of(head, principal) if WHERE in fields else principal.where,
+        input_tokens=tokens_unread(content.prefix, content.size_bytes) if unread else read.prompt_bytes // 4,
+        output_tokens=endpoint.output_tokens if demand.most_tokens is None else demand.most_tokens,
         prompt_bytes=read.prompt_bytes,
         most_tokens=demand.most_tokens,
         choices=demand.choices,
         endless=demand.endless,
         agent=None if addressed is None else addressed.agent,
-        session_key=session_of(head.fields) or session_key(members),
+        session_key=session_of(fields) if SESSION in fields else session_key(members),
         prefix=tuple(read.prefix),
-        ttft_s=ttft_s_of(head.fields),
-        trace=trace_of(head.fields),
+        ttft_s=ttft_s_of(fields) if TTFT in fields else None,
+        trace=trace_of(fields) if TRACE in fields else None,
     )
 
 
@@ -108,7 +113,7 @@ def _check_what_is_named(
     if facts is None:
         check_no_json(scopes, body.content.pieces)
     else:
-        check_one_model(scopes, named=facts.named, alike=facts.alike)
+        check_one_model(scopes, named=facts.named, members=facts.members)
     if body.kind is not BodyKind.OPAQUE:
         check_named(scopes, members)
 
@@ -132,7 +137,7 @@ def _model(head: ClientHead, members: Mapping[str, Any]) -> str:
 
 def _tier(fields: Mapping[bytes, bytes], members: Mapping[str, Any]) -> Tier | None:
     """The tier asked for; None: none is."""
-    named = fields.get(b"x-trunkline-tier")
+    named = fields.get(TIER)
     if named is not None:
         try:
             return Tier(named.decode("latin-1").strip().lower())

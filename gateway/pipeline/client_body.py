@@ -9,7 +9,7 @@ from gateway.domain.errors import BadRequest, UnsupportedEncoding
 from gateway.domain.json_members import OPTIONS, usage_edits
 from gateway.domain.request import RequestBody
 from gateway.domain.surface import SurfaceEndpoint
-from gateway.pipeline.bodies.facts import JsonFacts, read_facts
+from gateway.pipeline.bodies.facts import JsonFacts
 from gateway.pipeline.client_head import ClientHead
 from gateway.quota.tokens import LIMITS, TokenDemand, demand_of_json, demand_of_unread
 from shared.protocol.messages import UsageMode
@@ -46,13 +46,17 @@ def body_kind(endpoint: SurfaceEndpoint, method: str, fields: Mapping[bytes, byt
     They are refused because the gateway would have to unpack them to find the model, and a few kilobytes can
     unpack to gigabytes.
     """
-    encoding = fields.get(b"content-encoding", b"identity").strip().lower()
-    if encoding not in (b"identity", b""):
-        message = "Compressed request bodies are not accepted; send this one without Content-Encoding."
-        raise UnsupportedEncoding(message, param="content-encoding")
+    if b"content-encoding" in fields:
+        encoding = fields[b"content-encoding"].strip().lower()
+        if encoding not in (b"identity", b""):
+            message = "Compressed request bodies are not accepted; send this one without Content-Encoding."
+            raise UnsupportedEncoding(message, param="content-encoding")
     if endpoint.any_method or method != "POST":
         return BodyKind.OPAQUE
-    content_type = fields.get(b"content-type", b"").strip().lower()
+    content_type = fields.get(b"content-type", b"")
+    if content_type == b"application/json":
+        return BodyKind.JSON
+    content_type = content_type.strip().lower()
     if content_type.startswith(b"multipart/form-data"):
         return BodyKind.FORM
     if b"x-model" in fields and content_type and b"json" not in content_type:
@@ -60,25 +64,18 @@ def body_kind(endpoint: SurfaceEndpoint, method: str, fields: Mapping[bytes, byt
     return BodyKind.JSON
 
 
-def body_facts(body: ClientBody) -> JsonFacts | None:
-    """What a JSON body says; None for any other."""
-    if body.kind is not BodyKind.JSON:
-        return None
-    return read_facts(body.content.prefix) if body.facts is None else body.facts
-
-
 def wants_stream(head: ClientHead, kind: BodyKind, members: Mapping[str, Any]) -> bool:
     """Whether the answer is a stream of events, as far as the request says so."""
     stream = members.get("stream")
     if kind is BodyKind.FORM:
         return stream in ("true", "True", "1")
-    if stream is not None and not isinstance(stream, bool):
+    if kind is BodyKind.OPAQUE:
+        return b"text/event-stream" in head.fields.get(b"accept", b"")
+    if stream is None:
+        return head.endpoint.streams_unasked
+    if stream is not True and stream is not False:
         raise wrong_type("stream", "true or false", stream)
-    if stream is None and kind is BodyKind.JSON and head.endpoint.streams_unasked:
-        return True
-    return bool(stream) or (
-        kind is BodyKind.OPAQUE and b"text/event-stream" in head.fields.get(b"accept", b"")
-    )
+    return stream
 
 
 def ask_usage(body: RequestBody, facts: JsonFacts) -> UsageMode:
@@ -101,14 +98,20 @@ def token_demand(
     if kind is BodyKind.OPAQUE:
         return demand_of_unread(head.method, head.target.path, content.prefix, whole=content.rest is None)
     for name in LIMITS:
-        value = members.get(name)
-        if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
-            raise wrong_type(name, "an integer", value)
+        if name in members:
+            value = members[name]
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
+                raise wrong_type(name, "an integer", value)
     return demand_of_json(members, head.endpoint.path, prompts if head.endpoint.route == "completions" else 1)
+
+
+_SESSION_MEMBERS = frozenset(("prompt_cache_key", "user", "metadata"))
 
 
 def session_key(members: Mapping[str, Any]) -> str | None:
     """What in a body tells most of who asks again; None when nothing does."""
+    if _SESSION_MEMBERS.isdisjoint(members):
+        return None
     metadata = members.get("metadata")
     nested = metadata.get("user_id") if isinstance(metadata, dict) else None
     for key in (members.get("prompt_cache_key"), members.get("user"), nested):

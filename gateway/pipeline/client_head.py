@@ -1,15 +1,15 @@
 """What a client sent before the body, and what is read from its header fields. Pure."""
 
 import re
-from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Collection, Mapping, Sequence
 
 import orjson
 
 from gateway.domain.errors import BadRequest, Forbidden, HeadersTooLarge
+from gateway.domain.remembered import Remembered
 from gateway.domain.request import Principal
 from gateway.domain.residency import BadResidency, EmptyResidency, Residency, narrowed, read_where
-from gateway.domain.surface import EngineTarget, SurfaceEndpoint
+from gateway.domain.surface import PATH_BYTES, EngineTarget, SurfaceEndpoint
 from shared.process.frozen import frozen
 from shared.protocol import limits
 from shared.protocol.header_fields import FIELD_NAME, FORBIDDEN_IN_VALUE, HOP_BY_HOP, connection_options
@@ -42,6 +42,14 @@ WHERE = b"x-trunkline-where"
 
 SESSION = b"x-trunkline-session"
 """Requests of one value belong together: they go where the first of them went, as far as that can be."""
+
+READ_TIMEOUT = b"x-stainless-read-timeout"
+"""So many seconds the client's SDK waits."""
+
+TTFT = b"x-llm-d-slo-ttft-ms"
+"""llm-d's: within which time the client wants its first token."""
+
+TRACE = b"traceparent"
 
 SESSION_CHARS = 256
 
@@ -82,13 +90,13 @@ def deadline_s_of(head: ClientHead) -> float | None:
     Only for answers in one piece: a stream restarts the client's read timeout with every byte, and while it
     waits it gets comments.
     """
-    wait_s = _seconds(head.fields.get(b"x-stainless-read-timeout"))
+    wait_s = _seconds(head.fields.get(READ_TIMEOUT))
     return None if wait_s is None else head.arrived_s + wait_s + DEADLINE_GRACE_S
 
 
 def ttft_s_of(fields: Mapping[bytes, bytes]) -> float | None:
-    """When the client wants its first token, from llm-d's header; None for what is no time."""
-    return _seconds(fields.get(b"x-llm-d-slo-ttft-ms"), unit_s=0.001)
+    """When the client wants its first token; None for what is no time."""
+    return _seconds(fields.get(TTFT), unit_s=0.001)
 
 
 def _seconds(value: bytes | None, unit_s: float = 1.0) -> float | None:
@@ -116,41 +124,68 @@ def session_of(fields: Mapping[bytes, bytes]) -> str | None:
 
 def trace_of(fields: Mapping[bytes, bytes]) -> str | None:
     """W3C trace context, if it looks like one."""
-    value = fields.get(b"traceparent", b"")
+    value = fields.get(TRACE, b"")
     return value.decode("ascii") if re.fullmatch(rb"[0-9a-f]{2}(-[0-9a-f]+){3}", value[:64]) else None
 
 
 def forwarded_headers(head: ClientHead, size_bytes: int | None) -> Headers:
     """The header fields that go to the engine. Raises HeadersTooLarge for more than a tunnel carries."""
-    named = (value.decode("latin-1") for name, value in head.headers if name.lower() == b"connection")
-    dropped = connection_options(named) if b"connection" in head.fields else ()
+    dropped = _named_by_connection(head) if b"connection" in head.fields else ()
     kept: list[tuple[str, str]] = []
-    total_bytes = 0
+    text = ""
     for raw_name, raw_value in head.headers:
-        name, forwarded, allowed = _field_name(raw_name)
+        name, forwarded, allowed = _FIELD_NAMES[raw_name]
         if not forwarded or name in dropped:
             continue
+        if not allowed:
+            raise _forbidden(name)
         value = raw_value.decode("latin-1")
-        if not allowed or FORBIDDEN_IN_VALUE.search(value):
-            raise BadRequest(f"The header {name[:64]!r} holds characters that HTTP does not allow.")
-        total_bytes += len(name) + len(value)
+        text += name
+        text += value
         kept.append((name, value))
+    if FORBIDDEN_IN_VALUE.search(text):
+        raise _forbidden(next(name for name, value in kept if FORBIDDEN_IN_VALUE.search(value)))
     if size_bytes or (size_bytes == 0 and head.method in ("POST", "PUT", "PATCH")):
         kept.append(("content-length", str(size_bytes)))
-    quoted_bytes = len(orjson.dumps(kept)) + 2 * len(head.target.path)
-    too_long = total_bytes + 32 > limits.HEADER_BYTES or quoted_bytes > QUOTED_BYTES
-    if too_long or len(kept) > limits.HEADERS:
-        most = f"{limits.HEADERS} fields and {limits.HEADER_BYTES} bytes"
-        raise HeadersTooLarge(f"The request's headers are more than the {most} that a tunnel carries.")
+    _check_size(len(text), kept, head.target.path)
     return tuple(kept)
 
 
-@lru_cache(maxsize=256)
+def _named_by_connection(head: ClientHead) -> Collection[str]:
+    """Further fields that belong to the client's connection."""
+    if head.fields[b"connection"] == b"keep-alive" and len(head.fields) == len(head.headers):
+        return ()
+    named = (value.decode("latin-1") for name, value in head.headers if name.lower() == b"connection")
+    return connection_options(named)
+
+
+def _check_size(size_bytes: int, kept: Sequence[tuple[str, str]], path: str) -> None:
+    """Raises HeadersTooLarge when these fields, whose names and values are so long together, are more than a
+    tunnel carries."""
+    count = len(kept)
+    most_quoted = 2 * (size_bytes + PATH_BYTES) + 8 * count + 64
+    if most_quoted <= QUOTED_BYTES and size_bytes + 32 <= limits.HEADER_BYTES and count <= limits.HEADERS:
+        return  # quoting makes no character longer than twice its length here
+    quoted_bytes = len(orjson.dumps(kept)) + 2 * len(path)
+    too_long = size_bytes + 32 > limits.HEADER_BYTES or quoted_bytes > QUOTED_BYTES
+    if too_long or count > limits.HEADERS:
+        most = f"{limits.HEADERS} fields and {limits.HEADER_BYTES} bytes"
+        raise HeadersTooLarge(f"The request's headers are more than the {most} that a tunnel carries.")
+
+
+def _forbidden(name: str) -> BadRequest:
+    return BadRequest(f"The header {name[:64]!r} holds characters that HTTP does not allow.")
+
+
 def _field_name(raw_name: bytes) -> tuple[str, bool, bool]:
-    """A header field's name in lower case; whether such fields go to engines, and whether it is one at all.
-    Remembered, because clients have few names, and the same in every request."""
+    """A header field's name in lower case; whether such fields go to engines, and whether it is one at
+    all."""
     name = raw_name.decode("latin-1").lower()
     forwarded = name not in _NOT_FORWARDED and not name.startswith(_NOT_FORWARDED_PREFIXES)
     # a name with '_' is one with '-' to programs behind CGI or WSGI
     forwarded = forwarded and "_" not in name
     return name, forwarded, FIELD_NAME.fullmatch(name) is not None
+
+
+_FIELD_NAMES = Remembered(_field_name, 256)
+"""Clients have few names, and the same in every request."""

@@ -6,13 +6,13 @@ from functools import partial
 from typing import Protocol
 
 from gateway.domain.request import Principal, Request
-from gateway.pipeline.aliases import AliasResolution, AliasResolver
+from gateway.pipeline.aliases import VERSION, AliasResolution, AliasResolver
 from gateway.pipeline.cache import CacheLookup, CacheStage
 from gateway.pipeline.classify import classify
 from gateway.pipeline.client_body import ClientBody
 from gateway.pipeline.client_head import ClientHead
 from gateway.pipeline.relay import ClientReply, HeaderList, Response, Run, relay
-from gateway.quota import Guard, Limits, ReservedUsage, unreported_usage
+from gateway.quota import Limits, ReservedUsage, unreported_usage
 from gateway.quota.usage import UsageLedger
 
 
@@ -74,32 +74,34 @@ class Pipeline:
             self._gate()
         guard = self._limits.guard(principal) if self._limits is not None else None
         if guard is None:
-            await self._classify(exchange, principal, None)
-        else:
-            exchange.set_limit_headers(guard.headers)
-            with guard:  # it counts as one of its key's from here on, however slowly its body comes
-                await self._classify(exchange, principal, guard)
+            request, alias, lookup = self._classify(exchange, await exchange.body(), principal)
+            await self._answer(exchange, request, alias, lookup, None)
+            return
+        exchange.set_limit_headers(guard.headers)
+        with guard:  # it counts as one of its key's from here on, however slowly its body comes
+            request, alias, lookup = self._classify(exchange, await exchange.body(), principal)
 
-    async def _classify(self, exchange: ClientExchange, principal: Principal, guard: Guard | None) -> None:
+            # what it may use is set aside, and what it did not use given back
+            with guard.reserve(request, self._ledger) as reserved:
+                await self._answer(exchange, request, alias, lookup, reserved)
+
+    def _classify(
+        self, exchange: ClientExchange, body: ClientBody, principal: Principal
+    ) -> tuple[Request, AliasResolution | None, CacheLookup | None]:
         # what, and how dear
-        body = await exchange.body()
-        request = classify(exchange.head, body, principal, self._knows)
+        head = exchange.head
+        request = classify(head, body, principal, self._knows)
         exchange.set_request(request)
 
         # which model and version the name stands for, and what may answer instead
-        aliases = self._aliases
-        alias = aliases.resolve(exchange.head.fields, request) if aliases is not None else None
+        alias, aliases = None, self._aliases
+        if aliases is not None and (request.model in aliases.aliases.choices or VERSION in head.fields):
+            alias = aliases.resolve(head.fields, request)
 
         # an answer may be there already
         cache = self._cache
-        lookup = cache.lookup(exchange.head, body) if cache is not None and cache.on else None
-
-        # what it may use is set aside, and what it did not use given back
-        if guard is None:
-            await self._answer(exchange, request, alias, lookup, None)
-        else:
-            with guard.reserve(request, self._ledger) as reserved:
-                await self._answer(exchange, request, alias, lookup, reserved)
+        lookup = cache.lookup(head, body) if cache is not None and cache.on else None
+        return request, alias, lookup
 
     async def _answer(
         self,
@@ -113,7 +115,7 @@ class Pipeline:
         async with exchange.waiting(request):
             # now, later or no; where; there
             run = self._dispatch if lookup is None else partial(lookup.run, run=self._dispatch)
-            headers = HeaderList()
+            headers: HeaderList = []
             if alias is None:
                 response = await run(request)
             else:
@@ -138,10 +140,11 @@ class Pipeline:
 
     def _settle(self, request: Request, response: Response, reserved: ReservedUsage | None) -> None:
         """Account for what was used, as far as the engine says it, or estimate it."""
-        usage = response.trailers.usage if response.trailers is not None else None
+        trailers = response.trailers
+        usage = trailers.usage if trailers is not None else None
         if reserved is not None:
             usage = reserved.used(request, usage, response.status, response.attempts, response.headers)
-        elif usage is None and response.trailers is not None:
+        elif usage is None and trailers is not None:
             usage = unreported_usage(request, response.status, response.attempts)
         if self._ledger is not None:
             self._ledger.finished(request, usage)

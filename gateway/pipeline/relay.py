@@ -2,13 +2,14 @@
 
 import re
 from collections.abc import Awaitable, Callable, Sequence
+from enum import Enum, auto
 from typing import Any, Protocol
 
 import orjson
 
 from gateway.dispatch.heads import is_encoded, is_event_stream
 from gateway.dispatch.response import Sink
-from gateway.domain.engine_paths import rewritten_headers
+from gateway.domain.engine_paths import REWRITTEN, check_redirect, rewritten_headers
 from gateway.domain.errors import (
     DeadlineExceeded,
     EngineError,
@@ -18,6 +19,7 @@ from gateway.domain.errors import (
     ShuttingDown,
     StreamBroken,
 )
+from gateway.domain.remembered import Remembered
 from gateway.domain.request import Request
 from gateway.domain.surface import EngineTarget
 from shared.protocol.errors import ErrorCode
@@ -145,10 +147,9 @@ async def _start(
     more: Sequence[tuple[bytes, bytes]],
     target: EngineTarget | None,
 ) -> None:
-    bodiless = response.status in _BODILESS
+    status, bodiless = response.status, response.status in _BODILESS
     event_stream = not bodiless and is_event_stream(response.headers)
-    engines = rewritten_headers(response.status, response.headers, target)
-    headers = relayed_headers(engines, event_stream=event_stream)
+    headers = relayed_headers(response.headers, event_stream=event_stream, status=status, target=target)
     if bodiless:
         headers = [field for field in headers if field[0] != b"content-length"]
     if facts:
@@ -158,7 +159,7 @@ async def _start(
             (b"x-trunkline-attempts", b"%d" % response.attempts),
         ]
     headers += more
-    await answer.start(response.status, headers, event_stream=event_stream)
+    await answer.start(status, headers, event_stream=event_stream)
 
 
 async def _drop_body(response: Response) -> None:
@@ -182,23 +183,60 @@ async def _require_events(response: Response) -> None:
     raise engine_refusal(response.status, bytes(body))
 
 
-def relayed_headers(headers: Headers, *, event_stream: bool) -> HeaderList:
-    """An engine's header fields for the client. Raises :class:`EngineError` for lengths that contradict.
+class _Passing(Enum):
+    """Whether an engine's field of some name is passed on."""
 
-    A stream of events loses its length, because comments and a last error may be added to it.
+    ALWAYS = auto()
+    UNLESS_EVENTS = auto()
+    """But not with a stream of events."""
+    REWRITTEN = auto()
+    """It leads somewhere."""
+    LENGTH = auto()
+    NEVER = auto()
+
+
+def _passing(name: str) -> tuple[_Passing, bytes]:
+    """Of a field's name, and the name as it is written."""
+    if name == "content-length":
+        return _Passing.LENGTH, b""
+    if name in _NOT_RELAYED or name.startswith(_NOT_RELAYED_PREFIXES) or not FIELD_NAME.fullmatch(name):
+        return _Passing.NEVER, b""
+    written = name.encode("ascii")
+    if name in REWRITTEN:
+        return _Passing.REWRITTEN, written
+    return (_Passing.UNLESS_EVENTS if name in _NOT_RELAYED_EVENTS else _Passing.ALWAYS), written
+
+
+_PASSINGS = Remembered(_passing, 256)
+
+
+def relayed_headers(
+    headers: Headers, *, event_stream: bool, status: int = 200, target: EngineTarget | None = None
+) -> HeaderList:
+    """The header fields of an engine's answer to ``target`` for the client.
+
+    A stream of events loses its length, because comments and a last error may be added to it. Raises
+    :class:`EngineError` for lengths that contradict, and as
+    :func:`gateway.domain.engine_paths.references.rewritten_headers` does.
     """
+    if 300 <= status < 400:
+        check_redirect(status, target)
     kept: HeaderList = []
-    lengths = {value.strip() for name, value in headers if name == "content-length"}
-    if lengths and not event_stream:
-        if len(lengths) > 1 or not _LENGTH.match(length := lengths.pop()):
-            raise EngineError("The engine announced a length that is none.")
-        kept.append((b"content-length", length.encode("ascii")))
+    lengths: list[str] = []
     for name, value in headers:
-        if name in _NOT_RELAYED or (event_stream and name in _NOT_RELAYED_EVENTS):
-            continue
-        if name.startswith(_NOT_RELAYED_PREFIXES) or not FIELD_NAME.fullmatch(name):
-            continue
-        kept.append((name.encode("ascii"), value.encode("latin-1", "replace")))
+        passing, written = _PASSINGS[name]
+        if passing is _Passing.ALWAYS or (passing is _Passing.UNLESS_EVENTS and not event_stream):
+            kept.append((written, value.encode("latin-1", "replace")))
+        elif passing is _Passing.LENGTH:
+            lengths.append(value.strip())
+        elif passing is _Passing.REWRITTEN:
+            for _, found in rewritten_headers(status, ((name, value),), target):
+                kept.append((written, found.encode("latin-1", "replace")))
+    if lengths and not event_stream:
+        length = lengths[0]
+        if len(set(lengths)) > 1 or not _LENGTH.match(length):
+            raise EngineError("The engine announced a length that is none.")
+        kept.insert(0, (b"content-length", length.encode("ascii")))
     return kept
 
 

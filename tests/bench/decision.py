@@ -60,7 +60,7 @@ class _Site:
         began_s = time.perf_counter()
         for number in range(times):
             body = RequestBody(b"{}")
-            request = Request(str(number), principal, "POST", "/", (), "m", "chat", True, body, now)
+            request = Request(str(number), principal, "POST", "/", (), "m", "chat", True, body, now, "chat")
             ticket = self.admission.admit(request, now)
             open_now = self.index.open("m")
             waiting = [Waiting(ticket.number, "chat", ticket.work, now)]

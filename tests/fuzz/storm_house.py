@@ -121,6 +121,7 @@ class StormHouse:
             streaming=True,
             body=RequestBody(b"{}"),
             arrived_s=self.loop.time(),
+            need="chat",
         )
         number = self._requests - 1
 

@@ -21,7 +21,7 @@ from gateway.api.server.response_writers import DirectWriter, take_offer
 from gateway.domain.errors import ClientGone, Unauthenticated
 from gateway.domain.request import Principal, Request, RequestBody
 from gateway.domain.surface import SurfaceEndpoint, target
-from gateway.pipeline.bodies import BodyReader, is_short
+from gateway.pipeline.bodies import SHORT_BYTES, BodyReader, is_short
 from gateway.pipeline.client_body import BodyKind, ClientBody, body_kind
 from gateway.pipeline.client_head import ClientHead
 from gateway.pipeline.pipeline import KeyAuthenticator
@@ -184,7 +184,7 @@ class HttpExchange:
         """Whole. A long one is read beside the event loop."""
         pieces = await self.inbound.read_pieces(_never, self.inbound.declared_bytes)
         content, principal = self._content(pieces), self.principal
-        if self._reader is None or is_short(pieces):
+        if self._reader is None or content.held_bytes <= SHORT_BYTES or is_short(pieces):
             return ClientBody(BodyKind.JSON, content)
         owner = None if principal is None else self._owner(principal)
         return ClientBody(BodyKind.JSON, content, facts=await self._reader.read(pieces, owner))
@@ -218,8 +218,9 @@ class HttpExchange:
     def close(self) -> None:
         """The exchange is over: give back what it held."""
         self.inbound.release()
-        if self.request is not None:
-            self.request.body = RequestBody(b"")
+        request = self.request
+        if request is not None and (request.body.held_bytes or request.body.rest is not None):
+            request.body = RequestBody(b"")
         self._scope.pop(_KEY, None)  # else all of it would stay until cycles are looked for
 
 

@@ -80,11 +80,8 @@ def rewritten_headers(status: int, headers: Headers, target: EngineTarget | None
 
     Raises EngineError, ``engine_redirect``, for a redirect that leads elsewhere.
     """
-    inside = target is not None and bool(target.base)
-    redirects = 300 <= status < 400 and status != NOT_MODIFIED
-    if redirects and not inside:
-        raise _redirect("the engine answers requests on this path with a redirect")
-    if not any(name in _READ for name, _ in headers):
+    check_redirect(status, target)
+    if not any(name in REWRITTEN for name, _ in headers):
         return headers
     kept: list[tuple[str, str]] = []
     for name, value in headers:
@@ -92,9 +89,20 @@ def rewritten_headers(status: int, headers: Headers, target: EngineTarget | None
         found = value if read is None else (read(value, target) if target is not None else None)
         if found is not None:
             kept.append((name, found))
-        elif redirects and name == "location":
+        elif name == "location" and _redirects(status):
             raise _redirect("the engine sends on to another place")
     return tuple(kept)
+
+
+def check_redirect(status: int, target: EngineTarget | None) -> None:
+    """Raises EngineError, ``engine_redirect``, for a redirect in an answer to ``target`` where none can lead
+    back there."""
+    if _redirects(status) and (target is None or not target.base):
+        raise _redirect("the engine answers requests on this path with a redirect")
+
+
+def _redirects(status: int) -> bool:
+    return 300 <= status < 400 and status != NOT_MODIFIED
 
 
 def _redirect(why: str) -> EngineError:
@@ -136,3 +144,6 @@ _READ = {
     "refresh": _refresh,
     "link": _links,
 }
+
+REWRITTEN = frozenset(_READ)
+"""The fields that lead elsewhere, or may."""

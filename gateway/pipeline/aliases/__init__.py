@@ -8,10 +8,11 @@ from gateway.pipeline.aliases.cache import AliasCache
 from gateway.pipeline.aliases.catalog import AliasCatalog
 from gateway.pipeline.aliases.figures import AliasFigures
 from gateway.pipeline.aliases.mirror import Mirrors
-from gateway.pipeline.aliases.routing import AliasResolution, AliasResolver
+from gateway.pipeline.aliases.routing import VERSION, AliasResolution, AliasResolver
 from gateway.pipeline.aliases.served_versions import SkewAlarm
 
 __all__ = [
+    "VERSION",
     "AliasCache",
     "AliasCatalog",
     "AliasFigures",

@@ -135,7 +135,7 @@ class AliasResolution:
     def _requests(self) -> Iterator[Request]:
         """The request, then as others may answer it. Each is made when the one before came to nothing."""
         yield self._first
-        if not self._first.body.replayable:
+        if self._first.body.rest_begun:
             return
         if not self._serves(self._target):
             others = (each for each in self._ranked if each is not self._target and self._serves(each))

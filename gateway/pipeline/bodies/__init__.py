@@ -5,7 +5,7 @@ process of its own: parsing holds Python's lock for as long as it takes, so a th
 just the same.
 """
 
-from gateway.pipeline.bodies.facts import JsonFacts, is_short, read_facts, read_json
+from gateway.pipeline.bodies.facts import SHORT_BYTES, JsonFacts, is_short, read_facts, read_json
 from gateway.pipeline.bodies.reader import BodyReader
 
-__all__ = ["BodyReader", "JsonFacts", "is_short", "read_facts", "read_json"]
+__all__ = ["SHORT_BYTES", "BodyReader", "JsonFacts", "is_short", "read_facts", "read_json"]

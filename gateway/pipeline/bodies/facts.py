@@ -11,10 +11,12 @@ from gateway.domain.json_members import (
     Place,
     count_candidates,
     nested_too_deep,
+    only_text,
     option_places,
     text_places,
     value_starts,
 )
+from gateway.scheduling.base import BLOCK_BYTES
 from gateway.scheduling.learning.prefix import fingerprints
 from shared.process.frozen import frozen
 from shared.protocol import limits
@@ -62,6 +64,8 @@ _PROMPT = (
 )
 """Members that engines read as the prompt, in the order in which they read them."""
 
+_PROMPTS = frozenset(_PROMPT)
+
 _NO_MEMORY = "Not enough memory"
 """How orjson begins to say so; it has no error of its own for it."""
 
@@ -73,7 +77,7 @@ class JsonFacts:
     ``members``: those at its top; of a long body without what is long in them. ``start`` is behind the
     opening brace. ``options`` and ``models`` are where the values of ``stream_options`` and ``model`` at the
     top stand, of the latter those that read as the one that counts. ``named``: how often ``model`` is named
-    there; ``alike``: another member whose name differs from it in case only.
+    there.
     """
 
     members: Mapping[str, Any]
@@ -84,12 +88,11 @@ class JsonFacts:
     options: Sequence[Place] = ()
     models: Sequence[Place] = ()
     named: int = 0
-    alike: str | None = None
 
 
 def is_short(pieces: Sequence[bytes]) -> bool:
     """Whether a body may be read on the event loop. Nothing is read for that, only counted."""
-    size_bytes = sum(map(len, pieces))
+    size_bytes = len(pieces[0]) if len(pieces) == 1 else sum(map(len, pieces))
     left_us = SHORT_US - size_bytes / BYTES_PER_US
     if size_bytes <= SHORT_BYTES or left_us <= 0:
         return left_us > 0
@@ -130,22 +133,36 @@ def read_facts(body: bytes, *, long: bool = False) -> JsonFacts:
             f"The JSON body has more than {MOST_MEMBERS} members at its top.", code="invalid_json"
         )
     prompt = prompt_of(members)
-    starts = value_starts(body, "model") if "model" in members else []
-    model = members.get("model")
-    kept = _Excerpt().members(members) if long else members
-    if kept.get(OPTIONS) != members.get(OPTIONS):  # it is written anew from what is kept
-        raise BadRequest(f"{OPTIONS!r} has more in it than anybody means.", param=OPTIONS)
+    prompt_bytes = len(prompt)
+    models, named = _models(body, members["model"]) if "model" in members else ((), 0)
+    kept = members
+    if long:
+        kept = _Excerpt().members(members)
+        if kept.get(OPTIONS) != members.get(OPTIONS):  # it is written anew from what is kept
+            raise BadRequest(f"{OPTIONS!r} has more in it than anybody means.", param=OPTIONS)
     return JsonFacts(
-        members=kept,
-        prompt_bytes=len(prompt),
-        prefix=fingerprints(prompt),
-        prompts=_prompts(members.get("prompt")),
-        start=body.index(b"{") + 1,
-        options=option_places(body) if OPTIONS in members else (),
-        models=text_places(body, starts, model) if isinstance(model, str) else (),
-        named=len(starts),
-        alike=next((name for name in members if name != "model" and name.lower() == "model"), None),
+        kept,
+        prompt_bytes,
+        fingerprints(prompt) if prompt_bytes >= BLOCK_BYTES else (),
+        _prompts(members["prompt"]) if "prompt" in members else 1,
+        1 if body[0] == _BRACE else body.index(b"{") + 1,
+        option_places(body) if OPTIONS in members else (),
+        models,
+        named,
     )
+
+
+_BRACE = ord("{")
+
+
+def _models(body: bytes, model: object) -> tuple[Sequence[Place], int]:
+    """Where the members ``model`` stand that read as ``model``, the one that counts, and how many there
+    are."""
+    only = only_text(body, "model")
+    if only is not None:
+        return (only,), 1
+    starts = value_starts(body, "model")
+    return (text_places(body, starts, model) if isinstance(model, str) else ()), len(starts)
 
 
 def prompt_of(members: Mapping[str, Any]) -> bytes:
@@ -154,7 +171,13 @@ def prompt_of(members: Mapping[str, Any]) -> bytes:
     Members that are no part of the prompt (the temperature, who asks) do not count, nor does the order of
     members. Raises BadRequest for one that is nested deeper than it can be written (254 levels).
     """
-    return b"\n".join([_written(name, members[name]) for name in _PROMPT if members.get(name)])
+    only: str | None = None
+    for name in members:
+        if name in _PROMPTS and members[name]:
+            if only is not None:
+                return b"\n".join([_written(each, members[each]) for each in _PROMPT if members.get(each)])
+            only = name
+    return b"" if only is None else _written(only, members[only])
 
 
 def _written(name: str, value: Any) -> bytes:

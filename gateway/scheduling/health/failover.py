@@ -176,7 +176,7 @@ def retry_after_s(headers: Headers) -> float | None:
 def may_be_repeated(request: Request, effect: Effect) -> bool:
     """Whether a request that came to nothing may be given to an engine again."""
     safe = effect is Effect.NONE or (effect is Effect.HARMLESS and request.route != ANY_ROUTE)
-    return safe and request.body.replayable
+    return safe and not request.body.rest_begun
 
 
 def request_error(code: ErrorCode, reason: str) -> RequestError:

@@ -118,9 +118,9 @@ def test_a_request_that_names_no_tier_gets_one_that_is_allowed() -> None:
 def test_json_in_which_an_engine_may_find_another_model_is_refused(body: bytes) -> None:
     facts = read_facts(body)
     with pytest.raises(Forbidden) as caught:
-        check_one_model(Scopes(NamePatterns(("a",))), named=facts.named, alike=facts.alike)
+        check_one_model(Scopes(NamePatterns(("a",))), named=facts.named, members=facts.members)
     assert caught.value.code == "model_not_allowed"
-    check_one_model(Scopes(), named=facts.named, alike=facts.alike)
+    check_one_model(Scopes(), named=facts.named, members=facts.members)
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_what_was_not_parsed_and_may_be_json_is_refused(begins: bytes) -> None:
 )
 def test_ordinary_json_passes_for_a_key_limited_to_models(body: bytes) -> None:
     facts = read_facts(body)
-    check_one_model(Scopes(NamePatterns(("a",))), named=facts.named, alike=facts.alike)
+    check_one_model(Scopes(NamePatterns(("a",))), named=facts.named, members=facts.members)
 
 
 def test_other_bodies_pass_for_a_key_limited_to_models() -> None:

@@ -317,6 +317,7 @@ class Fleet:
             streaming=more.pop("streaming", True),
             body=body or RequestBody(b"{}"),
             arrived_s=self.loop.now_s,
+            need=route,
             **more,
         )
 

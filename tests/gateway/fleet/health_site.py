@@ -71,7 +71,8 @@ class Site:
         self._numbers += 1
         body = RequestBody(b"{}")
         principal = Principal("k", "key", "t")
-        return Request(f"r{self._numbers}", principal, "POST", "/", (), "m", "chat", streaming, body, 0.0)
+        id_ = f"r{self._numbers}"
+        return Request(id_, principal, "POST", "/", (), "m", "chat", streaming, body, 0.0, "chat")
 
     def take(self, deployment: Deployment, request: Request | None = None) -> Request:
         request = request or self.request()

@@ -326,7 +326,8 @@ class Loop:
         assert guard is not None
         self.guard, self.bounded, self.end_s = guard, bounded, self.stage.now + 60 * minutes
         body = RequestBody(b"")
-        self.request = Request("r", self.stage.keys.principal, "POST", CHAT, (), "m", "chat", True, body, 0.0)
+        who = self.stage.keys.principal
+        self.request = Request("r", who, "POST", CHAT, (), "m", "chat", True, body, 0.0, "chat")
         self.request.most_tokens = 150 if bounded else None
         self.events: list[tuple[float, int, ReservedUsage | None, int]] = [
             (self.stage.now + self.draw.random(), client, None, 0) for client in range(500)

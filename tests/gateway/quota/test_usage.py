@@ -21,7 +21,7 @@ class Wall:
 
 def request(model: str = "m", key_id: str = "k1", tenant: str = "t") -> Request:
     who = Principal(key_id, key_id, tenant)
-    return Request("r", who, "POST", "/x", (), model, "chat", False, RequestBody(b""), 0.0)
+    return Request("r", who, "POST", "/x", (), model, "chat", False, RequestBody(b""), 0.0, "chat")
 
 
 def used(prompt: int, completion: int, cached: int = 0) -> Usage:

@@ -9,7 +9,7 @@ from tests.gateway.fleet.fleet import EngineStream, Fleet, deployment
 def rerank(fleet: Fleet, path: str = "/v1/rerank", **more: object) -> Request:
     request = fleet.request(route="rerank", streaming=False, **more)  # type: ignore[arg-type]
     request.path = path
-    request.variant = "" if path == "/v1/rerank" else f"rerank{path}"
+    request.need = "rerank" if path == "/v1/rerank" else f"rerank{path}"
     return request
 
 

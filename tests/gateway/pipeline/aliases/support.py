@@ -93,6 +93,7 @@ class Desk:
         asked.headers = (JSON_TYPE, ("content-length", str(len(body))))
         for name, value in more.items():
             setattr(asked, name, value)
+        asked.need = asked.route
         return asked
 
     async def run(self, request: Request) -> FakeResponse:

@@ -28,6 +28,7 @@ def request(body: bytes, *headers: tuple[str, str], route: str = "chat", model: 
         streaming=False,
         body=RequestBody(body, None, len(body)),
         arrived_s=0.0,
+        need=route,
     )
 
 

@@ -55,6 +55,7 @@ def request(
         streaming=bool(members.get("stream")),
         body=RequestBody(orjson.dumps(members)),
         arrived_s=0.0,
+        need=endpoint.route,
         version=version,
         where=where,
         tier=tier,

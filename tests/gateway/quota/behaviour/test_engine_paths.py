@@ -128,6 +128,7 @@ def _request(stage: Stage) -> Request:
         streaming=True,
         body=RequestBody(b"{}"),
         arrived_s=0.0,
+        need="chat",
         output_tokens=256,
     )
 

@@ -26,7 +26,7 @@ async def test_a_budget_that_was_used_up_before_a_restart_stays_so(store: Store)
     store.limits.tenants.change("acme", {"tokens_per_month": 100, "money_per_day": 5.0}, 1.0)
     store.limits.prices.set("*", 10_000.0, 10_000.0, 3.0, 1.0)
     request = Request(
-        "r", Principal("k1", "k", "acme"), "POST", "/x", (), "m", "chat", False, RequestBody(b""), 0.0
+        "r", Principal("k1", "k", "acme"), "POST", "/x", (), "m", "chat", False, RequestBody(b""), 0.0, "chat"
     )
     async with running(store) as house:
         asked = await house.client.post("/v1/chat/completions", headers=key, json=ASK)

@@ -29,6 +29,7 @@ def request(route: str = "chat", *, begun: bool = False) -> Request:
         streaming=True,
         body=RequestBody(b"", rest_begun=begun),
         arrived_s=0.0,
+        need=route,
     )
 
 

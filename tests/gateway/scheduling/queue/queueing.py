@@ -93,6 +93,7 @@ class Room:
             True,
             RequestBody(b"{}"),
             self.now,
+            "chat",
             tier=job.source.tier,
             output_tokens=job.tokens,
         )

@@ -26,6 +26,7 @@ def request(model: str = "m", tier: Tier = Tier.STANDARD, **more: object) -> Req
         "streaming": True,
         "body": RequestBody(b"12345"),
         "arrived_s": 0.0,
+        "need": "chat",
         "tier": tier,
     }
     return Request(**(fields | more))  # type: ignore[arg-type]
