@@ -1,7 +1,8 @@
-"""Decides whether a request may wait for a deployment, or is refused at once and with which error."""
+"""Now, later or no: whether a request gets a place in the waiting room (SURFACE, HTTP; SCHEDULING §3)."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from itertools import chain
 
 import orjson
 
@@ -92,7 +93,8 @@ class Admission:
         if request.deadline_s is not None and request.deadline_s <= now:
             raise DeadlineExceeded("The request's deadline had passed before it could be given to an engine.")
         self._check_context(request)
-        self._check_managing(request)
+        if request.route == ANY_ROUTE:
+            self._check_managing(request)
         capacity = self._capacity(request)
         if request.tier is Tier.REALTIME and not capacity.free:
             capacity = replace(capacity, yielding=self.yielding(model, capacity.slots))
@@ -198,10 +200,9 @@ class Admission:
         request.output_tokens = most_tokens - request.input_tokens
 
     def _check_managing(self, request: Request) -> None:
-        """Raises Forbidden where it manages an engine and its key may not."""
-        if request.route == ANY_ROUTE:
-            self.engine_paths.check(request, self._index.kinds(request.model))
-            request.barred = self.engine_paths.bars
+        """For an engine's own paths: raises Forbidden where it manages the engine and its key may not."""
+        self.engine_paths.check(request, self._index.kinds(request.model))
+        request.barred = self.engine_paths.bars
 
     def misses_version(self, model: str, fit: Fit) -> bool:
         """Whether nothing serves the version of ``model`` that such requests are for, or could be loaded for
@@ -289,9 +290,8 @@ def _check_head(request: Request) -> None:
 
     In JSON a character of it takes two bytes at most: what must be quoted, and what is not ASCII.
     """
-    size_bytes = len(request.path) + len(request.trace or "")
-    for name, value in request.headers:
-        size_bytes += len(name) + len(value) + FIELD_BYTES
+    size_bytes = len(request.path) + len(request.trace or "") + len(request.headers) * FIELD_BYTES
+    size_bytes += sum(map(len, chain.from_iterable(request.headers)))
     if 2 * size_bytes <= HEAD_ROOM_BYTES:
         return
     pieces = (request.path, request.trace or "", *(piece for field in request.headers for piece in field))

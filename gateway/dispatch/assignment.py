@@ -51,7 +51,7 @@ class Assigner:
         self._grace: dict[str, Cancellable] = {}
         self._looks: dict[str, tuple[float, Cancellable]] = {}
         """When models are looked at again though nothing has happened."""
-        self._index.subscribe(self.changed)
+        self._index.subscribe(self.changed, slots=True)
 
     @property
     def timers_set(self) -> int:

@@ -29,6 +29,7 @@ from gateway.scheduling.queue.tickets import Ticket
 from gateway.scheduling.queue.waiting_room import QueueSettings
 from shared.protocol.errors import ErrorCode
 from shared.protocol.messages import Usage
+from shared.protocol.routes import ANY_ROUTE
 
 __all__ = ["DispatchSettings", "Dispatcher", "EngineResponse", "QueueSettings"]
 
@@ -130,7 +131,8 @@ class Dispatcher(DispatchContext):
             if not self._accepting:
                 raise ShuttingDown(_SHUTTING_DOWN)
             self.decisions.estimate(request)
-            self.sessions.bind(request, now)
+            if request.route == ANY_ROUTE:
+                self.sessions.bind(request, now)
             if self._placer is not None:
                 self._placer.arrived(request, now)
             ticket = self.admission.admit(request, now)
@@ -211,18 +213,21 @@ class Dispatcher(DispatchContext):
         if ticket.waiting:  # a second copy takes a slot too, without having waited for it
             self.room.leave(ticket, attempt.opened_s, departed=True)
             self.metrics.queued(request.model, request.tier, attempt.opened_s - ticket.entered_s)
-        self.sessions.placed(request, deployment)
+        if request.session_pin is not None:
+            self.sessions.placed(request, deployment)
         self.index.take(deployment, attempt.work)
         self._gpu_time.started(attempt, deployment, attempt.opened_s)
         self.decisions.taken(ticket.as_waiting(), attempt)
         self._preemption.taken(self._exchanges[ticket.number], attempt)
-        self.health.taken(deployment, request)
+        if not deployment.settled:
+            self.health.taken(deployment, request)
 
     def released(self, attempt: Attempt) -> None:
         request, deployment = attempt.request, attempt.deployment
         self.decisions.released(attempt)
         self._preemption.released(attempt)
-        self.health.released(deployment, request)
+        if not deployment.settled:
+            self.health.released(deployment, request)
         now = self.timers.time()
         held_s = None if attempt.refused else now - attempt.opened_s
         self.index.give_back(deployment, attempt.work, held_s)

@@ -1,4 +1,4 @@
-"""Placement at work: told what waits and what changes, has agents load and unload.
+"""Placement at work: told what waits and what changes, has agents load and unload (SCHEDULING §5).
 
 What goes where is decided in :mod:`gateway.scheduling.placement.placement`; commands are followed in
 :mod:`gateway.dispatch.load_commands`. It decides when somebody begins to wait for a model that could be
@@ -105,7 +105,7 @@ class Placer:
             loaded=loaded,
         )
         registry.watch_results(self._loading.answered)
-        registry.index.subscribe(self._model_changed)
+        registry.index.subscribe(self._model_changed, slots=True)
         self._demands = Demands(registry.index, room, self._loading, load_s, settings.pinned)
         self._closing: dict[str, Deployment] = {}
         self._ready_s: dict[str, float] = {}

@@ -1,4 +1,4 @@
-"""Keeps what runs of lower tiers and has it give way to realtime requests.
+"""Keeps what runs of lower tiers and has it give way to realtime requests (SCHEDULING §3).
 
 Who gives way is decided by :mod:`gateway.scheduling.preempt`; here is what that needs to know, and the
 carrying out. A slot that was given back is free only once the agent has said that the engine let go, so
@@ -105,7 +105,8 @@ class Preemption:
                 del self._realtime[model]
         else:
             _drop(self._running, attempt)
-            _drop(self._freeing, attempt)
+            if self._freeing:
+                _drop(self._freeing, attempt)
 
     def left(self, ticket: Ticket, now: float) -> None:
         """It waits no more, and got no slot."""
@@ -120,7 +121,8 @@ class Preemption:
 
     def succeeded(self, attempt: Attempt, total_s: float) -> None:
         """An answer came whole: what a unit of work takes."""
-        model, pace = attempt.request.model, total_s / max(attempt.work, 1.0)
+        model, work = attempt.request.model, attempt.work
+        pace = total_s / (work if work > 1.0 else 1.0)
         before = self._paces.get(model)
         if before is None and len(self._paces) >= PACES:
             self._paces.clear()

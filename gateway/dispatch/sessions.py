@@ -10,7 +10,6 @@ from gateway.fleet.deployment import Deployment
 from gateway.fleet.model_index import ModelIndex
 from gateway.scheduling.base import Fit
 from gateway.scheduling.policies.affinity import SessionAffinity, pin_of
-from shared.protocol.routes import ANY_ROUTE
 
 
 class Sessions:
@@ -22,11 +21,11 @@ class Sessions:
         self._affinity = SessionAffinity()
 
     def bind(self, request: Request, now: float) -> None:
-        """Have ``request`` go where its session is, or where the session begins with it.
+        """Have ``request``, for an engine's own paths, go where its session is, or begin the session with it.
 
         An agent that went away is waited for as long as requests wait for a model that went: it may be back
         at once, with all that the session left there. Then the session goes on elsewhere."""
-        if request.route != ANY_ROUTE or request.agent is not None:
+        if request.agent is not None:
             return
         principal = request.principal
         pin = pin_of(request.model, principal.tenant, principal.key_id, request.session_key)

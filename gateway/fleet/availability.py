@@ -71,6 +71,9 @@ class ModelRecord:
     slots_of: dict[tuple[Residency | None, str | None, str | None], int] = field(default_factory=dict)
     """Answers of :meth:`slots_there`, as long as they are true."""
 
+    availabilities: dict[tuple[str, Residency | None, str | None], Availability] = field(default_factory=dict)
+    """Answers of :meth:`ModelAvailability.availability`, as long as they are true."""
+
     open_of: dict[Residency, dict[str, Deployment]] = field(default_factory=dict)
     """Constraint → those of ``open`` that it allows; see :meth:`open_there`."""
 
@@ -132,6 +135,16 @@ class ModelAvailability:
         record = self.models.get(model)
         if record is None:
             return Availability.UNKNOWN
+        found = record.availabilities.get((need, where, agent))
+        if found is None:
+            if len(record.availabilities) >= KINDS:
+                record.availabilities.clear()
+            found = record.availabilities[need, where, agent] = self._availability(record, need, where, agent)
+        return found
+
+    def _availability(
+        self, record: ModelRecord, need: str, where: Residency | None, agent: str | None
+    ) -> Availability:
         supported, fit = False, Fit(need, where=where, agent=agent)
         for each in chain(record.serving.values(), record.loadable.values()):
             if each.supports(need):
@@ -167,7 +180,7 @@ class ModelAvailability:
     def context_limit(self, model: str) -> int | None:
         """The most tokens a request can have at any deployment of ``model``, loaded or not; None when one of
         them does not say, or there is none."""
-        record = self._record(model)
+        record = self.models.get(model) or _NO_MODEL
         if record.limit is None:
             there = record.serving_or_loadable
             limits = [each.most_tokens for each in there]
@@ -197,7 +210,7 @@ class ModelAvailability:
 
         Free slots for ``route`` are counted up to ``enough``, no further.
         """
-        record = self._record(model)
+        record = self.models.get(model) or _NO_MODEL
         everywhere = where is None and version is None and agent is None
         slots = record.slots if everywhere else record.slots_there(where, version, agent)
         fit = Fit(route, version=version, where=where, agent=agent)
@@ -218,7 +231,7 @@ class ModelAvailability:
     def free(self, model: str, fit: Fit, enough: int) -> int:
         """Free slots for requests of this fit, whatever they avoid, counted up to ``enough``."""
         free, version = 0, fit.version
-        record = self._record(model)
+        record = self.models.get(model) or _NO_MODEL
         there = record.open if fit.where is None else record.open_there(fit.where)
         for deployment in there.values():
             if free >= enough:
@@ -227,11 +240,12 @@ class ModelAvailability:
                 continue  # cheaper than suits(), where few have the version
             if deployment.suits(fit):
                 free += deployment.free
-        return min(free, enough)
+        return free if free < enough else enough
 
     def open(self, model: str) -> Mapping[str, Deployment]:
         """Deployments of ``model`` with a slot free, by key."""
-        return self._record(model).open
+        record = self.models.get(model)
+        return _NO_MODEL.open if record is None else record.open
 
     def serving(self, model: str) -> Collection[Deployment]:
         """Promising deployments of ``model``."""

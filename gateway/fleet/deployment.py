@@ -46,6 +46,9 @@ class Deployment(DeploymentView):
     """Failures in a row."""
     usable: bool = False
     health: DeploymentHealth | None = None
+    settled: bool = False
+    """It is usable, and its health and its level let it use all its slots: while nothing is said of it, what
+    it takes and gives back changes nothing but how many are free."""
     shut: bool = False
     """Its health lets it take nothing, for longer than a short rest."""
     device: str = ""

@@ -23,6 +23,7 @@ import structlog
 from gateway.domain.request import Request
 from gateway.domain.slices import Stepwise
 from gateway.domain.timers import Cancellable, Timers
+from gateway.fleet.availability import ModelRecord
 from gateway.fleet.deployment import Deployment
 from gateway.fleet.model_index import ModelIndex
 from gateway.observability.metrics import Metrics
@@ -113,8 +114,9 @@ class FleetHealth:
         """The head of a usable answer is there."""
         health = deployment.health
         if health is not None:
-            health.accepted()
-            if health.circuit.answered(request.id, now):
+            if health.refusals:
+                health.accepted()
+            if not deployment.settled and health.circuit.answered(request.id, now):
                 self._recovered(deployment, health, now)
 
     def succeeded(
@@ -130,7 +132,8 @@ class FleetHealth:
         health = deployment.health
         if health is None:
             return
-        health.accepted()
+        if health.refusals:
+            health.accepted()
         health.pace.note(request.streaming, first_byte_s, total_s, size_bytes)
         health.served.note(request.principal.key_id, now)
         if request.troubles is not None:
@@ -140,7 +143,9 @@ class FleetHealth:
             self._recovered(deployment, health, now)
         elif health.circuit.state is not before:
             self._changed(deployment)
-        self._judge(deployment.model, now)
+        record = self._index.models.get(deployment.model)
+        if record is not None and now - record.judged_s >= JUDGE_S:
+            self._judge(record, now)
 
     def failed(
         self, deployment: Deployment, request: Request, trouble: Trouble, now: float, rest_s: float = 0.0
@@ -339,10 +344,7 @@ class FleetHealth:
 
     # --- Outliers ---
 
-    def _judge(self, model: str, now: float) -> None:
-        record = self._index.models.get(model)
-        if record is None or now - record.judged_s < JUDGE_S:
-            return
+    def _judge(self, record: ModelRecord, now: float) -> None:
         record.judged_s = now
         peers: dict[str, dict[str, AnswerPace]] = {}
         aside = 0

@@ -1,4 +1,4 @@
-"""The index of deployments by model, which is kept up to date at every change.
+"""The index of deployments by model, which is kept up to date at every change (SCHEDULING §4).
 
 So finding a free slot never scans the fleet. Everything belongs to the event loop's thread.
 """
@@ -22,15 +22,20 @@ class ModelIndex(ModelAvailability):
         self._clock = clock
         self._max_models = max_models
         self._listeners: list[Callable[[str], None]] = []
+        self._slot_listeners: list[Callable[[str], None]] = []
         self._assess: Callable[[Deployment], tuple[int, bool]] = _well
         self._came: Callable[[Deployment], None] = _nothing
         self._gone: Callable[[Deployment], None] = _nothing
         self._moved: Callable[[Deployment, DeploymentStatus | None], None] | None = None
         self._lost: Callable[[Deployment], None] = _nothing
 
-    def subscribe(self, on_change: Callable[[str], None]) -> None:
-        """``on_change(model)`` is called, within the same turn, whenever what serves a model has changed."""
+    def subscribe(self, on_change: Callable[[str], None], *, slots: bool = False) -> None:
+        """``on_change(model)`` is called, within the same turn, whenever what serves a model has changed.
+
+        With ``slots`` it is also called when a slot was given back and nothing else has changed."""
         self._listeners.append(on_change)
+        if slots:
+            self._slot_listeners.append(on_change)
 
     def watch_health(self, assess: Callable[[Deployment], tuple[int, bool]]) -> None:
         """``assess(deployment)`` is called at every change of a deployment, before anything is counted. It
@@ -100,6 +105,13 @@ class ModelIndex(ModelAvailability):
             if not promising:
                 record.left_s = self._clock()
         keep(record.serving, deployment, promising)
+        record.availabilities.clear()
+        deployment.settled = (
+            deployment.usable
+            and slots == deployment.slots
+            and deployment.cap == NO_CAP
+            and deployment.health_factor == 1.0
+        )
         record.note_open(deployment, deployment.free > 0)
         if self._moved is not None and (deployment.managed or record.managed):
             self._update_managed(record, deployment)
@@ -118,12 +130,13 @@ class ModelIndex(ModelAvailability):
 
     def take(self, deployment: Deployment, work: float) -> None:
         """A request goes to ``deployment``, which must have a slot free."""
-        assert deployment.free > 0, deployment.key
+        free = deployment.free
+        assert free > 0, deployment.key
         deployment.in_flight += 1
         deployment.outstanding += work
         if deployment.managed:
             deployment.used_s = self._clock()
-        if deployment.free == 0:
+        if free == 1:
             self.models[deployment.model].note_open(deployment, False)
 
     def give_back(self, deployment: Deployment, work: float, held_s: float | None) -> None:
@@ -133,13 +146,20 @@ class ModelIndex(ModelAvailability):
         deployment.in_flight -= 1
         if deployment.managed:
             deployment.used_s = self._clock()
-        deployment.outstanding = max(0.0, deployment.outstanding - work) if deployment.in_flight else 0.0
+        outstanding = deployment.outstanding - work
+        deployment.outstanding = outstanding if deployment.in_flight and outstanding > 0.0 else 0.0
         record = self.models.get(deployment.model)
         if record is not None and held_s is not None:
             before_s = held_s if record.hold_s is None else record.hold_s
             record.hold_s = before_s + HOLD_WEIGHT * (held_s - before_s)
-        deployment.session.stream_closed(deployment)
-        self.update(deployment)
+        if not deployment.settled or record is None:
+            deployment.session.stream_closed(deployment)
+            self.update(deployment)
+            return
+        if deployment.slots - deployment.in_flight == 1:
+            record.note_open(deployment, True)
+        for listener in self._slot_listeners:
+            listener(deployment.model)
 
     def forget_limit(self, model: str) -> None:
         """A deployment of ``model`` says something else of how much it holds."""

@@ -1,6 +1,6 @@
 """Everything known of one deployment's health, what it may do for that, and the records of all deployments.
 
-**Slow start**. Slots of a deployment that is new or recovered come into use little by little.
+**Slow start** (SCHEDULING §6). Slots of a deployment that is new or recovered come into use little by little.
 An engine that just started has cold caches, kernels to compile and weights to page in; all its slots at
 once would make it slow for everybody on it. Envoy ramps the weight of a new endpoint in a straight line too
 (its slow start mode, from 10 %); here it is a quarter, because a deployment often has only four slots.
@@ -86,7 +86,8 @@ class DeploymentHealth:
         self.lost_s = float("-inf")
         """When its agent's session was last lost with requests on it."""
         self._settings = settings
-        self._refusals = 0
+        self.refusals = 0
+        """In a row."""
         self._ejections = 0
         self._ejected_s = float("-inf")
 
@@ -94,14 +95,14 @@ class DeploymentHealth:
         """It refused a request: it gets nothing new for a short time, nor within ``least_s``, which it asked
         for."""
         settings = self._settings
-        rest_s = min(settings.rest_s * 2.0 ** min(self._refusals, 16), settings.rest_max_s)
-        self._refusals += 1
+        rest_s = min(settings.rest_s * 2.0 ** min(self.refusals, 16), settings.rest_max_s)
+        self.refusals += 1
         asked_s = min(least_s, LONGEST_REST_S)
         self.resting_until_s = max(self.resting_until_s, now + max(rest_s, asked_s))
 
     def accepted(self) -> None:
         """The deployment accepted a request: its next rest is a short one again."""
-        self._refusals = 0
+        self.refusals = 0
 
     def eject(self, now: float) -> None:
         """Give an outlier nothing new for a while, and measure its speed anew after that."""

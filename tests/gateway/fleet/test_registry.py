@@ -10,7 +10,7 @@ from gateway.fleet.registry import RegistrySettings
 from shared.protocol import limits
 from shared.protocol.errors import ControlFrameFlood, ErrorCode, HandshakeRejected, TunnelClosed
 from shared.protocol.frames import FrameType, encode
-from shared.protocol.messages import AgentState, AgentStatus, DeploymentStatus, Drain
+from shared.protocol.messages import AgentState, AgentStatus, DeploymentStatus, Drain, ResponseHead
 from tests.gateway.fleet.fleet import FakeAgent, Fleet, deployment
 
 
@@ -182,6 +182,26 @@ def test_a_deployment_that_comes_back_still_knows_what_it_runs() -> None:
     agent.serve(deployment("m", 2))
     fleet.settle()
     assert fleet.session(agent).deployments["d-m"].in_flight == 1
+
+
+def test_a_slot_that_is_given_back_is_told_to_those_alone_who_wait_for_slots() -> None:
+    fleet = Fleet()
+    changes, slots = list[str](), list[str]()
+    agent = fleet.connect("a", deployment("m", 2))
+    fleet.registry.index.subscribe(changes.append)
+    fleet.registry.index.subscribe(slots.append, slots=True)
+    for _ in range(2):
+        fleet.submit(fleet.request(streaming=False))
+    assert fleet.registry.index.open("m") == {}
+    for stream in agent.streams:
+        stream.stream.send_head(ResponseHead(200, ()))
+        stream.stream.end()
+        fleet.settle()
+    assert (changes, slots) == ([], ["m", "m"])
+    assert list(fleet.registry.index.open("m")) == ["a/d-m"]
+    agent.endpoint.send_slots({"d-m": 1})
+    fleet.settle()
+    assert (changes, slots) == (["m"], ["m"] * 3)
 
 
 def test_another_model_under_the_same_id_is_another_deployment() -> None:

@@ -189,7 +189,8 @@ class Books(RuleBasedStateMachine):
 
     @invariant()
     def the_index_is_what_a_scan_would_find(self) -> None:
-        for model, record in self.fleet.registry.index.models.items():
+        index, now = self.fleet.registry.index, self.fleet.loop.now_s
+        for model, record in index.models.items():
             mine = [each for each in self._deployments() if each.model == model]
             serving = {each.key: each for each in mine if each.promising}
             assert record.serving == serving
@@ -198,6 +199,11 @@ class Books(RuleBasedStateMachine):
                 min(each.slots, each.cap) for each in serving.values() if not each.trial
             )
             assert (record.lost_s is None) == bool(serving)
+            for asked, found in record.availabilities.items():
+                assert found is index._availability(record, *asked)
+            for each in mine:
+                steady = each.compute_usable() and each.health is not None and each.health.steady(now)
+                assert steady or not each.settled
 
     @invariant()
     def everybody_who_waits_is_in_the_room_and_within_its_bounds(self) -> None:
