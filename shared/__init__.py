@@ -1,3 +1,3 @@
-"""What gateway and agent share: the tunnel protocol (`protocol/PROTOCOL.md`), identities, processes."""
+"""The tunnel protocol, used by both ends. Normative text: PROTOCOL.md beside this file."""
 
 __version__ = "0.1.0"

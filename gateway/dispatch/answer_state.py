@@ -70,7 +70,7 @@ class AnswerState:
             self._context.withdraw(self._ticket)
         if self.phase is not AnswerPhase.OVER:
             self._end()
-            self._note_stopped(self.attempt)
+            _note_stopped(self._context, self._ticket, self.attempt)
         if self.attempt is not None:
             self.attempt.give_up(code, reason)
 
@@ -87,15 +87,7 @@ class AnswerState:
         if trailers is not None:
             trailers = self._recovery.add_up(trailers)
             whole = trailers.usage
-        if whole is None:
-            self._note_stopped(attempt)
-        else:
-            self._context.metrics.used(request.model, whole)
-            self._context.room.settle(self._ticket, _work_done(whole), now)
-        if attempt is not None and self.response.status < 500 and not attempt.refused:
-            first_byte_s = (attempt.first_byte_s or now) - attempt.opened_s
-            total_s = now - attempt.opened_s - attempt.away_s
-            self._context.succeeded(attempt, first_byte_s, total_s, now, own)
+        count_answer(self._context, self._ticket, attempt, self.response.status, own, whole, now)
         if self._recovery.continued:
             self._context.metrics.continued(request.model, "done")
         self._end()
@@ -106,14 +98,38 @@ class AnswerState:
         self._watch.stop()
         self._recovery.release()
 
-    def _note_stopped(self, attempt: Attempt | None) -> None:
-        """The answer is not finished, or nobody counted: of a streamed one a piece is taken for a token."""
-        request = self._request
-        if attempt is not None and request.streaming:
-            work = estimated_work(request.input_tokens, min(request.output_tokens, attempt.pieces))
-            self._context.room.settle(self._ticket, work, self._context.timers.time())
+
+def count_answer(
+    context: DispatchContext,
+    ticket: Ticket,
+    attempt: Attempt | None,
+    status: int,
+    own: Usage | None,
+    whole: Usage | None,
+    now: float,
+) -> None:
+    """An answer came whole, its end from ``attempt``, unless None: what it used and took is counted. ``own``
+    is what the engine of ``attempt`` counted, ``whole`` what all engines did; None where nobody did."""
+    if whole is None:
+        _note_stopped(context, ticket, attempt)
+    else:
+        context.metrics.used(ticket.request.model, whole)
+        context.room.settle(ticket, _work_done(whole), now)
+    if attempt is not None and status < 500 and not attempt.refused:
+        first_byte_s = (attempt.first_byte_s or now) - attempt.opened_s
+        total_s = now - attempt.opened_s - attempt.away_s
+        context.succeeded(attempt, first_byte_s, total_s, now, own)
+
+
+def _note_stopped(context: DispatchContext, ticket: Ticket, attempt: Attempt | None) -> None:
+    """The answer is not finished, or nobody counted: of a streamed one a piece is taken for a token."""
+    request = ticket.request
+    if attempt is not None and request.streaming:
+        work = estimated_work(request.input_tokens, min(request.output_tokens, attempt.pieces))
+        context.room.settle(ticket, work, context.timers.time())
 
 
 def _work_done(usage: Usage) -> float:
     """By what its engine counted. What was cached cost nothing."""
-    return estimated_work(max(0, usage.prompt_tokens - usage.cached_tokens), usage.completion_tokens)
+    uncached_tokens = usage.prompt_tokens - usage.cached_tokens
+    return estimated_work(uncached_tokens if uncached_tokens > 0 else 0, usage.completion_tokens)

@@ -191,6 +191,7 @@ class Attempt:
         """Since when its tunnel is gone or silent; None while it is not."""
         self.response: EngineResponse | None = None
         self.upload: StreamUpload | None = None
+        """None for a body that left at once."""
         self._noted = self._noted_bytes = 0
         self.given_up = False
         """Nobody wants its answer; it holds its slot until the engine has let go."""
@@ -202,6 +203,20 @@ class Attempt:
         """What it holds of its deployment's memory for context, where that is known."""
         self._owner = owner
         self.stream: Stream = deployment.session.endpoint.open(head, self)
+
+    def send(self, body: RequestBody, spawn: Spawn) -> None:
+        """Send ``body`` up the stream: what the send buffer holds whole at once, anything else bit by bit."""
+        if body.rest is not None or body.held_bytes > SEND_BUFFER_BYTES:
+            self.upload = StreamUpload(body, self.stream, self.upload_failed, spawn)
+            self.upload.send_on()
+            return
+        try:
+            for piece in body.pieces:
+                if piece:
+                    self.stream.send_data(piece)
+            self.stream.end()
+        except (StreamHalfClosed, SessionClosed):
+            pass  # the handler is told why
 
     @property
     def heard(self) -> bool:
@@ -240,7 +255,8 @@ class Attempt:
         self.given_up = True
         self.response = None
         self._note_tokens()
-        self._stop_upload()
+        if self.upload is not None:
+            self.upload.stop()
         self.stream.reset(code, reason)
 
     def on_head(self, head: ResponseHead) -> None:
@@ -263,13 +279,15 @@ class Attempt:
             self._owner.unjoinable(self, str(error))
 
     def on_end(self, trailers: Trailers | None) -> None:
-        self._stop_upload()
+        if self.upload is not None:
+            self.upload.stop()
         if not self.given_up:
             self._note_tokens()
             self._owner.complete(self, trailers)
 
     def on_reset(self, code: ErrorCode, reason: str) -> None:
-        self._stop_upload()
+        if self.upload is not None:
+            self.upload.stop()
         if not self.given_up:
             self.given_up = True
             self._note_tokens()
@@ -306,8 +324,9 @@ class Attempt:
             self._owner.engine_lost(self)
 
     def on_closed(self) -> None:
-        self._stop_upload()
-        self.upload = None
+        if self.upload is not None:
+            self.upload.stop()
+            self.upload = None
         self._owner.closed(self)
 
     def upload_failed(self, error: Exception) -> None:
@@ -316,11 +335,12 @@ class Attempt:
 
     def _note_tokens(self) -> None:
         """The request has had what came; each piece is noted once, as a token, or as several."""
-        seen = max(self.pieces, self.received_bytes // EVENT_BYTES)
+        if self.stream.path is not None:
+            self._count_path()
+        received_bytes = self._received_bytes
+        seen = received_bytes // EVENT_BYTES
+        if seen < self._pieces:
+            seen = self._pieces
         self.request.seen_tokens += seen - self._noted
-        self.request.seen_bytes += self.received_bytes - self._noted_bytes
-        self._noted, self._noted_bytes = seen, self.received_bytes
-
-    def _stop_upload(self) -> None:
-        if self.upload is not None:
-            self.upload.stop()
+        self.request.seen_bytes += received_bytes - self._noted_bytes
+        self._noted, self._noted_bytes = seen, received_bytes

@@ -12,7 +12,8 @@ While it is ANSWERING an :class:`~gateway.dispatch.running_answer.RunningAnswer`
 from collections.abc import Callable
 from enum import Enum, auto
 
-from gateway.dispatch.attempt import Attempt, StreamUpload
+from gateway.dispatch.answer_state import count_answer
+from gateway.dispatch.attempt import Attempt
 from gateway.dispatch.context import DispatchContext
 from gateway.dispatch.heads import head_for, is_event_stream
 from gateway.dispatch.pending_attempts import GiveUp, NextStep, PendingAttempts
@@ -20,12 +21,13 @@ from gateway.dispatch.recovery import AnswerRecord
 from gateway.dispatch.response import Ending, EngineResponse
 from gateway.dispatch.running_answer import RunningAnswer
 from gateway.dispatch.stream_recovery import StreamRecovery
+from gateway.dispatch.unread import UnreadBuffer
 from gateway.dispatch.usage_option import fit
 from gateway.domain.errors import RequestError
 from gateway.domain.request import PREEMPTED, RequestBody
 from gateway.domain.timers import LazyTimer
 from gateway.fleet.deployment import Deployment
-from gateway.scheduling.health.failover import request_error
+from gateway.scheduling.health.failover import Effect, may_be_repeated, request_error
 from gateway.scheduling.queue.tickets import Ticket
 from shared.protocol.errors import ErrorCode, SessionClosed, TooManyStreams
 from shared.protocol.messages import ResponseHead, Trailers
@@ -59,6 +61,9 @@ class RequestExchange:
         """None once it was called."""
         self._pending = PendingAttempts(context, ticket)
         self._answer: RunningAnswer | None = None
+        """None also for an answer that was whole before its client heard of it."""
+        self._whole: Attempt | None = None
+        """That such an answer came from."""
         self._queue_s = 0.0
         self._timer = LazyTimer(context.timers, self._on_time)
         self._timer.set(ticket.expires_s)
@@ -86,14 +91,13 @@ class RequestExchange:
         self.open_attempts += 1
         self.request.attempts.append(deployment.key)
         self._context.taken(self.ticket, attempt)
-        attempt.upload = StreamUpload(body, attempt.stream, attempt.upload_failed, self._context.spawn)
-        attempt.upload.send_on()
+        attempt.send(body, self._context.spawn)
         return attempt
 
     @property
     def answering(self) -> bool:
         """Its client has heard of its answer."""
-        return self._answer is not None
+        return self._answer is not None or self._whole is not None
 
     def preempt(self, attempt: Attempt, now: float) -> bool:
         """Give back the slot of ``attempt`` and wait again; what there is of an answer is kept and gone on
@@ -128,6 +132,9 @@ class RequestExchange:
         """Nobody awaits the answer any more."""
         if self._answer is not None:
             self._answer.response.abort()
+        elif self._whole is not None:
+            assert self._whole.response is not None
+            self._whole.response.abort()
         elif self.state is not ExchangeState.DONE:
             self._settle = None
             self.fail(RequestError("nobody awaits the answer"))
@@ -150,17 +157,21 @@ class RequestExchange:
             if not self._goes_on(step, attempt):
                 self.fail(self._context.admission.path_missing(self.request))
             return
-        if self._goes_on(self._pending.after_head(attempt, head, now), attempt):
+        step = self._pending.after_head(attempt, head, now)
+        if step is not NextStep.TELL:
+            self._goes_on(step, attempt)
             return
         if attempt.refused:
             head = self._pending.with_retry_after(head, now)
-        self._pending.answered(attempt, now)
+        if len(self._pending.attempts) > 1:
+            self._pending.answered(attempt, now)
         attempt.first_byte_s = now
-        record: AnswerRecord | None = None
-        if StreamRecovery.recordable(self.request, head):
+        record, held = None, False
+        if not self.request.streaming:
+            held = not is_event_stream(head.headers) and may_be_repeated(self.request, Effect.HARMLESS)
+        elif StreamRecovery.recordable(self.request, head):
             most_bytes = self._context.settings.record_bytes
             record = AnswerRecord(self.request.route, self._context.records, most_bytes)
-        held = not self.request.streaming and not is_event_stream(head.headers) and self._pending.may_repeat
         attempt.response = self._response(attempt, head, record, held)
         if not held:
             self._begin_answer(attempt, record)
@@ -172,10 +183,10 @@ class RequestExchange:
 
     def complete(self, attempt: Attempt, trailers: Trailers | None) -> None:
         """A stream ended in order."""
-        if self._answer is None and attempt.response is not None:
-            self._begin_answer(attempt, None)
         if self._answer is not None:
             self._answer.complete(attempt, trailers)
+        elif attempt.response is not None:
+            self._answer_whole(attempt, attempt.response, trailers)
         else:
             self.lost(attempt, ErrorCode.ENGINE_FAILED, "the stream ended without a response")
 
@@ -183,6 +194,8 @@ class RequestExchange:
         """A stream was reset from the other side."""
         if self._answer is not None:
             self._answer.lost(attempt, code, reason)
+            return
+        if self._whole is not None:
             return
         step = self._pending.after_reset(attempt, code, self._context.timers.time())
         if not self._goes_on(step, attempt):
@@ -253,6 +266,7 @@ class RequestExchange:
     def _response(
         self, attempt: Attempt, head: ResponseHead, record: AnswerRecord | None, held: bool
     ) -> EngineResponse:
+        principal = self.request.principal
         return EngineResponse(
             head,
             attempt.stream,
@@ -264,20 +278,34 @@ class RequestExchange:
             record=record,
             on_full=(lambda: self._begin_answer(attempt, None)) if held else None,
             version=attempt.deployment.version,
-            unread=self._context.unread.buffer(self.request.principal.key_id, self.request.principal.tenant),
+            unread=UnreadBuffer(self._context.unread, principal.key_id, principal.tenant),
             on_held_up=self._held_up,
         )
 
-    def _begin_answer(self, attempt: Attempt, record: AnswerRecord | None) -> None:
+    def _answer_begins(self, attempt: Attempt, now: float) -> None:
         """From here on the client hears of it."""
+        self.state = ExchangeState.ANSWERING
+        if len(self._pending.attempts) > 1:  # there may be a second copy by now
+            self._pending.give_up(ErrorCode.CANCELLED, but=attempt)
+        self._pending.attempts = []
+        self._context.metrics.first_byte(self.request.model, now - self.request.arrived_s)
+
+    def _answer_whole(self, attempt: Attempt, response: EngineResponse, trailers: Trailers | None) -> None:
+        """An answer that was kept back is all there: nothing can happen to it any more."""
+        now = self._context.timers.time()
+        self._answer_begins(attempt, now)
+        self._whole = attempt
+        self.request.body.prefix = b""
+        usage = None if trailers is None else trailers.usage
+        count_answer(self._context, self.ticket, attempt, response.status, usage, usage, now)
+        response.end(trailers)
+        self._say(response)
+
+    def _begin_answer(self, attempt: Attempt, record: AnswerRecord | None) -> None:
+        """The client hears of an answer of which more is to come."""
         response = attempt.response
         assert response is not None
-        self.state = ExchangeState.ANSWERING
-        self._pending.give_up(ErrorCode.CANCELLED, but=attempt)  # there may be a second copy by now
-        self._pending.attempts = []
-        self._context.metrics.first_byte(
-            self.request.model, self._context.timers.time() - self.request.arrived_s
-        )
+        self._answer_begins(attempt, self._context.timers.time())
         recovery = StreamRecovery(self._context, self.request, attempt.deployment.version, record)
         if record is None:
             # Nothing will repeat it; what is still going up has its own hold on it.
@@ -293,24 +321,29 @@ class RequestExchange:
             self._context.slow_readers.note(self.request.model, self._answer, held_up, now)
 
     def _reader_done(self, ending: Ending) -> None:
-        assert self._answer is not None
-        if ending is Ending.ABORTED:
-            self._answer.stop(ErrorCode.CANCELLED)
-        self._context.slow_readers.done(self.request.model, self._answer)
+        if self._answer is not None:
+            if ending is Ending.ABORTED:
+                self._answer.stop(ErrorCode.CANCELLED)
+            self._context.slow_readers.forget(self.request.model, self._answer)
+            attempt = self._answer.attempt
+        else:
+            attempt = self._whole
+        if attempt is not None and attempt.deployment.session.full:
+            # The bytes that were held for the reader may be what kept it full.
+            attempt.deployment.session.set_full(False)
         self._finish()
 
     def _finish(self) -> None:
         self.state = ExchangeState.DONE
-        self._timer.cancel()
+        self._timer.close()
         self._leave()
 
     def _leave(self) -> None:
         """The last to close lets go of all that knows the exchange: it can go at once, and not when cycles
         are looked for."""
         if not self.open_attempts:
-            self._answer = None
+            self._answer = self._whole = None
             self._pending.attempts = []
-            self._timer.close()
             self._context.finished(self.ticket)
 
     def _say(self, outcome: EngineResponse | Exception) -> None:

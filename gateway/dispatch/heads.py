@@ -15,8 +15,8 @@ def head_for(
 ) -> RequestHead:
     """``length_bytes`` is that of the body when it is another than the client's.
 
-    Nothing goes to a deployment without a head, so this is where residency is kept whatever else went wrong.
-    Raises Misplaced.
+    Nothing goes to a deployment without a head, so this is where residency is kept whatever else went wrong
+    (SCHEDULING §7). Raises Misplaced.
     """
     for where in (request.where, request.principal.where):
         if where is not None and not where.allows(deployment.labels):
@@ -39,7 +39,7 @@ def head_for(
         request_id=request.id,
         streaming=request.streaming,
         usage=request.usage,
-        tier=request.tier.value,
+        tier=request.tier,
         deadline_s=left_s,
         trace=request.trace,
     )
@@ -48,14 +48,19 @@ def head_for(
 def is_event_stream(headers: Headers) -> bool:
     """Whether the body is server-sent events as they stand: in an encoded one nothing can be read, and to it
     nothing be added."""
-    return not is_encoded(headers) and any(
-        name == "content-type" and value.lower().startswith("text/event-stream") for name, value in headers
-    )
+    found = False
+    for name, value in headers:
+        if name == "content-type":
+            found = found or value[:17].lower() == "text/event-stream"
+        elif name == "content-encoding" and _is_coding(value):
+            return False
+    return found
 
 
 def is_encoded(headers: Headers) -> bool:
     """Whether the body is compressed, or encoded otherwise (RFC 9110 §8.4). Engines are asked not to."""
-    return any(
-        name == "content-encoding" and value.strip().lower() not in ("", "identity")
-        for name, value in headers
-    )
+    return any(name == "content-encoding" and _is_coding(value) for name, value in headers)
+
+
+def _is_coding(value: str) -> bool:
+    return value.strip().lower() not in ("", "identity")

@@ -1,4 +1,4 @@
-"""The attempts of a request whose response has not begun: one, or two of a hedged request.
+"""The attempts of a request whose response has not begun: one, or two of a hedged request (SCHEDULING §6).
 
 What happened to them is reported to the dispatcher here. What follows from that, or from the time, is
 returned, and done by :class:`gateway.dispatch.exchange.RequestExchange`. Once the response has begun,
@@ -14,6 +14,7 @@ from gateway.dispatch.context import DispatchContext
 from gateway.dispatch.stall_detection import ANSWER_S, LOST_PATIENCE_S, may_be_the_tunnels
 from gateway.dispatch.usage_option import is_rejected, note_taken
 from gateway.domain.errors import DeadlineExceeded, RequestError
+from gateway.domain.request import Tier
 from gateway.fleet.deployment import Deployment
 from gateway.scheduling.health.failover import (
     ENGINES_FAULT,
@@ -37,6 +38,9 @@ HEDGE_AGAIN_S = 1.0
 
 HEDGE_TIMES = 5.0
 """An engine silent for so many times as long as another took for the same request is taken to hang."""
+
+_LEAST_TROUBLE = 429
+"""Heads with a lower status are answers (:func:`gateway.scheduling.health.failover.trouble_of`)."""
 
 USAGE_OPTION = "usage_option"
 """Why a request is asked again that its engine may have rejected for what the gateway added to it."""
@@ -88,7 +92,8 @@ class PendingAttempts:
         self._context = context
         self._request = ticket.request
         self._ticket = ticket
-        self._tries = AttemptCount(context.settings.max_attempts)
+        self._tries: AttemptCount | None = None
+        """Made when an attempt fails."""
         self._rejecting: Deployment | None = None
         """Which seemed to reject the option that asks for usage."""
         self.refusals: Refusals | None = None
@@ -104,13 +109,16 @@ class PendingAttempts:
 
     def begin(self, attempt: Attempt, now: float) -> None:
         """The first is open."""
+        request = self._request
         self.attempts = [attempt]
         self._opened_s = now
-        self._hedge_at_s = None if self._request.body.rest else self._context.hedge_at(self._request, now)
+        self._hedge_at_s = None
+        if request.tier is Tier.REALTIME and not request.body.rest:
+            self._hedge_at_s = self._context.hedge_at(request, now)
 
     def answered(self, attempt: Attempt, now: float) -> None:
-        """The response is that of ``attempt``: the other one is given up. A first one that said nothing in
-        much longer than the second took is taken to answer nothing."""
+        """Of two the response is that of ``attempt``: the other one is given up. A first one that said
+        nothing in much longer than the second took is taken to answer nothing."""
         first = self.attempts[0]
         if attempt is not first:
             self._context.metrics.hedges(self._request.model, "won")
@@ -172,18 +180,29 @@ class PendingAttempts:
     @property
     def due_s(self) -> float:
         """When to look at them again."""
-        settings, deadline_s = self._context.settings, self._request.deadline_s
+        first, deadline_s = self.attempts[0], self._request.deadline_s
+        if (
+            self._hedge_at_s is None
+            and first.suspended_s is None
+            and first.deployment.lost_s is None
+            and len(self.attempts) == 1
+        ):
+            due_s = self._opened_s + self._context.settings.first_byte_s
+        else:
+            due_s = self._unusually_due_s()
+        return due_s if deadline_s is None or due_s < deadline_s else deadline_s
+
+    def _unusually_due_s(self) -> float:
+        """The same, deadlines aside, where there are two, or may be, or something is wrong with one."""
+        settings = self._context.settings
         gone_s = [attempt.suspended_s for attempt in self.attempts if attempt.suspended_s is not None]
         if gone_s and len(gone_s) == len(self.attempts):
-            due_s = max(*gone_s, self._looked_s) + settings.failover_after_s
-        elif (lost_s := self._lost_s) is not None:
+            return max(*gone_s, self._looked_s) + settings.failover_after_s
+        if (lost_s := self._lost_s) is not None:
             again_s = max(lost_s, self._looked_s) + settings.failover_after_s
-            due_s = min(again_s, max(lost_s, self._opened_s) + LOST_PATIENCE_S)
-        else:
-            due_s = self._opened_s + settings.first_byte_s
-            if self._hedge_at_s is not None:
-                due_s = min(due_s, self._hedge_at_s)
-        return due_s if deadline_s is None else min(due_s, deadline_s)
+            return min(again_s, max(lost_s, self._opened_s) + LOST_PATIENCE_S)
+        due_s = self._opened_s + settings.first_byte_s
+        return due_s if self._hedge_at_s is None else min(due_s, self._hedge_at_s)
 
     # --- What follows from what happened ---
 
@@ -194,14 +213,16 @@ class PendingAttempts:
 
     def after_head(self, attempt: Attempt, head: ResponseHead, now: float) -> NextStep:
         """A response's head came. TELL: it is the answer."""
-        trouble = None if self._request.route == ANY_ROUTE else trouble_of(head)
-        if trouble is Trouble.OVERLOADED:
-            return self._after_refusal(attempt, head, now)
-        if trouble is not None:
-            self._context.failed(attempt, trouble, now)
-            return self._elsewhere(attempt, trouble, Effect.HARMLESS, only_if_better=True)
-        self._context.health.answered(attempt.deployment, self._request, now)
-        return self._after_answer(attempt.deployment, head.status)
+        request = self._request
+        if head.status >= _LEAST_TROUBLE and request.route != ANY_ROUTE:
+            trouble = trouble_of(head)
+            if trouble is Trouble.OVERLOADED:
+                return self._after_refusal(attempt, head, now)
+            if trouble is not None:
+                self._context.failed(attempt, trouble, now)
+                return self._elsewhere(attempt, trouble, Effect.HARMLESS, only_if_better=True)
+        self._context.health.answered(attempt.deployment, request, now)
+        return self._after_answer(attempt.deployment, head.status) if request.streaming else NextStep.TELL
 
     def after_missing_path(self, attempt: Attempt) -> NextStep:
         """The engine's router says that there is nothing at the request's path: others may have it."""
@@ -235,7 +256,7 @@ class PendingAttempts:
         if self._has_other(attempt):
             return NextStep.OTHER_COPY
         request = self._request
-        if not self._tries.count(trouble) or not may_be_repeated(request, effect):
+        if not self._counted_tries().count(trouble) or not may_be_repeated(request, effect):
             return NextStep.TELL
         if only_if_better and not self._context.someone_else(request, patiently=True):
             return NextStep.TELL
@@ -243,6 +264,11 @@ class PendingAttempts:
             return NextStep.TELL
         self._context.metrics.retried(request.model, trouble.name.lower())
         return NextStep.ASK_AGAIN
+
+    def _counted_tries(self) -> AttemptCount:
+        if self._tries is None:
+            self._tries = AttemptCount(self._context.settings.max_attempts)
+        return self._tries
 
     def _after_refusal(self, attempt: Attempt, head: ResponseHead | None, now: float) -> NextStep:
         """The engine has enough to do: the request waits for it, or for another, if that is sound and within
@@ -260,11 +286,9 @@ class PendingAttempts:
         return NextStep.HOLD
 
     def _after_answer(self, deployment: Deployment, status: int) -> NextStep:
-        """The request is sent again without the option that asks for usage, where the engine may have
+        """A stream's request is sent again without the option that asks for usage, where the engine may have
         rejected that."""
         request = self._request
-        if not request.streaming:
-            return NextStep.TELL
         if status < 400:
             note_taken(request, deployment, self._rejecting)
         elif self._rejecting is None and is_rejected(request, deployment, status):
@@ -301,7 +325,11 @@ class PendingAttempts:
 
     def _look_at_gone(self, now: float) -> NextStep | None:
         """The tunnel stays away: somebody else gets the request, if there is somebody."""
-        if self.may_repeat and self._context.someone_else(self._request) and self._tries.count_move():
+        if (
+            self.may_repeat
+            and self._context.someone_else(self._request)
+            and self._counted_tries().count_move()
+        ):
             self._context.metrics.failed_over(self._request.model, "suspended")
             return NextStep.ASK_AGAIN
         self._looked_s = now
@@ -317,7 +345,7 @@ class PendingAttempts:
             self._looked_s = now
             return None
         self._context.failed(attempt, Trouble.ENGINE_LOST, now)
-        if elsewhere and self._tries.count_move():
+        if elsewhere and self._counted_tries().count_move():
             self._context.metrics.failed_over(self._request.model, "engine_lost")
             return NextStep.ASK_AGAIN
         error = request_error(ErrorCode.ENGINE_UNREACHABLE, attempt.deployment.reason)

@@ -95,7 +95,7 @@ class EngineResponse:
         self._on_done: Callable[[Ending], None] | None = on_done
         self.taken_bytes = 0
         """How much its client took."""
-        self._buffer = UnreadBudget(0).buffer("", "") if unread is None else unread
+        self._buffer = UnreadBuffer(UnreadBudget(0), "", "") if unread is None else unread
         self._waiter: asyncio.Future[None] | None = None
         self._sink: Sink | None = None
         """Only while the reader waits: then nothing is buffered, and nothing is joined."""
@@ -162,15 +162,15 @@ class EngineResponse:
         self.taken_bytes += size_bytes
         self._buffer.read(size_bytes)
         if self._older_bytes:
-            older = min(size_bytes, self._older_bytes)
+            older = size_bytes if size_bytes < self._older_bytes else self._older_bytes
             self._older_bytes -= older
             self._outstanding_bytes -= older
             size_bytes -= older
-        if self._splicer is None:
+        if self._splicer is not None:
+            self._consumed_joined(size_bytes)
+        elif size_bytes:
             self._outstanding_bytes -= size_bytes
             self._stream.consumed(size_bytes)
-        else:
-            self._consumed_joined(size_bytes)
         if self._no_room and not self.behind:
             self._has_room()
 
@@ -318,9 +318,11 @@ class EngineResponse:
         if self._on_full is not None and self._outstanding_bytes >= HELD_BYTES:
             on_full, self._on_full = self._on_full, None
             on_full()
-        if self.behind and self._on_full is None:  # what is kept back may yet be dropped for another's
+        behind = self._outstanding_bytes - self._older_bytes >= HOLD_BACK_BYTES
+        if behind and self._on_full is None:  # what is kept back may yet be dropped for another's
             self._read_ahead()
-        self._wake()
+        if self._waiter is not None:
+            self._wake()
 
     def _read_ahead(self) -> None:
         """Have memory or a file take what the client has not, so that the engine need not wait for it."""
@@ -328,11 +330,11 @@ class EngineResponse:
             return
         own_bytes = self._outstanding_bytes - self._older_bytes
         self._kept(self._buffer.hold(own_bytes))
-        if not self.behind:
-            self._has_room()
+        stream, left_bytes = self._stream, self._outstanding_bytes - self._older_bytes
+        if left_bytes < HOLD_BACK_BYTES:
+            if self._no_room:
+                self._has_room()
             return
-        stream = self._stream
-        left_bytes = self._outstanding_bytes - self._older_bytes
         if self._buffer.spill(left_bytes, lambda size_bytes: self._spilled(stream, size_bytes)):
             self._has_room()
             return
@@ -380,7 +382,8 @@ class EngineResponse:
             self._read_ahead()  # or the stream's window would be held until the last byte is read
         self._ended = True
         self.trailers = trailers
-        self._wake()
+        if self._waiter is not None:
+            self._wake()
 
     def break_off(
         self, code: ErrorCode, reason: str, *, not_continued: bool = False, read_slowly: bool = False

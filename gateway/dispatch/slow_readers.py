@@ -110,13 +110,6 @@ class SlowReaders:
         elif self._least_bytes_s or self._most_kept_s:
             self._marks[model] = {**readers, reader: _Mark(now, reader.response.taken_bytes)}
 
-    def done(self, model: str, reader: Reader) -> None:
-        """Nobody reads this answer any more. The session of its deployment may take new streams again, if the
-        bytes that were held for the reader had kept it full."""
-        self.forget(model, reader)
-        if reader.attempt is not None and reader.attempt.deployment.session.full:
-            reader.attempt.deployment.session.set_full(False)
-
     def forget(self, model: str, reader: Reader) -> None:
         """Nobody reads it any more."""
         readers = self._marks.get(model)

@@ -55,8 +55,8 @@ class StreamRecovery:
         self._task: Task | None = None
         """In which it is being read."""
         self._splicer: Splicer | None = None
-        self._tries = AttemptCount(context.settings.max_attempts)
-        """Without the answer getting further than ``_size_bytes``."""
+        self._tries: AttemptCount | None = None
+        """Without the answer getting further than ``_size_bytes``; made when an engine is lost."""
         self._size_bytes = 0
         self._faults = 0
         """Of engines, all told."""
@@ -197,6 +197,8 @@ class StreamRecovery:
         """Whether one more try is allowed, after ``trouble`` (None: the engine is not known to be at fault);
         counts it. No budget is asked: an answer that has begun is not dropped to save work."""
         self._faults += trouble in ENGINES_FAULT
+        if self._tries is None:
+            self._tries = AttemptCount(self._context.settings.max_attempts)
         if self.record is not None and self.record.size_bytes > self._size_bytes:
             self._size_bytes = self.record.size_bytes
             self._tries.reset()

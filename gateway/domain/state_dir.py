@@ -1,4 +1,4 @@
-"""Where the durable state is kept unless somebody says otherwise."""
+"""Where the durable state is kept unless somebody says otherwise (SURFACE, Defaults)."""
 
 import os
 from collections.abc import Mapping

@@ -40,7 +40,8 @@ class LazyTimer:
         """Call at ``when_s`` and at no other time."""
         self._due_s = when_s
         if self._timer is None or self._timer_s > when_s:
-            self.cancel()
+            if self._timer is not None:
+                self._timer.cancel()
             self._timer_s = when_s
             self._timer = self._timers.call_at(when_s, self._on_time)
 
@@ -51,7 +52,9 @@ class LazyTimer:
 
     def close(self) -> None:
         """Cancel it for good, and forget the callback with all that it refers to."""
-        self.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         self._callback = _do_nothing
 
     def _on_time(self) -> None:

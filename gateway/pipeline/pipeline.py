@@ -1,4 +1,4 @@
-"""A request's way through the gateway: the order of the stages, and nothing else."""
+"""A request's way through the gateway: the order of the stages, and nothing else (ARCHITECTURE)."""
 
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager

@@ -1,4 +1,4 @@
-"""Engine to client: opaque bytes, and credit that follows what the client's socket took."""
+"""Engine to client: opaque bytes, and credit that follows what the client's socket took (ARCHITECTURE)."""
 
 import re
 from collections.abc import Awaitable, Callable, Sequence

@@ -1,5 +1,4 @@
-"""Which request goes where: pure decisions, and the policies by their names
-(`docs/scheduling.md`, *Policies*)."""
+"""Which request goes where: pure decisions (SCHEDULING). Policies by their names."""
 
 from collections.abc import Callable, Mapping
 

@@ -1,4 +1,4 @@
-"""How commands speak: data on stdout, everything else on stderr, colours only on a terminal."""
+"""How commands speak: data on stdout, everything else on stderr, colours only on a terminal (SURFACE)."""
 
 import contextlib
 import inspect

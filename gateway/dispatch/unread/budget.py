@@ -55,10 +55,6 @@ class UnreadBudget:
         if self._space is not None:
             self._space.close()
 
-    def buffer(self, key: str, tenant: str) -> "UnreadBuffer":
-        """For an answer to a client with ``key`` of ``tenant``."""
-        return UnreadBuffer(self, key, tenant)
-
     def _freed(self) -> None:
         """Those that were refused first ask again; each says anew if it is refused again."""
         for buffer in list(islice(self._waiting, ASKED_AT_ONCE)):
@@ -77,6 +73,7 @@ class UnreadBuffer:
     __slots__ = ("_budget", "_chunks", "_held_bytes", "_key", "_spilled", "_tenant")
 
     def __init__(self, budget: UnreadBudget, key: str, tenant: str) -> None:
+        """For an answer to a client with ``key`` of ``tenant``."""
         self._budget = budget
         self._key = key
         self._tenant = tenant
@@ -86,7 +83,8 @@ class UnreadBuffer:
         self._spilled: SpillQueue | None = None
 
     def __bool__(self) -> bool:
-        return bool(self._chunks or self._spilled)
+        chunks = self._chunks
+        return True if chunks.fresh or chunks.blocks else bool(self._spilled)
 
     def put(self, data: bytes) -> None:
         """``data`` is not empty."""
@@ -98,16 +96,20 @@ class UnreadBuffer:
     def ready(self, wake: Callable[[], None]) -> bool:
         """Whether :meth:`take` has something. Else what there may be is read from the file, and then ``wake``
         called."""
-        if self._chunks or not self._spilled:
-            return bool(self._chunks)
+        chunks = self._chunks
+        if chunks.fresh or chunks.blocks:
+            return True
+        if not self._spilled:
+            return False
         self._spilled.fetch(wake)
         return self._spilled.ready
 
     def take(self, most_bytes: int) -> list[bytes]:
         """The oldest pieces, none empty, about ``most_bytes`` at most, but one at least. To be called when
         :meth:`ready`. Raises OSError when they could not be read from the file."""
-        if self._chunks or self._spilled is None:
-            return self._chunks.take(most_bytes)
+        chunks = self._chunks
+        if chunks.fresh or chunks.blocks or self._spilled is None:
+            return chunks.take(most_bytes)
         return self._spilled.take(most_bytes)
 
     def hold(self, wanted_bytes: int) -> int:
@@ -116,10 +118,11 @@ class UnreadBuffer:
             return 0
         memory = self._budget._memory
         room_bytes = memory.room_bytes(self._key, self._tenant, self._held_bytes)
-        size_bytes = max(0, min(wanted_bytes, room_bytes))
-        if size_bytes:
-            self._held_bytes += size_bytes
-            memory.count(self._key, self._tenant, size_bytes)
+        size_bytes = wanted_bytes if wanted_bytes < room_bytes else room_bytes
+        if size_bytes <= 0:
+            return 0
+        self._held_bytes += size_bytes
+        memory.count(self._key, self._tenant, size_bytes)
         return size_bytes
 
     def spill(self, size_bytes: int, done: Callable[[int], None]) -> bool:
@@ -144,7 +147,8 @@ class UnreadBuffer:
 
     def read(self, size_bytes: int) -> None:
         """The client took so many bytes, or nobody wants them any more."""
-        size_bytes = min(size_bytes, self._held_bytes)
+        if size_bytes > self._held_bytes:
+            size_bytes = self._held_bytes
         if size_bytes:
             self._held_bytes -= size_bytes
             self._budget._memory.count(self._key, self._tenant, -size_bytes)

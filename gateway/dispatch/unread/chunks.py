@@ -14,30 +14,31 @@ PIECES = 1024
 class ChunkQueue:
     """Bytes in order. Whoever puts them in bounds how many there are."""
 
-    __slots__ = ("_blocks", "_fresh", "_fresh_bytes")
+    __slots__ = ("_fresh_bytes", "blocks", "fresh")
 
     def __init__(self) -> None:
-        self._blocks: deque[bytes] = deque()
-        self._fresh: list[bytes] = []
+        self.blocks: deque[bytes] = deque()
+        """The oldest."""
+        self.fresh: list[bytes] = []
         """The latest, not yet joined."""
         self._fresh_bytes = 0
 
     def __bool__(self) -> bool:
-        return bool(self._fresh or self._blocks)
+        return bool(self.fresh or self.blocks)
 
     def put(self, data: bytes) -> None:
         """``data`` is not empty."""
-        fresh = self._fresh
+        fresh = self.fresh
         fresh.append(data)
         self._fresh_bytes += len(data)
         if self._fresh_bytes >= BLOCK_BYTES or len(fresh) >= PIECES:
-            self._blocks.append(fresh[0] if len(fresh) == 1 else b"".join(fresh))
+            self.blocks.append(fresh[0] if len(fresh) == 1 else b"".join(fresh))
             fresh.clear()
             self._fresh_bytes = 0
 
     def take(self, most_bytes: int) -> list[bytes]:
         """The oldest pieces, as many as there are in ``most_bytes``, but one at least if there is any."""
-        blocks = self._blocks
+        blocks = self.blocks
         if not blocks:  # nearly always
             return self._take_fresh()
         taken = [blocks.popleft()]
@@ -54,20 +55,20 @@ class ChunkQueue:
         taken = self._take_fresh()
         missing_bytes = least_bytes - sum(map(len, taken))
         taken.reverse()
-        while self._blocks and missing_bytes > 0:
-            taken.append(self._blocks.pop())
+        while self.blocks and missing_bytes > 0:
+            taken.append(self.blocks.pop())
             missing_bytes -= len(taken[-1])
         taken.reverse()
         return taken
 
     def put_back(self, pieces: Sequence[bytes]) -> None:
         """Pieces that were taken last are the oldest again."""
-        self._blocks.extendleft(reversed(pieces))
+        self.blocks.extendleft(reversed(pieces))
 
     def clear(self) -> None:
-        self._blocks.clear()
+        self.blocks.clear()
         self._take_fresh()
 
     def _take_fresh(self) -> list[bytes]:
-        fresh, self._fresh, self._fresh_bytes = self._fresh, [], 0
+        fresh, self.fresh, self._fresh_bytes = self.fresh, [], 0
         return fresh

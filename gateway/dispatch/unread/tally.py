@@ -1,10 +1,5 @@
 """Bytes that answers hold of something bounded, counted by key and by tenant, so that nobody has it all."""
 
-from collections import Counter as Tally
-from typing import TypeVar
-
-_Name = TypeVar("_Name")
-
 SHARE = 2
 """A tenant may hold one part in so many of what the other tenants leave, a key of what its tenant may hold
 and the tenant's other keys leave, an answer of what its key has free."""
@@ -17,16 +12,16 @@ class FairTally:
     def __init__(self, total_bytes: int) -> None:
         self.total_bytes = total_bytes
         self.used_bytes = 0
-        self._by_key: Tally[tuple[str, str]] = Tally()
-        """By tenant and key."""
-        self._by_tenant: Tally[str] = Tally()
+        self._by_key: dict[tuple[str, str], int] = {}
+        """By tenant and key; whoever holds nothing is left out."""
+        self._by_tenant: dict[str, int] = {}
 
     def free_bytes(self, key: str, tenant: str) -> int:
         """What answers to ``key`` may still take, all together; not positive: nothing."""
-        by_tenant, by_key = self._by_tenant[tenant], self._by_key[tenant, key]
-        tenant_bytes = (self.total_bytes - self.used_bytes + by_tenant) // SHARE
-        key_bytes = (tenant_bytes - by_tenant + by_key) // SHARE
-        return min(tenant_bytes - by_tenant, key_bytes - by_key)
+        by_tenant, by_key = self._by_tenant.get(tenant, 0), self._by_key.get((tenant, key), 0)
+        tenant_bytes = (self.total_bytes - self.used_bytes + by_tenant) // SHARE - by_tenant
+        key_bytes = (tenant_bytes + by_key) // SHARE - by_key
+        return tenant_bytes if tenant_bytes < key_bytes else key_bytes
 
     def room_bytes(self, key: str, tenant: str, held_bytes: int) -> int:
         """What an answer that holds so much may still take; not positive: nothing."""
@@ -34,13 +29,15 @@ class FairTally:
 
     def count(self, key: str, tenant: str, size_bytes: int) -> None:
         """An answer to ``key`` of ``tenant`` holds so many bytes more, or fewer if below 0."""
+        by_tenant = self._by_tenant.get(tenant, 0) + size_bytes
+        by_key = self._by_key.get((tenant, key), 0) + size_bytes
+        assert by_key >= 0, (tenant, key, by_key)
         self.used_bytes += size_bytes
-        _add(self._by_key, (tenant, key), size_bytes)
-        _add(self._by_tenant, tenant, size_bytes)
-
-
-def _add(tally: Tally[_Name], name: _Name, size_bytes: int) -> None:
-    tally[name] += size_bytes
-    assert tally[name] >= 0, (name, tally[name])
-    if not tally[name]:
-        del tally[name]
+        if by_tenant:
+            self._by_tenant[tenant] = by_tenant
+        else:
+            self._by_tenant.pop(tenant, None)
+        if by_key:
+            self._by_key[tenant, key] = by_key
+        else:
+            self._by_key.pop((tenant, key), None)

@@ -1,4 +1,4 @@
-"""The input and output of placement: plain data."""
+"""The input and output of placement: plain data (SCHEDULING §5)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

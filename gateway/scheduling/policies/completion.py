@@ -1,4 +1,5 @@
-"""When a request would be done at a deployment: the prediction that the policy ``cost`` compares."""
+"""When a request would be done at a deployment: the prediction that the policy ``cost`` compares
+(SCHEDULING §4)."""
 
 from dataclasses import dataclass
 from typing import NamedTuple

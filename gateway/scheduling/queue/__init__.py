@@ -1,2 +1,1 @@
-"""Who waits, and in which order those who wait are served (`docs/internals.md`, *The queue*).
-Pure."""
+"""Who waits, and in which order those who wait are served (SCHEDULING §3). Pure."""

@@ -1,4 +1,4 @@
-"""Aliases: what the names stand for that clients ask for.
+"""Aliases: what the names stand for that clients ask for (SCHEDULING §5, Versions).
 
 A running gateway goes by a change from the next request on.
 """

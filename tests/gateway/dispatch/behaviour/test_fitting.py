@@ -1,4 +1,4 @@
-"""Requests go only where their context fits."""
+"""Requests go only where their context fits (SCHEDULING §5)."""
 
 from typing import Any
 

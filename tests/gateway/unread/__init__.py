@@ -1,0 +1,1 @@
+"""What engines have answered and clients have not read."""
