@@ -68,6 +68,8 @@ class DeploymentLoad:
     clock that ``now`` is read from. The public attributes are for policies to read, none to write.
     """
 
+    count: int = 0
+    """Requests that run, as far as they are followed."""
     ready_s: float = 0.0
     """When the prompts placed so far will be read, as far as is known; in the past if they are."""
     kv_tokens: int = 0
@@ -97,26 +99,25 @@ class DeploymentLoad:
     _read_s: float = 0.0
     _share_s: float = 0.0
 
-    def __len__(self) -> int:
-        return len(self._running)
-
     # --- For whoever keeps it ---
 
     def begin(self, number: int, now: float, *, kv_tokens: int, read_s: float, output_s: float) -> None:
         """The request ``number`` was placed: reading its prompt is expected to take ``read_s`` once its turn
         has come, and writing the answer ``output_s`` after that."""
-        if number in self._running or len(self._running) >= MOST_RUNNING:
+        if number in self._running or self.count >= MOST_RUNNING:
             return
         self._advance(now)
-        wait_s = self.wait_s(now)
+        wait_s = self.ready_s - now if self.ready_s > now else 0.0
         self.ready_s = now + wait_s + read_s
         self._read_s += read_s
         self._share_s += read_s
-        self.reading_share = min(self._share_s / SHARE_MEMORY_S, SHARE_MOST)
+        share = self._share_s / SHARE_MEMORY_S
+        self.reading_share = share if share < SHARE_MOST else SHARE_MOST
         self.kv_tokens += kv_tokens
+        self.count += 1
         self._unread += 1
         end_s = self.ready_s + output_s
-        one = self._running[number] = _Running(
+        self._running[number] = _Running(
             begun_s=now,
             first_s=self.ready_s - self._correction_s,
             output_s=output_s,
@@ -129,20 +130,22 @@ class DeploymentLoad:
             read_s=self._read_s,
         )
         self._ends_sum_s += end_s
-        self._expect_end(number, one, end_s)
+        heapq.heappush(self._ends, (end_s, number))
 
     def first_token(self, number: int, now: float) -> None:
         """The first token of ``number`` was seen: those behind it are as much later or earlier as it is."""
         one = self._running.get(number)
         if one is None or one.seen:
             return
-        self._read(one)
+        one.seen = True
+        self._unread -= 1
         self._note_queueing(one, now)
         late_s = now - (one.first_s + self._correction_s)
         self._correction_s += late_s
         self.ready_s = max(now, self.ready_s + late_s) if self._unread else now
         self._ends_sum_s += now + one.output_s - one.end_s
-        self._expect_end(number, one, now + one.output_s)
+        one.end_s = now + one.output_s
+        heapq.heappush(self._ends, (one.end_s, number))
 
     def end(self, number: int, now: float) -> Concurrency | None:
         """``number`` is over, however it went. Returns what ran beside it; None if it was not known here."""
@@ -151,14 +154,15 @@ class DeploymentLoad:
             return None
         self._advance(now)
         del self._running[number]
+        self.count -= 1
         self.kv_tokens -= one.kv_tokens
         self._ends_sum_s -= one.end_s
         if not one.seen:
-            self._read(one)
-        if not self._running:
-            self._ends.clear()
+            self._unread -= 1
+        if not self.count:
+            self._ends = []
             self._ends_sum_s, self.ready_s = 0.0, now
-        elif len(self._ends) > 4 * len(self._running) + 16:
+        elif len(self._ends) > 4 * self.count + 16:
             self._ends = [(each.end_s, key) for key, each in self._running.items()]
             heapq.heapify(self._ends)
         return self._concurrency(one, now - one.begun_s)
@@ -166,9 +170,14 @@ class DeploymentLoad:
     def note_pace(self, reading: float, writing: float) -> None:
         """A prompt took ``reading`` times, and an answer ``writing`` times, as long as is known of the
         class."""
+        alike = reading == writing and self._reading_off == self._writing_off
         self._reading_off = _off(self._reading_off, reading)
-        self._writing_off = _off(self._writing_off, writing)
-        self.reading_pace, self.writing_pace = math.exp(self._reading_off), math.exp(self._writing_off)
+        self.reading_pace = math.exp(self._reading_off)
+        if alike:  # answers in one piece have one pace
+            self._writing_off, self.writing_pace = self._reading_off, self.reading_pace
+        else:
+            self._writing_off = _off(self._writing_off, writing)
+            self.writing_pace = math.exp(self._writing_off)
 
     # --- For policies ---
 
@@ -178,7 +187,8 @@ class DeploymentLoad:
 
     def remaining_s(self, now: float) -> float:
         """Seconds until what runs is over, summed over all that runs; predicted less done."""
-        return max(0.0, self._ends_sum_s - len(self._running) * now)
+        left_s = self._ends_sum_s - self.count * now
+        return left_s if left_s > 0.0 else 0.0
 
     def next_free_s(self, now: float) -> float:
         """Until the next of what runs is expected to end; 0 when nothing runs.
@@ -194,14 +204,14 @@ class DeploymentLoad:
                     return end_s - now
                 break
             heapq.heappop(ends)
-        count = len(running)
+        count = self.count
         return self.remaining_s(now) / (count * count) if count else 0.0
 
     def slot_wait_s(self, now: float, before: int) -> float:
         """Seconds until a slot is free for a request with ``before`` others ahead of it."""
         wait_s = self.next_free_s(now)
-        if before and self._running:
-            wait_s += before * self.remaining_s(now) / len(self._running) ** 2
+        if before and self.count:
+            wait_s += before * self.remaining_s(now) / self.count**2
         return wait_s
 
     # --- Within ---
@@ -211,20 +221,16 @@ class DeploymentLoad:
             running = (self._running_area - one.running_area) / span_s
             kv_tokens = (self._kv_area - one.kv_area) / span_s
         else:
-            running, kv_tokens = len(self._running) + 1.0, float(self.kv_tokens + one.kv_tokens)
+            running, kv_tokens = self.count + 1.0, float(self.kv_tokens + one.kv_tokens)
         return Concurrency(one.ahead_s, running, kv_tokens, self._read_s - one.read_s)
 
     def _advance(self, now: float) -> None:
         elapsed_s = now - self._area_s
         if elapsed_s > 0:
-            self._running_area += len(self._running) * elapsed_s
+            self._running_area += self.count * elapsed_s
             self._kv_area += self.kv_tokens * elapsed_s
             self._share_s *= SHARE_MEMORY_S / (SHARE_MEMORY_S + elapsed_s)
             self._area_s = now
-
-    def _read(self, one: _Running) -> None:
-        one.seen = True
-        self._unread -= 1
 
     def _note_queueing(self, one: _Running, now: float) -> None:
         if one.ahead_s > 0.0:
@@ -232,13 +238,11 @@ class DeploymentLoad:
             weight = QUEUEING_WEIGHT * one.ahead_s / max(one.ahead_s, one.own_s)
             self.queueing += (min(max(waited, 0.0), 1.0) - self.queueing) * weight
 
-    def _expect_end(self, number: int, one: _Running, end_s: float) -> None:
-        one.end_s = end_s
-        heapq.heappush(self._ends, (end_s, number))
-
 
 def _off(off: float, ratio: float) -> float:
     """The logarithm of a pace after one more outcome that took ``ratio`` times as long."""
     if not 0.0 < ratio < math.inf:
         return off
-    return off + (min(max(math.log(ratio), -PACE_MOST), PACE_MOST) - off) * PACE_WEIGHT
+    latest = math.log(ratio)
+    latest = -PACE_MOST if latest < -PACE_MOST else PACE_MOST if latest > PACE_MOST else latest
+    return off + (latest - off) * PACE_WEIGHT

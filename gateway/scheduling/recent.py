@@ -47,7 +47,8 @@ class CountWindow:
 
     def add(self, first: float, second: float, now: float) -> None:
         """Count ``first`` and ``second`` at ``now``."""
-        self._forget(now)
+        if int(now) > self._second:
+            self._forget(now)
         bucket = self._buckets[self._second % WINDOW_S]
         bucket[0] += first
         bucket[1] += second
@@ -96,7 +97,10 @@ class ArrivalRate:
 
     def arrived(self, now: float) -> None:
         """One more came."""
-        self._arrivals = self._left(now) + 1.0
+        elapsed_s = now - self._updated_s
+        if elapsed_s > 0.0:
+            self._arrivals *= math.exp(-elapsed_s / self._memory_s)
+        self._arrivals += 1.0
         self._updated_s = now
 
     def per_s(self, now: float) -> float:

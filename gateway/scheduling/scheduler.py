@@ -15,7 +15,7 @@ Pure: it decides, somebody else carries out. The owner of the deployments calls,
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from gateway.scheduling import policy_named
 from gateway.scheduling.base import Assignment, DeploymentView, Outcome, Policy, Waiting
@@ -111,7 +111,8 @@ class Scheduler:
         self, model: str, waiting: Sequence[Waiting], deployments: Sequence[DeploymentView], now: float
     ) -> list[Assignment]:
         """Who goes where: :meth:`gateway.scheduling.base.Policy.assign` of the model's policy."""
-        return self._model(model).policy.assign(waiting, deployments, now)
+        known = self._models.get(model) or self._model(model)
+        return known.policy.assign(waiting, deployments, now)
 
     def is_resting(self, model: str, now: float) -> bool:
         """Whether ``assign`` would assign nothing now, whichever requests wait: it need not be called."""
@@ -127,12 +128,16 @@ class Scheduler:
 
     def placed(self, item: Waiting, view: DeploymentView, now: float) -> PredictedWork:
         """``item`` was given to ``view``. Returns the work predicted for it."""
-        known = self._model(view.model)
-        knowledge = known.knowledge
+        known = self._models.get(view.model) or self._model(view.model)
+        knowledge, cached_tokens = known.knowledge, 0
         known.policy.placed(item, view.key, now)
-        knowledge.note_room(view)
+        if view.kv_free_tokens is not None:
+            knowledge.note_room(view)
         speeds = knowledge.speeds(view)
-        predicted = self._predict(item, view, speeds, knowledge.cached_tokens(item, view.key), now)
+        if item.prefix:
+            cached_tokens = knowledge.cached_tokens(item, view.key)
+            knowledge.prefixes.note_read(view.key, item.prefix, knowledge.capacity_blocks(item, view))
+        predicted = self._predict(item, view, speeds, cached_tokens, now)
         view.load.begin(
             item.number,
             now,
@@ -140,7 +145,6 @@ class Scheduler:
             read_s=predicted.read_s,
             output_s=predicted.total_s - predicted.first_token_s,
         )
-        knowledge.prefixes.note_read(view.key, item.prefix, knowledge.capacity_blocks(item, view))
         known.open[item.number, view.key] = _Placed(item, view, speeds, predicted, not view.loaded)
         return predicted
 
@@ -163,7 +167,7 @@ class Scheduler:
         if known is None or placed is None:
             return
         if concurrency is not None and not placed.cold and outcome.ok and placed.speeds.should_learn(now):
-            there = _without_way(outcome, view.rtt_s)
+            there = _without_way(outcome, view.rtt_s) if view.rtt_s > 0.0 else outcome
             view.load.note_pace(*self.performance.learn(placed.speeds, placed.predicted, there, concurrency))
         known.policy.finished(placed.item, view.key, outcome, now)
 
@@ -176,10 +180,11 @@ class Scheduler:
         uncached_tokens = item.input_tokens - int(cached_tokens * speeds.hit_share)
         load_s = 0.0 if view.loaded else speeds.load_s if view.load_s is None else view.load_s
         read_s = speeds.read_s(uncached_tokens, item.input_tokens - uncached_tokens) * load.reading_pace
-        first_s = load_s + load.wait_s(now) + speeds.fixed_s * load.reading_pace + read_s
+        wait_s = load.ready_s - now if load.ready_s > now else 0.0
+        first_s = load_s + wait_s + speeds.fixed_s * load.reading_pace + read_s
         kv_tokens = load.kv_tokens + item.input_tokens + item.output_tokens
         output_s = speeds.output_s(
-            item.output_tokens, len(load) + 1, kv_tokens, load.reading_share if load else 0.0
+            item.output_tokens, load.count + 1, kv_tokens, load.reading_share if load.count else 0.0
         )
         return PredictedWork(
             cached_tokens,
@@ -218,11 +223,14 @@ class Scheduler:
 def _without_way(outcome: Outcome, rtt_s: float) -> Outcome:
     """The times as they are at the deployment: the way there is counted for each deployment by itself, not
     learnt of its whole class."""
-    if rtt_s <= 0.0:
-        return outcome
-    first_s = outcome.first_token_s
-    return replace(
-        outcome,
-        total_s=max(0.0, outcome.total_s - rtt_s),
-        first_token_s=None if first_s is None else max(0.0, first_s - rtt_s),
+    total_s, first_s = outcome.total_s - rtt_s, outcome.first_token_s
+    if first_s is not None:
+        first_s = first_s - rtt_s if first_s > rtt_s else 0.0
+    return Outcome(
+        outcome.ok,
+        total_s if total_s > 0.0 else 0.0,
+        first_s,
+        outcome.input_tokens,
+        outcome.output_tokens,
+        outcome.cached_tokens,
     )

@@ -110,8 +110,7 @@ class OutputEstimates:
         """A request was answered whole, and its engine counted so many tokens; None for what it did not
         count."""
         if input_tokens and size_bytes > 0:
-            ratio = self._inputs.renewed(model, _Ratio)
-            ratio.note(min(max(input_tokens / size_bytes, LEAST_PER_BYTE), MOST_PER_BYTE))
+            self._inputs.renewed(model, _Ratio).note(input_tokens / size_bytes)
         if output_tokens:
             self._answers.note(model, tenant, output_tokens)
 
@@ -124,8 +123,12 @@ class _Ratio:
         self.count = 0
 
     def note(self, ratio: float) -> None:
+        """Of one more request, within what is believed of any."""
+        if not LEAST_PER_BYTE <= ratio <= MOST_PER_BYTE:
+            ratio = min(max(ratio, LEAST_PER_BYTE), MOST_PER_BYTE)
         self.count += 1
-        self.value += (ratio - self.value) * max(RATIO_WEIGHT, 1.0 / (self.count + 1))
+        weight = 1.0 / (self.count + 1)
+        self.value += (ratio - self.value) * (weight if weight > RATIO_WEIGHT else RATIO_WEIGHT)
 
 
 class _Lengths:
@@ -135,6 +138,8 @@ class _Lengths:
         self._latest: deque[int] = deque(maxlen=LATEST)
         self._sorted: list[int] = []
         self._sums: list[int] = []
+        self.count = 0
+        """How many are remembered."""
         self._new = 0
         self._longest = -1
         self._mean = 0.0
@@ -142,21 +147,17 @@ class _Lengths:
         self.trust = 0.0
         """0 to 1: what they weigh against what is known without them."""
 
-    @property
-    def count(self) -> int:
-        """How many are remembered."""
-        return len(self._latest)
-
     def note(self, tokens: int) -> None:
-        latest = self._latest
-        latest.append(tokens)
+        self._latest.append(tokens)
         self._new += 1
-        if len(latest) < LATEST:
-            self.trust = len(latest) / (len(latest) + FAMILIAR)
+        if self.count < LATEST:
+            self.count += 1
+            if self.count < LATEST:
+                self.trust = self.count / (self.count + FAMILIAR)
 
     def within(self, limit: int) -> tuple[float, float]:
         """The mean, and the quantile ``HIGH``, of the lengths, none counted for more than ``limit``."""
-        if self._new >= FRESH or self._new >= len(self._latest):
+        if self._new >= FRESH or self._new >= self.count:
             self._sort()
         if limit >= self._longest:
             return self._mean, self._high

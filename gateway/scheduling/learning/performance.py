@@ -117,27 +117,28 @@ class Speeds:
         self, predicted: PredictedWork, outcome: Outcome, concurrency: Concurrency
     ) -> tuple[float, float]:
         """An answer came whole. Returns how long its prompt and its writing took against what was known,
-        tokens and concurrency given: ``LEAST`` to ``MOST``; 1 before the class is known."""
-        reported = outcome.output_tokens is not None
-        weight = 1.0 if reported else UNREPORTED_WEIGHT
-        output_tokens = (
-            outcome.output_tokens if outcome.output_tokens is not None else predicted.output_tokens
-        )
-        self._learn_hits(predicted, outcome)
-        token_s = predicted.token_s or self.token_s
-        reading = self._reading_parts(
-            *_read(predicted, outcome, self.reports_cached), concurrency.ahead_s / token_s
-        )
-        writing = self._writing_parts(max(0, output_tokens - 1), concurrency, token_s)
+        tokens and concurrency given: ``LEAST`` to ``MOST``; 1 before the class is known. Reading and writing
+        are believed as far as each made up the time that is known."""
+        output_tokens, weight = outcome.output_tokens, 1.0
+        if output_tokens is None:
+            output_tokens, weight = predicted.output_tokens, UNREPORTED_WEIGHT
+        if outcome.cached_tokens is not None and (outcome.cached_tokens or self.reports_cached):
+            self._learn_hits(predicted, outcome.cached_tokens)
+        reading, writing = self._parts(predicted, outcome, output_tokens - 1, concurrency)
         reading_s, writing_s = self.reading.explained(reading), self.writing.explained(writing)
         first_s = outcome.first_token_s
         if first_s is not None and output_tokens > 1 and outcome.total_s > first_s:
             self.reading.observe(reading, first_s, weight)
             self.writing.observe(writing, outcome.total_s - first_s, weight)
             paces = _ratio(first_s, reading_s), _ratio(outcome.total_s - first_s, writing_s)
-        else:
-            self._learn_whole(reading, writing, outcome.total_s, weight)
-            pace = _ratio(outcome.total_s, reading_s + writing_s)
+        else:  # only the total is known: either is taken to be off by the same factor
+            expected_s = reading_s + writing_s
+            share = reading_s / expected_s
+            if share > 0:
+                self.reading.observe(reading, outcome.total_s * share, weight * share**2)
+            if share < 1:
+                self.writing.observe(writing, outcome.total_s * (1 - share), weight * (1 - share) ** 2)
+            pace = _ratio(outcome.total_s, expected_s)
             paces = pace, pace
         self._refresh()
         return paces if self.reading.count >= KNOWN else (1.0, 1.0)
@@ -156,45 +157,35 @@ class Speeds:
             self.writing.restart(writing)
         self._refresh()
 
-    def _learn_hits(self, predicted: PredictedWork, outcome: Outcome) -> None:
-        if outcome.cached_tokens:
-            self.reports_cached = True
-        if self.reports_cached and predicted.believed_tokens > 0 and outcome.cached_tokens is not None:
-            hit = min(1.0, outcome.cached_tokens / predicted.believed_tokens)
+    def _learn_hits(self, predicted: PredictedWork, cached_tokens: int) -> None:
+        """The engine says how much of a prompt was cached."""
+        self.reports_cached = True
+        if predicted.believed_tokens > 0:
+            hit = min(1.0, cached_tokens / predicted.believed_tokens)
             self.hit_share += (hit - self.hit_share) * HIT_WEIGHT
 
-    def _learn_whole(self, reading: list[float], writing: list[float], total_s: float, weight: float) -> None:
-        """Only the total is known: either part is taken to be off by the same factor, and believed as far as
-        it made up the total."""
-        expected_reading_s = self.reading.explained(reading)
-        expected_writing_s = self.writing.explained(writing)
-        expected_s = expected_reading_s + expected_writing_s
-        share = expected_reading_s / expected_s
-        if share > 0:
-            self.reading.observe(reading, total_s * share, weight * share**2)
-        if share < 1:
-            self.writing.observe(writing, total_s * (1 - share), weight * (1 - share) ** 2)
-
-    def _reading_parts(
-        self, uncached_tokens: float, cached_tokens: float, ahead_tokens: float
-    ) -> list[float]:
-        prior = self.prior
+    def _parts(
+        self, predicted: PredictedWork, outcome: Outcome, written: int, concurrency: Concurrency
+    ) -> tuple[list[float], list[float]]:
+        """How long each part of reading the prompt, and of writing ``written`` tokens, takes by the prior."""
+        prior, token_s = self.prior, predicted.token_s or self.token_s
+        uncached_tokens, cached_tokens = _read(predicted, outcome, self.reports_cached)
         before = cached_tokens + 0.5 * uncached_tokens
-        return [
+        reading = [
             FIXED_S,
-            prior.token_s * (uncached_tokens + ahead_tokens),
+            prior.token_s * (uncached_tokens + concurrency.ahead_s / token_s),
             prior.pair_s * uncached_tokens * before,
             prior.token_s * cached_tokens,
         ]
-
-    def _writing_parts(self, output_tokens: int, concurrency: Concurrency, token_s: float) -> list[float]:
-        prior = self.prior
-        return [
-            output_tokens * prior.step_s,
-            output_tokens * prior.each_s * concurrency.running,
-            output_tokens * prior.kv_s * concurrency.kv_tokens,
-            prior.token_s * concurrency.read_s / token_s if output_tokens else 0.0,
+        if written <= 0:
+            return reading, [0.0, 0.0, 0.0, 0.0]
+        writing = [
+            written * prior.step_s,
+            written * prior.each_s * concurrency.running,
+            written * prior.kv_s * concurrency.kv_tokens,
+            prior.token_s * concurrency.read_s / token_s,
         ]
+        return reading, writing
 
     def _refresh(self) -> None:
         prior = self.prior
@@ -236,9 +227,10 @@ class Performance:
         and answer took against what was known; 1 for what teaches nothing."""
         if not outcome.ok:
             return 1.0, 1.0
-        speeds.accuracy.note(
-            predicted.first_token_s, outcome.first_token_s, predicted.total_s, outcome.total_s
-        )
+        accuracy = speeds.accuracy
+        if outcome.first_token_s is not None:
+            accuracy.first_token.note(predicted.first_token_s, outcome.first_token_s)
+        accuracy.total.note(predicted.total_s, outcome.total_s)
         paces = speeds.learn(predicted, outcome, concurrency)
         if speeds.reading.count <= WARM:
             for other in self._pairs.values():
@@ -264,7 +256,8 @@ class Performance:
 def _ratio(took_s: float, expected_s: float) -> float:
     if not (0.0 < expected_s < math.inf and took_s > 0.0):
         return 1.0
-    return min(max(took_s / expected_s, LEAST), MOST)
+    ratio = took_s / expected_s
+    return LEAST if ratio < LEAST else MOST if ratio > MOST else ratio
 
 
 def _middle(values: list[float]) -> float:
@@ -276,6 +269,7 @@ def _read(predicted: PredictedWork, outcome: Outcome, reports_cached: bool) -> t
     if outcome.input_tokens is None:
         return predicted.uncached_tokens, predicted.input_tokens - predicted.uncached_tokens
     if reports_cached and outcome.cached_tokens is not None:
-        return max(0, outcome.input_tokens - outcome.cached_tokens), outcome.cached_tokens
+        uncached_tokens = outcome.input_tokens - outcome.cached_tokens
+        return uncached_tokens if uncached_tokens > 0 else 0, outcome.cached_tokens
     believed = predicted.uncached_tokens / predicted.input_tokens if predicted.input_tokens else 1.0
     return outcome.input_tokens * believed, outcome.input_tokens * (1.0 - believed)

@@ -16,7 +16,8 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from operator import mul
+from itertools import repeat
+from operator import mul, truediv
 
 FORGETTING = 0.005
 FORGETTING_MORE = 0.1
@@ -82,14 +83,15 @@ class ShareRegression:
         total = math.fsum(parts)
         if not (0.0 < total < math.inf and 0.0 < outcome < math.inf and 0.0 < weight <= 1.0):
             return
-        shares = [part / total for part in parts]
-        ratio = min(max(outcome / total, LEAST), MOST)
-        expected = self.explained(shares)
+        shares = list(map(truediv, parts, repeat(total)))
+        ratio = outcome / total
+        ratio = LEAST if ratio < LEAST else MOST if ratio > MOST else ratio
+        expected = math.fsum(map(mul, self.multipliers, shares))
         ratio = self._within_reason(ratio, expected)
         self._learn_common(ratio, weight)
         self.count += 1
         kept = 1.0 - FORGETTING - FORGETTING_MORE * (self._spread / SPREAD_MOST) ** 3
-        scaled = weight / max(expected, LEAST) ** 2
+        scaled = weight / (expected if expected > LEAST else LEAST) ** 2
         for row, share in enumerate(shares):
             products = self._products[row]
             for column in range(self.size):
@@ -100,33 +102,38 @@ class ShareRegression:
 
     def _within_reason(self, ratio: float, expected: float) -> float:
         """``ratio``, no further from what was expected than outcomes mostly are."""
-        off = math.log(ratio / expected)
-        bound = TOLERANCE * self._spread
-        self._spread += (min(abs(off), 2 * bound) - self._spread) / COMMON_STEPS
-        self._spread = min(max(self._spread, SPREAD_LEAST), SPREAD_MOST)
-        if self.count < OPEN_MINDED:
-            bound = max(bound, FIRST_BOUND)
-        return expected * math.exp(min(max(off, -bound), bound))
+        off, spread = math.log(ratio / expected), self._spread
+        bound = TOLERANCE * spread
+        far = off if off > 0.0 else -off
+        spread += ((2 * bound if far > 2 * bound else far) - spread) / COMMON_STEPS
+        self._spread = (
+            SPREAD_LEAST if spread < SPREAD_LEAST else SPREAD_MOST if spread > SPREAD_MOST else spread
+        )
+        if self.count < OPEN_MINDED and bound < FIRST_BOUND:
+            bound = FIRST_BOUND
+        return expected * math.exp(-bound if off < -bound else bound if off > bound else off)
 
     def _learn_common(self, ratio: float, weight: float) -> None:
-        step = weight / (1.0 + min(self.count, COMMON_STEPS))
-        self.common *= math.exp(step * math.log(ratio / self.common) * (0.8 if not self.count else 1.0))
-        self.common = min(max(self.common, LEAST), MOST)
+        common, count = self.common, self.count
+        step = weight / (1.0 + (count if count < COMMON_STEPS else COMMON_STEPS))
+        common *= math.exp(step * math.log(ratio / common) * (1.0 if count else 0.8))
+        self.common = LEAST if common < LEAST else MOST if common > MOST else common
 
     def _solve(self) -> None:
-        pull = PULL / self.common**2
-        matrix = [list(row) for row in self._products]
-        for row in range(self.size):
+        common = self.common
+        pull = PULL / common**2
+        matrix, rest = list(map(list, self._products)), list(self._rest)
+        for row, leaning in enumerate(self._leanings):
             matrix[row][row] += pull
-        rest = [
-            each + pull * self.common * leaning
-            for each, leaning in zip(self._rest, self._leanings, strict=True)
-        ]
-        high = self.common * APART
-        self.multipliers = [
-            min(max(each, self.common * leaning / APART), high)
-            for each, leaning in zip(_solved(matrix, rest), self._leanings, strict=True)
-        ]
+            rest[row] += pull * common * leaning
+        multipliers, high = _solved(matrix, rest), common * APART
+        for row, leaning in enumerate(self._leanings):
+            low = common * leaning / APART
+            if multipliers[row] < low:
+                multipliers[row] = low
+            elif multipliers[row] > high:
+                multipliers[row] = high
+        self.multipliers = multipliers
 
 
 def _solved(matrix: list[list[float]], rest: list[float]) -> list[float]:
@@ -142,8 +149,8 @@ def _solved(matrix: list[list[float]], rest: list[float]) -> list[float]:
                     other[column] -= factor * row[column]
                 rest[below] -= factor * rest[pivot]
     for pivot in range(size - 1, -1, -1):
-        row = matrix[pivot]
-        known = math.fsum(row[column] * rest[column] for column in range(pivot + 1, size))
+        row, behind = matrix[pivot], pivot + 1
+        known = math.fsum(map(mul, row[behind:], rest[behind:]))
         rest[pivot] = (rest[pivot] - known) / row[pivot]
     return rest
 
@@ -151,14 +158,15 @@ def _solved(matrix: list[list[float]], rest: list[float]) -> list[float]:
 LATEST = 256
 """Latest errors kept of each kind."""
 
-MOST_OFF = math.log(1e6)
+MOST_OFF = 1e6
 """An error of a larger factor counts as one of so much."""
 
 
 @dataclass(slots=True)
 class Errors:
-    """Of one kind of prediction. ``bias`` is the mean of ln(actual / predicted) over the latest: 0 is fair,
-    0.1 means that things take 10 % longer than predicted."""
+    """Of one kind of prediction. Kept is actual / predicted; logarithms are taken when somebody reads.
+    ``bias`` is the mean of ln(actual / predicted) over the latest: 0 is fair, 0.1 means that things take 10 %
+    longer than predicted."""
 
     count: int = 0
     latest: deque[float] = field(default_factory=lambda: deque(maxlen=LATEST))
@@ -166,32 +174,24 @@ class Errors:
     def note(self, predicted_s: float, actual_s: float) -> None:
         if 0.0 < predicted_s < math.inf and 0.0 < actual_s < math.inf:
             self.count += 1
-            off = math.log(actual_s) - math.log(predicted_s)
-            self.latest.append(min(max(off, -MOST_OFF), MOST_OFF))
+            off = actual_s / predicted_s
+            self.latest.append(1 / MOST_OFF if off < 1 / MOST_OFF else MOST_OFF if off > MOST_OFF else off)
 
     @property
     def bias(self) -> float:
-        return math.fsum(self.latest) / len(self.latest) if self.latest else 0.0
+        return math.fsum(map(math.log, self.latest)) / len(self.latest) if self.latest else 0.0
 
     def error_factor(self, quantile: float) -> float:
         """The factor, 1 or more, that this share of the latest predictions was off by at most, up or down."""
         if not self.latest:
             return 1.0
-        ordered = sorted(map(abs, self.latest))
+        ordered = sorted(map(abs, map(math.log, self.latest)))
         return math.exp(ordered[min(int(quantile * len(ordered)), len(ordered) - 1)])
 
 
 @dataclass(slots=True)
 class Accuracy:
-    """Errors of the predicted time to the first token and of the whole time."""
+    """Errors of the predicted time to the first token, where one was seen, and of the whole time."""
 
     first_token: Errors = field(default_factory=Errors)
     total: Errors = field(default_factory=Errors)
-
-    def note(
-        self, first_predicted_s: float, first_s: float | None, total_predicted_s: float, total_s: float
-    ) -> None:
-        """One answer's times; ``first_s`` is None where no first token was seen."""
-        if first_s is not None:
-            self.first_token.note(first_predicted_s, first_s)
-        self.total.note(total_predicted_s, total_s)

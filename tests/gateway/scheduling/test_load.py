@@ -141,7 +141,7 @@ def test_whatever_happens_the_aggregates_are_those_of_what_runs(steps: list[tupl
             running.update({number: True} if number in running else {})
         else:
             assert (load.end(number, now) is not None) == (running.pop(number, None) is not None)
-        assert len(load) == len(running)
+        assert load.count == len(running)
         assert load.kv_tokens == 150 * len(running)
         assert load._unread == sum(not seen for seen in running.values())
         assert load.wait_s(now) >= 0.0

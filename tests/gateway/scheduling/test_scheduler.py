@@ -101,7 +101,7 @@ def test_what_ends_after_its_deployment_is_gone_does_no_harm() -> None:
     scheduler.deployment_removed(each, 1.0)
     scheduler.finished(1, each, Outcome(False, 2.0), 2.0)
     scheduler.finished(1, each, Outcome(False, 2.0), 2.0)
-    assert len(each.load) == 0
+    assert each.load.count == 0
     again = view("a")
     scheduler.deployment_added(again, 3.0)
     scheduler.deployment_removed(each, 4.0)
@@ -114,7 +114,7 @@ def test_a_second_copy_of_a_request_is_kept_apart_from_the_first() -> None:
         scheduler.deployment_added(each, 0.0)
         scheduler.placed(request(1), each, 0.0)
     scheduler.finished(1, views[0], Outcome(False, 1.0), 1.0)
-    assert [len(each.load) for each in views] == [0, 1]
+    assert [each.load.count for each in views] == [0, 1]
 
 
 def test_performance_can_be_shared() -> None:
