@@ -82,7 +82,7 @@ class Assigner:
     def refuse(self, model: str, fits: Collection[Fit], error: NoDeployment) -> None:
         """Those of these fits that wait for ``model``, whatever they avoid, wait in vain."""
         waiting = self._waiting(model)
-        vain = [each for each in waiting if each.ticket.fit._replace(avoid=frozenset()) in fits]
+        vain = [each for each in waiting if each.ticket.lane._replace(avoid=frozenset()) in fits]
         self._send_away(vain, lambda _: error)
 
     # --- Within ---
@@ -146,14 +146,17 @@ class Assigner:
         room, index = self._room, self._index
         if not most or not index.open(model):
             return []
+        only = room.only(model)
+        if only is not None and not only.lane.avoid:
+            return [only.as_waiting()] if index.free(model, only.lane, 1) else []
         limits = {fit: index.free(model, fit, most) for fit in room.lanes(model)}
         tickets = room.next_tickets(model, limits, now)
         avoiding: dict[int, frozenset[str]] = {}
-        for fit in {ticket.fit for ticket in tickets if ticket.fit.avoid}:
+        for fit in {ticket.lane for ticket in tickets if ticket.lane.avoid}:
             if not index.someone_else(model, fit, patiently=True):
                 continue
             at_once = index.someone_else(model, fit)
-            front = [each for each in tickets if each.fit == fit]
+            front = [each for each in tickets if each.lane == fit]
             shunning = [each for each in front if at_once or now < each.entered_s + SHUN_S]
             avoiding.update((ticket.number, fit.avoid) for ticket in shunning)
             if shunning and not at_once:
@@ -206,7 +209,7 @@ class Assigner:
         if now >= self._admission.hopeless_there_at(model):
             stranded = {fit: self._stranded(model, fit) for fit in self._room.lanes(model)}
             for each in waiting:
-                because = stranded.get(each.ticket.fit)
+                because = stranded.get(each.ticket.lane)
                 if because is not None and not self._moves(each, now):
                     self._send_away([each], because)
         self.mark(model)

@@ -159,8 +159,8 @@ class Preemption:
         for ticket in self._room.next_tickets(model, limits, now):
             if ticket.request.tier is not Tier.REALTIME:
                 break
-            if not self._index.free(model, ticket.fit, 1) and not self._wastes(ticket.tenant, now):
-                waiting.append(ticket.as_waiting(ticket.fit.avoid))
+            if not self._index.free(model, ticket.lane, 1) and not self._wastes(ticket.tenant, now):
+                waiting.append(ticket.as_waiting(ticket.lane.avoid))
         return waiting
 
     def _wastes(self, tenant: str, now: float) -> bool:

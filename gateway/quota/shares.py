@@ -5,19 +5,19 @@ from collections.abc import Mapping
 
 
 class QueueShares:
-    """Counts the requests that wait of tenants with a share. False while no tenant has one."""
+    """Counts the requests that wait of tenants with a share."""
 
     def __init__(self) -> None:
         self._shares: dict[str, float] = {}
         self._waiting: Counter[tuple[str, str]] = Counter()
-
-    def __bool__(self) -> bool:
-        return bool(self._shares)
+        self.any = False
+        """Whether a tenant has one."""
 
     def set(self, shares: Mapping[str, float]) -> None:
         """Shares by tenant, from now on. Those that wait already count only if they were counted when
         they came."""
         self._shares = dict(shares)
+        self.any = bool(shares)
 
     def entered(self, tenant: str, model: str) -> bool:
         """A request waits; whether it is counted, and :meth:`left` is to be told of it."""

@@ -104,8 +104,9 @@ class Flow(Generic[T]):
     def arrived(self, work: float, now: float) -> None:
         """One more request of the tenant has come."""
         self.arrivals.arrived(now)
-        self.typical_work += (work - self.typical_work) * (WORK_WEIGHT if self.typical_work > 1.0 else 1.0)
-        self.typical_work = max(self.typical_work, 1.0)
+        typical = self.typical_work
+        typical += (work - typical) * (WORK_WEIGHT if typical > 1.0 else 1.0)
+        self.typical_work = typical if typical > 1.0 else 1.0
 
 
 class QueueView:
@@ -251,11 +252,14 @@ class TierQueue(Generic[T]):
 
     def settle(self, turn: T, work: float, now: float) -> None:
         """What ``turn`` was charged is too much or too little: it costs ``work``."""
-        flow = self._flow(turn.tenant, now)
-        virtual = flow.virtual + (work - turn.charged) / flow.weight
+        flow = self._flows.get(turn.tenant) or self._flow(turn.tenant, now)
+        before = flow.virtual
+        virtual = before + (work - turn.charged) / flow.weight
         turn.charged = work
-        lowest, highest = self.virtual - LAG_WORK, max(flow.virtual, self.virtual + DEBT_WORK)
-        self._move(flow, min(max(virtual, lowest), highest))
+        lowest, highest = self.virtual - LAG_WORK, self.virtual + DEBT_WORK
+        if highest < before:
+            highest = before
+        self._move(flow, lowest if virtual < lowest else highest if virtual > highest else virtual)
 
     def ahead_of(self, tenant: str, departures_per_s: float, now: float) -> float:
         """How many will probably get a slot before a request of ``tenant`` that comes now: of those who
@@ -274,6 +278,18 @@ class TierQueue(Generic[T]):
         base = own + begun + seen.waiting(self.count - begun - own)
         others_per_s = self.arrivals.per_s(now) - (mine.arrivals.per_s(now) if mine is not None else 0.0)
         return seen.with_coming(base, others_per_s, departures_per_s, now)
+
+    def charge_alone(self, turn: T, now: float) -> None:
+        """``turn``, whose answer has not begun, came at ``now`` when nobody waited, and nothing else has
+        happened before it got its slot: the same as :meth:`put`, :meth:`remove` and :meth:`charge`."""
+        self.arrivals.arrived(now)
+        flow = self._flow(turn.tenant, now)
+        self._flows[turn.tenant] = self._flows.pop(turn.tenant)
+        flow.arrived(turn.work, now)
+        if flow.virtual > self.virtual:
+            self.virtual = flow.virtual
+        flow.virtual = self.virtual + turn.work / flow.weight
+        turn.charged += turn.work
 
     # --- For a look at the next turns ---
 

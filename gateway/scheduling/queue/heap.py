@@ -18,11 +18,7 @@ class Member:
     __slots__ = ("entry",)
 
     entry: "Entry | None"
-
-    @property
-    def waiting(self) -> bool:
-        """Whether it has a place."""
-        return self.entry is not None
+    """Its place; None while it has none."""
 
 
 Entry = tuple[Key, int, Member]

@@ -157,6 +157,14 @@ class QueueOrder(Generic[T]):
         self._given += 1
         tier.ageing.served(self._given, now)
 
+    def depart_alone(self, turn: T, since_s: float, now: float) -> None:
+        """``turn`` leaves for a slot, and has waited since ``since_s``: the same as :meth:`put` and
+        :meth:`depart`, for one that nobody waited beside."""
+        tier = self._tiers[turn.rank]
+        tier.share.charge_alone(turn, since_s)
+        self._given += 1
+        tier.ageing.served_at, tier.ageing.served_s = self._given, now
+
     def settle(self, turn: T, work: float, now: float) -> None:
         """Charge the tenant of ``turn`` what it really cost."""
         self._tiers[turn.rank].share.settle(turn, work, now)

@@ -1,7 +1,7 @@
 """One request's place in the waiting room, and what decides which deployments may take it. Plain data."""
 
 from dataclasses import dataclass
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 from gateway.domain.request import Request, Tier
 from gateway.scheduling.base import Fit, Waiting
@@ -41,6 +41,7 @@ class Ticket(QueuedRequest):
     """One request's place in the room. ``number`` counts arrivals; it and ``due_s`` are kept when it comes
     back, and so its turn among its tenant's."""
 
+    lane: Fit
     request: Request
     entered_s: float
     expires_s: float
@@ -49,13 +50,10 @@ class Ticket(QueuedRequest):
     """Of its body, those that were counted when it came in."""
     counted: bool = False
     """Against its tenant's share of the places."""
+    waiting: bool = False
+    """Whether it has a place in the room."""
     seen: Waiting | None = None
     """What :meth:`as_waiting` said; None again when something about its request has changed."""
-
-    @property
-    def fit(self) -> Fit:
-        """Its lane."""
-        return cast(Fit, self.lane)
 
     def as_waiting(self, avoid: frozenset[str] = frozenset()) -> Waiting:
         """The request as policies see it, that must not go to ``avoid``."""

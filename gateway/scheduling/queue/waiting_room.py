@@ -5,12 +5,12 @@ A worked example of the bounds. A model with 8 slots and answers of 4 s drains 2
 come back in half a second: by then one has left the line. The next one refused is told one second, and
 so on, so that those who were sent away do not all come back at once.
 
-How fast a queue drains is measured while requests wait, and estimated before that (:class:`DrainRate`).
+How fast a queue drains is measured while requests wait, and estimated before that
+(:mod:`gateway.scheduling.queue.drain`).
 :mod:`gateway.scheduling.queue.order` decides whose turn it is.
 """
 
 import itertools
-import math
 from collections import Counter as Tally
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -19,6 +19,7 @@ from gateway.domain.errors import QueueFull
 from gateway.domain.request import Request, Tier
 from gateway.quota.shares import QueueShares
 from gateway.scheduling.base import Fit, estimated_work
+from gateway.scheduling.queue.drain import DrainRate
 from gateway.scheduling.queue.order import QueueOrder
 from gateway.scheduling.queue.tickets import Backlog, Capacity, Ticket
 
@@ -62,6 +63,7 @@ class WaitingRoom:
 
     def __init__(self, settings: QueueSettings) -> None:
         self._settings = settings
+        self._takes_any = settings.max_requests > 0 and settings.max_requests_total > 0
         self._weights = dict(settings.tenant_weights)
         self._queues: dict[str, _ModelQueue] = {}
         self._numbers = itertools.count(1)
@@ -74,14 +76,15 @@ class WaitingRoom:
         self._weights.clear()
         self._weights.update(weights)
         for queue in self._queues.values():
-            queue.turns.reweigh()
+            queue.line_up().reweigh()
 
     def enter(self, request: Request, capacity: Capacity, now: float, hold_s: float = 0.0) -> Ticket:
         """A place for ``request``. Raises QueueFull, with an honest ``retry_after_s``, over any bound. It may
         wait for ``hold_s`` where that is longer than others may."""
-        queue = self._queue(request.model, now)
+        queue = self._queues.get(request.model) or self._queue(request.model, now)
         expires_s = self.expiry(request, now, hold_s)
-        self._check(request, queue, capacity, expires_s - now, now)
+        if self.requests or not capacity.free or expires_s < now or not self._takes_any:
+            self._check(request, queue, capacity, expires_s - now, now)
         ticket = Ticket(
             number=next(self._numbers),
             rank=_TIER_RANK[request.tier],
@@ -95,7 +98,7 @@ class WaitingRoom:
         )
         self._put(queue, ticket, now)
         if capacity.free:
-            queue.promised_s = [now] * len(_TIER_RANK)
+            queue.promised_s = [now, now, now]
         return ticket
 
     def requeue(
@@ -116,7 +119,7 @@ class WaitingRoom:
         queue = self._queue(request.model, now)
         ticket.lane, ticket.begun, ticket.seen = Fit.of(request, avoid), request.continuing, None
         if ticket.charged and not ticket.begun:
-            queue.turns.settle(ticket, 0.0, now)
+            queue.line_up().settle(ticket, 0.0, now)
         if refused:
             queue.drain.undo_departure(now)
         ticket.entered_s = now
@@ -136,18 +139,31 @@ class WaitingRoom:
     def settle(self, ticket: Ticket, work: float, now: float) -> None:
         """What a request really cost that has left for a slot; until then its estimate counts."""
         if ticket.charged:
-            self._queue(ticket.request.model, now).turns.settle(ticket, work, now)
+            model = ticket.request.model
+            queue = self._queues.get(model) or self._queue(model, now)
+            queue.line_up().settle(ticket, work, now)
 
     def lanes(self, model: str) -> list[Fit]:
         """The fits of those who wait for ``model``."""
         queue = self._queues.get(model)
-        return list(queue.lanes) if queue else []
+        if queue is None:
+            return []
+        return list(queue.lanes) if queue.alone is None else [queue.alone.lane]
 
     def next_tickets(self, model: str, limits: Mapping[Fit, int], now: float) -> list[Ticket]:
         """The next tickets, in order of turns, of each lane no more than its limit. They stay where they
         are."""
         queue = self._queues.get(model)
-        return queue.turns.first(limits, now) if queue else []
+        if queue is None:
+            return []
+        if queue.alone is not None:
+            return [queue.alone] if limits.get(queue.alone.lane) else []
+        return queue.turns.first(limits, now)
+
+    def only(self, model: str) -> Ticket | None:
+        """The request that waits for ``model``, where it is the only one."""
+        queue = self._queues.get(model)
+        return None if queue is None else queue.alone
 
     def still_waiting(self, model: str, now: float, *, slots: bool = True) -> None:
         """Those who wait for ``model`` now could not be given a slot: from here on the drain is measured.
@@ -161,7 +177,7 @@ class WaitingRoom:
         queue = self._queues.get(model)
         if queue is None or not queue.count:
             return None
-        oldest = {rank: came_s for rank, came_s in enumerate(queue.turns.oldest()) if came_s is not None}
+        oldest = {rank: came_s for rank, came_s in enumerate(queue.line_up().oldest()) if came_s is not None}
         return Backlog(queue.count, min(oldest.values()), _TIERS[min(oldest)])
 
     def depth(self, model: str) -> int:
@@ -172,7 +188,7 @@ class WaitingRoom:
     def realtime_waits(self, model: str) -> bool:
         """Whether a realtime request waits for ``model``."""
         queue = self._queues.get(model)
-        return queue is not None and queue.turns.ahead_of(0) > 0
+        return queue is not None and queue.ahead_of(0) > 0
 
     def depths(self) -> dict[str, int]:
         """Requests waiting, by model; models without any are left out."""
@@ -184,17 +200,17 @@ class WaitingRoom:
         """How long a request of ``tier`` and ``tenant`` that comes now would probably wait; None when nothing
         can be said."""
         queue, rank = self._queues.get(model), _TIER_RANK[tier]
-        if capacity.free > (queue.turns.ahead_of(rank) if queue is not None else 0):
+        if capacity.free > (queue.ahead_of(rank) if queue is not None else 0):
             return 0.0
         if not (capacity.slots or capacity.coming):
             return None  # they are all resting, on trial or away: how long for cannot be known
         rate = self._rate(model, capacity, now)
         if rate <= 0:
             return None
-        wait_s = queue.turns.wait_s(rank, tenant, rate, now) if queue is not None else 1 / rate
+        wait_s = queue.line_up().wait_s(rank, tenant, rate, now) if queue is not None else 1 / rate
         if not capacity.slots:
             return capacity.ready_s + max(0.0, wait_s - capacity.hold_s)  # the first of them do not wait
-        if tier is Tier.REALTIME and capacity.yielding > (queue.turns.ahead_of(rank) if queue else 0):
+        if tier is Tier.REALTIME and capacity.yielding > (queue.ahead_of(rank) if queue else 0):
             return min(wait_s, YIELD_S)
         return wait_s
 
@@ -209,7 +225,7 @@ class WaitingRoom:
         if rate <= 0:
             return UNKNOWN_RETRY_AFTER_S
         queue = self._queue(request.model, now)
-        after_s = 1 / queue.turns.left_per_s(rank, rate, now)
+        after_s = 1 / queue.line_up().left_per_s(rank, rate, now)
         from_s = now if capacity.slots else now + capacity.ready_s
         promised_s = min(max(queue.promised_s[rank], from_s) + after_s, now + MAX_RETRY_AFTER_S)
         queue.promised_s[rank] = promised_s
@@ -225,7 +241,7 @@ class WaitingRoom:
         if queue.count >= settings.max_requests or self.requests >= settings.max_requests_total:
             message = f"too many requests are waiting for the model {request.model!r}; try again later"
         elif (
-            self.shares
+            self.shares.any
             and wait_s != 0.0
             and self.shares.full(tenant, request.model, settings.max_requests, settings.max_requests_total)
         ):
@@ -254,13 +270,14 @@ class WaitingRoom:
 
     def expiry(self, request: Request, now: float, hold_s: float = 0.0) -> float:
         """When ``request`` has waited as long as it may: as all may, or for ``hold_s`` if that is more."""
-        expires_s = now + max(self._settings.max_wait_s, hold_s)
-        return expires_s if request.deadline_s is None else min(expires_s, request.deadline_s)
+        wait_s, deadline_s = self._settings.max_wait_s, request.deadline_s
+        expires_s = now + (wait_s if wait_s > hold_s else hold_s)
+        return expires_s if deadline_s is None or deadline_s > expires_s else deadline_s
 
     def _put(self, queue: "_ModelQueue", ticket: Ticket, now: float) -> None:
         queue.put(ticket, now)
         self.requests += 1
-        if self.shares:
+        if self.shares.any:
             ticket.counted = self.shares.entered(ticket.tenant, ticket.request.model)
         ticket.body_bytes = ticket.request.body.held_bytes
         self.body_bytes += ticket.body_bytes
@@ -274,64 +291,18 @@ class WaitingRoom:
         return queue
 
 
-DRAIN_MEMORY_S = 30.0
-"""Departures count e times less after this long: a rate follows a change of the fleet within a minute."""
-
-PRIOR_WEIGHT_S = 2.0
-"""Seconds of measured waiting that weigh as much as the guess."""
-
-
-class DrainRate:
-    """Departures per second from one queue, an exponentially forgetting mean over the time it was not empty.
-
-    Time in which nobody waited says nothing about how fast a queue would drain, so it does not count.
-    """
-
-    def __init__(self, now: float) -> None:
-        self._departures = 0.0
-        self._waited_s = 0.0
-        self._updated_s = now
-        self._backlogged = False
-
-    def set_backlogged(self, backlogged: bool, now: float) -> None:
-        """Whether requests wait, from ``now`` on."""
-        self._forget(now)
-        self._backlogged = backlogged
-
-    def departed(self, now: float) -> None:
-        """One was taken out for a slot. Counts only if it had to wait."""
-        self._forget(now)
-        if self._backlogged:
-            self._departures += 1.0
-
-    def undo_departure(self, now: float) -> None:
-        """One that departed was refused by an engine and waits again."""
-        self._forget(now)
-        self._departures = max(0.0, self._departures - 1.0)
-
-    def per_s(self, now: float, guess_per_s: float) -> float:
-        """Departures per second; ``guess_per_s`` is what to believe before anything was measured (≥ 0)."""
-        self._forget(now)
-        return (self._departures + guess_per_s * PRIOR_WEIGHT_S) / (self._waited_s + PRIOR_WEIGHT_S)
-
-    def _forget(self, now: float) -> None:
-        elapsed_s = now - self._updated_s
-        if elapsed_s <= 0:
-            return
-        kept = math.exp(-elapsed_s / DRAIN_MEMORY_S)
-        self._departures *= kept
-        self._waited_s *= kept
-        if self._backlogged:
-            self._waited_s += DRAIN_MEMORY_S * (1.0 - kept)
-        self._updated_s = now
-
-
 class _ModelQueue:
     """The requests that wait for one model: a lane for each fit, so that one that fits nowhere blocks none
-    of the others."""
+    of the others.
+
+    A request that comes when nobody waits mostly has its slot before another one comes. So it is in no lane
+    until somebody must know its turn among others (:meth:`line_up`).
+    """
 
     def __init__(self, weights: Mapping[str, float], ageing_s: float, now: float) -> None:
         self.turns = QueueOrder[Ticket](weights, ageing_s, now)
+        """Of all who wait, but for ``alone``."""
+        self.alone: Ticket | None = None
         self.lanes = Tally[Fit]()
         self.drain = DrainRate(now)
         self.promised_s = [now] * len(_TIER_RANK)
@@ -339,19 +310,52 @@ class _ModelQueue:
         self.count = 0
 
     def put(self, ticket: Ticket, now: float) -> None:
-        self.turns.put(ticket, now)
-        self.lanes[ticket.fit] += 1
+        """``ticket`` waits from ``now`` on, when it ``entered``."""
+        ticket.waiting = True
         self.count += 1
+        if self.count == 1 and not ticket.begun:
+            self.alone = ticket
+            return
+        self.line_up()
+        self._put(ticket, now)
+
+    def line_up(self) -> QueueOrder[Ticket]:
+        """The turns of all who wait."""
+        if self.alone is not None:
+            ticket, self.alone = self.alone, None
+            self._put(ticket, ticket.entered_s)
+        return self.turns
+
+    def ahead_of(self, rank: int) -> int:
+        """How many wait in this tier and those above it."""
+        if self.alone is not None:
+            return 1 if self.alone.rank <= rank else 0
+        return self.turns.ahead_of(rank) if self.count else 0
 
     def remove(self, ticket: Ticket, now: float, *, departed: bool) -> None:
+        """``ticket`` waits no more: it leaves for a slot (``departed``), or without one."""
+        ticket.waiting = False
+        self.count -= 1
         if departed:
             self.drain.departed(now)
-            self.turns.depart(ticket, now)
+        if self.alone is not None and departed:
+            self.alone = None
+            self.turns.depart_alone(ticket, ticket.entered_s, now)
         else:
-            self.turns.remove(ticket)
-        self.lanes[ticket.fit] -= 1
-        if not self.lanes[ticket.fit]:
-            del self.lanes[ticket.fit]
-        self.count -= 1
+            self._take_out(ticket, now, departed=departed)
         if not self.count:
             self.drain.set_backlogged(False, now)
+
+    def _put(self, ticket: Ticket, now: float) -> None:
+        self.turns.put(ticket, now)
+        self.lanes[ticket.lane] += 1
+
+    def _take_out(self, ticket: Ticket, now: float, *, departed: bool) -> None:
+        turns = self.line_up()
+        if departed:
+            turns.depart(ticket, now)
+        else:
+            turns.remove(ticket)
+        self.lanes[ticket.lane] -= 1
+        if not self.lanes[ticket.lane]:
+            del self.lanes[ticket.lane]

@@ -173,7 +173,7 @@ class Books(RuleBasedStateMachine):
     def no_slot_is_idle_while_fitting_work_waits(self) -> None:
         index = self.fleet.registry.index
         for exchange in self._waiting():
-            fit = exchange.ticket.fit
+            fit = exchange.ticket.lane
             model, young = exchange.request.model, self.fleet.loop.now_s < exchange.ticket.entered_s + SHUN_S
             shunning = index.someone_else(model, fit) or (
                 young and index.someone_else(model, fit, patiently=True)
@@ -213,7 +213,7 @@ class Books(RuleBasedStateMachine):
         assert dispatcher.room.body_bytes == sum(len(each.request.body.prefix) for each in waiting)
         assert all(each.state is ExchangeState.WAITING and each.ticket.waiting for each in waiting)
         for model in MODELS:
-            lanes = {each.ticket.fit for each in waiting if each.request.model == model}
+            lanes = {each.ticket.lane for each in waiting if each.request.model == model}
             assert set(dispatcher.room.lanes(model)) == lanes
 
     @invariant()

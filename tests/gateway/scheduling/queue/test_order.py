@@ -109,6 +109,23 @@ def test_who_could_not_be_served_for_long_catches_up_a_little_and_no_more() -> N
     assert lag <= served["blocked"] - served["busy"] <= lag + 2
 
 
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 2), st.floats(1, 2000), st.floats(0, 60))))
+def test_who_waited_alone_is_charged_as_in_line(steps: list[tuple[str, int, float, float]]) -> None:
+    lined_up, alone, now = Room(b=2.0), Room(b=2.0), 0.0
+    for tenant, rank, work, wait_s in steps:
+        lined_up.go(lined_up.come(tenant, work, rank, now), now + wait_s)
+        turn = QueuedRequest(next(alone.numbers), rank, tenant, lane="chat", work=work, due_s=now + 60.0)
+        alone.turns.depart_alone(turn, now, now + wait_s)
+        assert turn.charged == work
+        now += wait_s
+    for room in (lined_up, alone):
+        for tenant in "abcabc":
+            room.come(tenant, now=now)
+    assert alone.order(now) == lined_up.order(now)
+    for tenant in "abcd":
+        assert alone.turns.wait_s(1, tenant, 1.0, now) == lined_up.turns.wait_s(1, tenant, 1.0, now)
+
+
 def test_what_was_charged_is_corrected_when_the_cost_is_known() -> None:
     room = Room()
     for _ in range(40):

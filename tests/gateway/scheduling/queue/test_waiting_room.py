@@ -8,7 +8,7 @@ from gateway.domain.errors import QueueFull
 from gateway.domain.request import Principal, Request, RequestBody, Tier
 from gateway.scheduling.base import Fit
 from gateway.scheduling.queue.tickets import Capacity, Ticket
-from gateway.scheduling.queue.waiting_room import DrainRate, QueueSettings, WaitingRoom
+from gateway.scheduling.queue.waiting_room import QueueSettings, WaitingRoom
 
 MANY = Principal("k2", "key", "many")
 NO_SLOT = Capacity(slots=1, free=0, hold_s=1.0)
@@ -79,7 +79,7 @@ def test_answers_that_have_begun_go_before_others_of_their_tier() -> None:
     waiting.leave(begun, 1.0, departed=True)
     begun.request.version, begun.request.continuing = "v1", True
     waiting.requeue(begun, {"a/d"}, 2.0)
-    assert begun.fit == Fit("chat", frozenset({"a/d"}), "v1", continuing=True)
+    assert begun.lane == Fit("chat", frozenset({"a/d"}), "v1", continuing=True)
     assert everybody(waiting) == [realtime, begun, first]
 
 
@@ -326,44 +326,33 @@ def test_time_without_slots_does_not_count_as_slow() -> None:
     assert waiting.departures_per_s("m", slots, 120.0) < 1.0
 
 
-# --- How fast a queue drains ---
+def test_one_that_waits_alone_is_in_line_as_soon_as_another_comes() -> None:
+    waiting = room()
+    alone = waiting.enter(request(), NO_SLOT, 1.0)
+    assert waiting.only("m") is alone
+    assert alone.waiting
+    assert waiting.lanes("m") == [Fit("chat")]
+    assert front(waiting) == [alone.number]
+    assert front(waiting, limit=0) == []
+    urgent = waiting.enter(request(tier=Tier.REALTIME), NO_SLOT, 2.0)
+    assert waiting.only("m") is None
+    assert front(waiting) == [urgent.number, alone.number]
+    backlog = waiting.backlog("m")
+    assert backlog is not None
+    assert backlog.oldest_s == 1.0
+    waiting.leave(urgent, 3.0, departed=True)
+    waiting.leave(alone, 3.0, departed=False)
+    assert not alone.waiting
+    assert waiting.lanes("m") == []
+    assert waiting.depth("m") == 0
 
 
-def test_before_anything_was_measured_the_guess_is_believed() -> None:
-    assert DrainRate(0.0).per_s(100.0, 3.0) == 3.0
-
-
-def test_a_steady_drain_is_measured() -> None:
-    rate, now = DrainRate(0.0), 0.0
-    rate.set_backlogged(True, now)
-    for _ in range(600):
-        now += 0.25
-        rate.departed(now)
-    assert rate.per_s(now, 4.0) == pytest.approx(4.0, rel=0.02)
-    assert rate.per_s(now, 40.0) == pytest.approx(4.0, rel=0.7), "the guess fades"
-
-
-def test_a_drain_that_stops_is_noticed() -> None:
-    rate, now = DrainRate(0.0), 0.0
-    rate.set_backlogged(True, now)
-    for _ in range(100):
-        now += 0.1
-        rate.departed(now)
-    assert rate.per_s(now + 120, 0.0) < 0.5
-
-
-def test_time_in_which_nobody_waits_does_not_count() -> None:
-    rate = DrainRate(0.0)
-    rate.set_backlogged(True, 0.0)
-    for second in range(1, 11):
-        rate.departed(float(second))
-    rate.set_backlogged(False, 10.0)
-    before = rate.per_s(10.0, 1.0)
-    assert rate.per_s(15.0, 1.0) == pytest.approx(before, rel=0.05)
-
-
-def test_departures_that_did_not_wait_do_not_count() -> None:
-    rate = DrainRate(0.0)
-    for second in range(1, 11):
-        rate.departed(float(second))
-    assert rate.per_s(10.0, 0.5) == 0.5
+def test_one_that_waited_alone_and_is_withdrawn_costs_its_tenant_nothing() -> None:
+    waiting = room()
+    ticket = waiting.enter(request(), NO_SLOT, 0.0)
+    waiting.leave(ticket, 1.0, departed=False)
+    assert ticket.charged == 0.0
+    assert waiting.requests == 0
+    served = waiting.enter(request(), NO_SLOT, 2.0)
+    waiting.leave(served, 3.0, departed=True)
+    assert served.charged == served.work
