@@ -101,6 +101,17 @@ class Waiting:
     """Only deployments of this agent will do."""
 
     @property
+    def is_bound(self) -> bool:
+        """Whether anything but its route decides which deployments may take it."""
+        return bool(
+            self.avoid
+            or self.continuing
+            or self.version is not None
+            or self.where is not None
+            or self.agent is not None
+        )
+
+    @property
     def fit(self) -> Fit:
         """What decides which deployments may take it."""
         return Fit(self.route, self.avoid, self.version, self.continuing, self.where, self.agent)
@@ -154,7 +165,10 @@ class DeploymentView:
     @property
     def free(self) -> int:
         """Requests it takes now, 0 or more."""
-        return max(0, min(self.slots, self.cap) - self.in_flight) if self.usable else 0
+        if not self.usable:
+            return 0
+        free = (self.slots if self.slots < self.cap else self.cap) - self.in_flight
+        return free if free > 0 else 0
 
     def supports(self, need: str) -> bool:
         """Whether its engine has what a request needs: a route, or one of its paths."""

@@ -24,6 +24,7 @@ from gateway.domain.residency import Residency
 from gateway.scheduling.base import Assignment, DeploymentView, Fit, Outcome, Policy, Waiting
 from gateway.scheduling.learning.knowledge import Knowledge
 from gateway.scheduling.policies.affinity import MOST_SESSIONS
+from gateway.scheduling.policies.at_once import choose_at_once
 from gateway.scheduling.policies.completion import (
     ENGINE_QUEUE_WEIGHTS,
     GATEWAY_QUEUE_WEIGHTS,
@@ -123,13 +124,16 @@ class Cost(Policy):
         self._there.clear()
 
     def placed(self, item: Waiting, key: str, now: float) -> None:
-        self.patience.forget(item.number)
-        self.declined.forget(item.number)
+        if self.patience.since:
+            self.patience.forget(item.number)
+        if self.declined.known:
+            self.declined.forget(item.number)
 
     def finished(self, item: Waiting, key: str, outcome: Outcome, now: float) -> None:
-        view = self.knowledge.views.get(key)
-        if view is not None and not is_busy(view, now):
-            self.rests_until_s = 0.0
+        if self.rests_until_s:
+            view = self.knowledge.views.get(key)
+            if view is not None and not is_busy(view, now):
+                self.rests_until_s = 0.0
         if item.session_key is not None:
             self.session_keys[item.session_key] = key
 
@@ -140,12 +144,25 @@ class Cost(Policy):
         self.look_again_s, self.rests_until_s = None, 0.0
         if not waiting or not deployments:
             return []
+        if len(waiting) == 1 and len(self.views) == len(deployments) <= ALL:
+            view = choose_at_once(waiting[0], deployments, self.knowledge, self.known_to, now)
+            if view is not None:
+                return [Assignment(waiting[0].number, view.key)]
         round_ = _Round(self, deployments, now)
         round_.place(waiting)
         self.look_again_s = round_.look_again_s
         if round_.is_resting and round_.look_again_s is not None:
             self.rests_until_s = min(round_.look_again_s, now + REST_S)
         return round_.assignments
+
+    def known_to(self, item: Waiting) -> Mapping[str, int]:
+        """Deployments that have read some of the prompt, and how many of its tokens."""
+        if item.prefix:
+            return self.knowledge.readers(item, AFFINE)
+        if item.session_key is None:
+            return _NOTHING
+        last_key = self.session_keys.get(item.session_key)
+        return _NOTHING if last_key is None else {last_key: int(SESSION_SHARE * item.input_tokens)}
 
 
 class _Round:
@@ -195,7 +212,7 @@ class _Round:
         context_tokens = item.input_tokens + item.output_tokens
         if context_tokens >= self._hopeless.get(fit, context_tokens + 1):
             return True
-        known = self._known(item)
+        known = self._policy.known_to(item)
         completion = Completion(item, self._knowledge, self._given, self._now, self._weights)
         best, cost_s = self._best(item, known, completion)
         if self._busy:
@@ -334,17 +351,6 @@ class _Round:
         given.add(completion.read_s(view, cached_tokens), context_tokens)
         self._busy.note(view)
         self.assignments.append(Assignment(item.number, view.key))
-
-    # --- Deployments with a part of the prompt cached ---
-
-    def _known(self, item: Waiting) -> Mapping[str, int]:
-        """Deployments that have read some of the prompt, and how many of its tokens."""
-        if item.prefix:
-            return self._knowledge.readers(item, AFFINE)
-        if item.session_key is None:
-            return _NOTHING
-        last_key = self._policy.session_keys.get(item.session_key)
-        return _NOTHING if last_key is None else {last_key: int(SESSION_SHARE * item.input_tokens)}
 
     # --- Waiting for a full deployment ---
 

@@ -27,13 +27,7 @@ def takers(
         and (route in view.routes or view.supports(route))
         and (view.kv_free_tokens is None or has_room(view))
     ]
-    if (
-        not item.avoid
-        and item.version is None
-        and not item.continuing
-        and item.where is None
-        and item.agent is None
-    ):
+    if not item.is_bound:
         return found
     fit = item.fit
     return [view for view in found if view.key not in fit.avoid and view.suits(fit)]

@@ -152,23 +152,23 @@ class DeclinedOffers:
     """
 
     def __init__(self) -> None:
-        self._known = RecentDict[int, tuple[float, frozenset[str], str, int]](MOST_DECLINED)
+        self.known = RecentDict[int, tuple[float, frozenset[str], str, int]](MOST_DECLINED)
 
     def waits_for(self, number: int, keys: frozenset[str], now: float) -> tuple[str, int] | None:
         """The class of device that the request ``number`` waits for, and the tokens it has to read there, if
         it has lately declined all of ``keys``."""
-        known = self._known.get(number)
+        known = self.known.get(number)
         if known is None or now >= known[0] or not keys <= known[1]:
             return None
         return known[2], known[3]
 
     def note(self, number: int, keys: frozenset[str], device: str, tokens: int, now: float) -> None:
         """The request ``number`` declined all of ``keys``, to read ``tokens`` on a ``device``."""
-        self._known[number] = now + STANDS_S, keys, device, tokens
+        self.known[number] = now + STANDS_S, keys, device, tokens
 
     def forget(self, number: int) -> None:
         """It was placed."""
-        self._known.pop(number, None)
+        self.known.pop(number, None)
 
 
 PATIENCE_S = 5.0
@@ -186,24 +186,24 @@ class Patience:
     """The least time after which to look again unasked: a slot that comes free is seen at once anyway."""
 
     def __init__(self) -> None:
-        self._since: dict[int, float] = {}
+        self.since: dict[int, float] = {}
 
     def left_s(self, number: int, now: float) -> float:
         """How much longer the request ``number`` may wait."""
-        since_s = self._since.get(number)
+        since_s = self.since.get(number)
         return PATIENCE_S if since_s is None else since_s + PATIENCE_S - now
 
     def begin(self, number: int, now: float) -> bool:
         """It waits from now on, unless it does already. False when there are too many."""
-        if number in self._since:
+        if number in self.since:
             return True
-        if len(self._since) >= MOST_PATIENT:
-            self._since = {each: at_s for each, at_s in self._since.items() if now < at_s + PATIENCE_S}
-            if len(self._since) >= MOST_PATIENT:
+        if len(self.since) >= MOST_PATIENT:
+            self.since = {each: at_s for each, at_s in self.since.items() if now < at_s + PATIENCE_S}
+            if len(self.since) >= MOST_PATIENT:
                 return False
-        self._since[number] = now
+        self.since[number] = now
         return True
 
     def forget(self, number: int) -> None:
         """It was placed."""
-        self._since.pop(number, None)
+        self.since.pop(number, None)

@@ -1,0 +1,53 @@
+"""The choice of the policy ``cost`` for one request while there is nothing to wait for, as most often."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from gateway.scheduling.base import DeploymentView, Waiting
+from gateway.scheduling.learning.knowledge import Knowledge
+from gateway.scheduling.policies.completion import Completion
+from gateway.scheduling.policies.handover import HAND_OVER_S
+
+
+def choose_at_once(
+    item: Waiting,
+    deployments: Sequence[DeploymentView],
+    knowledge: Knowledge,
+    known_to: Callable[[Waiting], Mapping[str, int]],
+    now: float,
+) -> DeploymentView | None:
+    """Where ``item`` goes that waits alone, if ``deployments`` are all of the model's and none is busy, full,
+    on trial or short of room for it: to the cheapest of those that may take it, as a round of ``cost`` would
+    say. ``known_to`` says how many tokens of its prompt deployments have read. None where it takes a round to
+    say.
+    """
+    fitting = [] if item.is_bound else _without_alternative(item, deployments, now)
+    if not fitting:
+        return None
+    if len(fitting) == 1 and fitting[0].kv_free_tokens is None:
+        return fitting[0]
+    known = known_to(item)
+    best, best_s, cost_at = None, float("inf"), Completion(item, knowledge, {}, now).cost_s
+    for view in fitting:
+        if known and view.kv_free_tokens is not None:
+            return None  # whether what is cached there finds room is for a round to say
+        cost_s = cost_at(view, known.get(view.key, 0) if known else 0)
+        if cost_s < best_s or (cost_s == best_s and best is not None and view.key < best.key):
+            best, best_s = view, cost_s
+    return best
+
+
+def _without_alternative(
+    item: Waiting, deployments: Sequence[DeploymentView], now: float
+) -> list[DeploymentView]:
+    """Those that may take ``item``; none of them where it might wait for another one."""
+    fitting, route = [], item.route
+    ready_s, context_tokens = now + HAND_OVER_S, item.input_tokens + item.output_tokens
+    for view in deployments:
+        free_tokens = view.kv_free_tokens
+        if view.load.ready_s > ready_s or view.in_flight >= view.slots or view.trial:
+            return []
+        if free_tokens is not None and free_tokens < context_tokens:
+            return []
+        if view.usable and view.in_flight < view.cap and (route in view.routes or view.supports(route)):
+            fitting.append(view)
+    return fitting
