@@ -106,7 +106,8 @@ class FleetHealth:
     def released(self, deployment: Deployment, request: Request) -> None:
         """A request's slot is about to be given back, which updates the index."""
         if deployment.health is not None:
-            deployment.health.circuit.released(request.id)
+            if deployment.health.circuit.probes:
+                deployment.health.circuit.released(request.id)
             if self._present.get(deployment.key) is not deployment:
                 self._changed(deployment)
 

@@ -26,16 +26,22 @@ class RetryBudget:
     def __init__(self, share: float = 0.2, least_per_s: float = 10.0) -> None:
         self._share = share
         self._least = least_per_s * WINDOW_S
-        self._tenants = OrderedDict[str, tuple[CountWindow, float]]()
-        """With when they were seen last, in the order of that."""
+        self._tenants = OrderedDict[str, _Deposits]()
+        """In the order in which they were seen last."""
+        self._latest = ""
+        """The tenant seen last."""
 
     def deposit(self, tenant: str, now: float) -> None:
         """A request of ``tenant`` came."""
-        self._window(tenant, now).add(self._share, 0.0, now)
+        deposits = self._tenants.get(tenant) if tenant == self._latest else None
+        if deposits is None:
+            deposits = self._seen(tenant, now)
+        deposits.seen_s = now
+        deposits.window.add(self._share, 0.0, now)
 
     def take(self, tenant: str, now: float) -> bool:
         """Spend one retry of ``tenant``. False when it has none left."""
-        window = self._window(tenant, now)
+        window = self._seen(tenant, now).window
         deposited, spent = window.sums(now)
         least = max(1.0, self._least / len(self._tenants))
         if spent + 1.0 > deposited + least + 1e-9:
@@ -43,14 +49,26 @@ class RetryBudget:
         window.add(0.0, 1.0, now)
         return True
 
-    def _window(self, tenant: str, now: float) -> CountWindow:
-        window = self._tenants.pop(tenant, (None, 0.0))[0] or CountWindow()
-        self._tenants[tenant] = window, now
+    def _seen(self, tenant: str, now: float) -> "_Deposits":
+        """A tenant's, who is there now; those who were not for long are forgotten."""
+        deposits = self._tenants.pop(tenant, None) or _Deposits()
+        deposits.seen_s, self._latest = now, tenant
+        self._tenants[tenant] = deposits
         while True:
-            longest, (_, seen_s) = next(iter(self._tenants.items()))
-            if now - seen_s <= WINDOW_S and len(self._tenants) <= MOST_TENANTS:
-                return window
+            longest, first = next(iter(self._tenants.items()))
+            if now - first.seen_s <= WINDOW_S and len(self._tenants) <= MOST_TENANTS:
+                return deposits
             del self._tenants[longest]
+
+
+class _Deposits:
+    """One tenant's of late."""
+
+    __slots__ = ("seen_s", "window")
+
+    def __init__(self) -> None:
+        self.window = CountWindow()
+        self.seen_s = 0.0
 
 
 class HedgeBudget:
@@ -65,7 +83,8 @@ class HedgeBudget:
 
     def deposit(self, tenant: str) -> None:
         """A request of ``tenant`` came."""
-        self._saved[tenant] = min(self._saved.get(tenant, self._first) + self._share, self._most)
+        saved = self._saved.get(tenant, self._first) + self._share
+        self._saved[tenant] = saved if saved < self._most else self._most
 
     def take(self, tenant: str) -> bool:
         """Spend one copy of ``tenant``. False when it has none saved up."""
@@ -84,23 +103,20 @@ FRESH = 8
 
 
 class _Latest:
-    __slots__ = ("_cached_s", "_new", "_times")
+    __slots__ = ("_cached_s", "new", "times")
 
     def __init__(self) -> None:
-        self._times: deque[float] = deque(maxlen=LATEST)
+        self.times: deque[float] = deque(maxlen=LATEST)
+        self.new = FRESH
+        """Times that the quantile does not know yet."""
         self._cached_s = 0.0
-        self._new = FRESH
-
-    def note(self, time_s: float) -> None:
-        self._times.append(time_s)
-        self._new += 1
 
     def quantile_s(self) -> float | None:
-        if len(self._times) < LEAST_SAMPLES:
+        if len(self.times) < LEAST_SAMPLES:
             return None
-        if self._new >= FRESH:
-            self._new = 0
-            ordered = sorted(self._times)
+        if self.new >= FRESH:
+            self.new = 0
+            ordered = sorted(self.times)
             self._cached_s = ordered[min(int(QUANTILE * len(ordered)), len(ordered) - 1)]
         return self._cached_s
 
@@ -113,7 +129,9 @@ class AnswerTimes:
 
     def note(self, model: str, route: str, time_s: float) -> None:
         """An answer took ``time_s``."""
-        self._latest.renewed((model, route), _Latest).note(time_s)
+        latest = self._latest.renewed((model, route), _Latest)
+        latest.times.append(time_s)
+        latest.new += 1
 
     def quantile_s(self, model: str, route: str) -> float | None:
         """What 95 % of the latest answers took at most; None before there were 20."""

@@ -69,7 +69,7 @@ class Circuit:
         """When to look again, while open or probing."""
         self._doublings = -1
         self._closed_s = float("-inf")
-        self._probes: set[str] = set()
+        self.probes: set[str] = set()
         """Requests that went there after the cool-down and of which nothing is known yet."""
         self._fault = Fault.FAILURE
         """What opened it last."""
@@ -90,19 +90,19 @@ class Circuit:
     def started(self, request: str, now: float) -> None:
         """A request goes there; in half-open it is the probe."""
         if self.state is CircuitState.HALF_OPEN:
-            self._probes.add(request)
+            self.probes.add(request)
             self.until_s = now + PATIENCE_S
             self.state = CircuitState.PROBING
 
     def released(self, request: str) -> None:
         """A request's slot is free again. A probe of which nothing was said before that has shown nothing."""
-        if request in self._probes:
-            self._probes.discard(request)
+        if request in self.probes:
+            self.probes.discard(request)
             self.state = CircuitState.HALF_OPEN
 
     def answered(self, request: str, now: float) -> bool:
         """The head of an answer came. True when a probe closed the circuit with it."""
-        if request not in self._probes or self._fault not in (Fault.FAILURE, Fault.GONE):
+        if request not in self.probes or self._fault not in (Fault.FAILURE, Fault.GONE):
             return False
         self._close(now)
         return True
@@ -111,7 +111,7 @@ class Circuit:
         """An answer came whole. True when a probe closed the circuit."""
         self._in_a_row = 0
         self._outcomes.add(1.0, 0.0, now)
-        is_probe = request in self._probes
+        is_probe = request in self.probes
         if is_probe or (self.state is not CircuitState.CLOSED and self._fault is Fault.STALL):
             self._close(now)
         return is_probe
@@ -123,8 +123,8 @@ class Circuit:
             self._blamed.append(request)
             self._in_a_row += 1
             self._outcomes.add(0.0, 1.0, now)
-        if request in self._probes:
-            self._probes.discard(request)
+        if request in self.probes:
+            self.probes.discard(request)
             if not first and fault is not Fault.GONE:  # the failure may be the request's own doing
                 self.state = CircuitState.HALF_OPEN
                 return False
@@ -161,10 +161,10 @@ class Circuit:
         cool_down_s = min(first_s * 2.0 ** max(0, self._doublings), MAX_COOL_DOWN_S)
         self.state, self._fault = CircuitState.OPEN, fault
         self.until_s = now + cool_down_s * (1.0 - JITTER * jitter)
-        self._probes.clear()
+        self.probes.clear()
 
     def _close(self, now: float) -> None:
         self.state, self._closed_s = CircuitState.CLOSED, now
         self._in_a_row = 0
         self._outcomes.clear()
-        self._probes.clear()
+        self.probes.clear()

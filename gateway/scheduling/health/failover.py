@@ -118,7 +118,9 @@ def trouble_of_status(status: int) -> Trouble | None:
 def trouble_of(head: ResponseHead) -> Trouble | None:
     """Like :func:`trouble_of_status`, but a head that its agent marked as a refusal of this request is an
     answer."""
-    return None if head.refusal is Refusal.REQUEST else trouble_of_status(head.status)
+    if head.status < 429 or head.refusal is Refusal.REQUEST:
+        return None
+    return trouble_of_status(head.status)
 
 
 MOST_REFUSALS = 256

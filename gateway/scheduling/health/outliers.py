@@ -11,7 +11,7 @@ several: there one must also be far slower than it usually is.
 
 import math
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import Enum, auto
 from typing import TypeVar
 
@@ -42,38 +42,75 @@ class _GeometricMean:
         self._count = 0
         self._log = 0.0
 
-    def add(self, value: float) -> None:
-        self._count += 1
-        self._log += max(1.0 / self._count, self._weight) * (math.log(max(value, 1e-9)) - self._log)
+    def add(self, logarithms: Iterable[float]) -> None:
+        """Further values, given by their logarithms."""
+        for each in logarithms:
+            self._count += 1
+            weight = 1.0 / self._count
+            self._log += (weight if weight > self._weight else self._weight) * (each - self._log)
 
     def value(self) -> float | None:
         """None before there are enough samples."""
         return None if self._count < LEAST_SAMPLES else math.exp(self._log)
 
 
+AT_ONCE = 32
+"""So many answers at most are noted before they are counted into the averages; those who read have all
+counted. The order stays."""
+
+LEAST_VALUE = 1e-9
+
+
 class AnswerPace:
     """One deployment's averages: of the latest answers, and in the long run."""
 
     def __init__(self) -> None:
-        self.latest = _means(WEIGHT)
-        self.usual = _means(USUAL_WEIGHT)
+        self._latest = _means(WEIGHT)
+        self._usual = _means(USUAL_WEIGHT)
+        self._first_bytes_s: list[float] = []
+        self._streams_s: list[float] = []
+        self._wholes_s: list[float] = []
+        """Not counted yet: times to first bytes, and times per byte of streams and of answers in one
+        piece."""
+
+    @property
+    def latest(self) -> "Mapping[Measure, _GeometricMean]":
+        """Averages of the latest answers."""
+        self._count()
+        return self._latest
+
+    @property
+    def usual(self) -> "Mapping[Measure, _GeometricMean]":
+        """Averages in the long run."""
+        self._count()
+        return self._usual
 
     def note(self, streaming: bool, first_byte_s: float, total_s: float, size_bytes: int) -> None:
         """An answer of ``size_bytes`` came whole; times from the opening of its stream."""
-        size_bytes = max(size_bytes, 1)
         if streaming:
-            self._add(Measure.STREAM_FIRST_BYTE_S, first_byte_s)
-            self._add(Measure.STREAM_S_PER_BYTE, (total_s - first_byte_s) / size_bytes)
-        else:
-            self._add(Measure.UNARY_S_PER_BYTE, total_s / size_bytes)
+            self._first_bytes_s.append(first_byte_s)
+            total_s -= first_byte_s
+        noted = self._streams_s if streaming else self._wholes_s
+        noted.append(total_s / size_bytes if size_bytes > 1 else total_s)
+        if len(noted) >= AT_ONCE:
+            self._count()
 
     def clear(self) -> None:
         """Begin anew, but for what is usual."""
-        self.latest = _means(WEIGHT)
+        self._count()
+        self._latest = _means(WEIGHT)
 
-    def _add(self, measure: Measure, value: float) -> None:
-        self.latest[measure].add(value)
-        self.usual[measure].add(value)
+    def _count(self) -> None:
+        for measure, noted in (
+            (Measure.STREAM_FIRST_BYTE_S, self._first_bytes_s),
+            (Measure.STREAM_S_PER_BYTE, self._streams_s),
+            (Measure.UNARY_S_PER_BYTE, self._wholes_s),
+        ):
+            if noted:
+                logarithms = [math.log(each if each > LEAST_VALUE else LEAST_VALUE) for each in noted]
+                self._latest[measure].add(logarithms)
+                self._usual[measure].add(logarithms)
+                noted.clear()
 
 
 def _means(weight: float) -> dict[Measure, _GeometricMean]:

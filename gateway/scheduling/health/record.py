@@ -26,13 +26,13 @@ class Ramp:
 
     def __init__(self, slow_start_s: float) -> None:
         self._slow_start_s = slow_start_s
-        self._begun_s = float("-inf")
+        self._begun_s = self.until_s = float("-inf")
 
     def begin(self, now: float) -> None:
-        self._begun_s = now
+        self._begun_s, self.until_s = now, now + self._slow_start_s
 
     def active(self, now: float) -> bool:
-        return now - self._begun_s < self._slow_start_s
+        return now < self.until_s
 
     def cap(self, slots: int, now: float) -> int:
         """How many of ``slots`` may be in use: a quarter at first, at least 1, all in the end."""
@@ -45,10 +45,9 @@ class Ramp:
         """When to look again: when the cap will have grown. None when it will not."""
         if not self.active(now):
             return None
-        end_s = self._begun_s + self._slow_start_s
         share = (self.cap(slots, now) + 1) / max(slots, 1)
         grown_s = self._begun_s + self._slow_start_s * (share - FIRST_SHARE) / (1.0 - FIRST_SHARE)
-        return min(max(grown_s, now + self._slow_start_s / STEPS), end_s)
+        return min(max(grown_s, now + self._slow_start_s / STEPS), self.until_s)
 
 
 EJECT_S = 30.0
@@ -85,9 +84,9 @@ class DeploymentHealth:
         self.ejected_until_s = 0.0
         self.lost_s = float("-inf")
         """When its agent's session was last lost with requests on it."""
-        self._settings = settings
         self.refusals = 0
-        """In a row."""
+        """In a row: the more, the longer it rests. None once it has accepted a request."""
+        self._settings = settings
         self._ejections = 0
         self._ejected_s = float("-inf")
 
@@ -130,7 +129,7 @@ class DeploymentHealth:
         return (
             self.circuit.state is CircuitState.CLOSED
             and self.resting_until_s == self.ejected_until_s == 0.0
-            and not self.ramp.active(now)
+            and now >= self.ramp.until_s
         )
 
     def blocked(self) -> bool:

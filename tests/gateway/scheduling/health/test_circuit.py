@@ -218,11 +218,11 @@ def test_whatever_happens_it_stays_a_circuit(events: list[tuple[str, int, Fault,
         else:
             getattr(circuit, step)(request, now)
         assert len(circuit._blamed) <= 64
-        assert len(circuit._probes) <= 6
+        assert len(circuit.probes) <= 6
         if circuit.state in (CircuitState.OPEN, CircuitState.CLOSED):
-            assert not circuit._probes
+            assert not circuit.probes
         if circuit.state is CircuitState.PROBING:
-            assert circuit._probes
+            assert circuit.probes
     now += MAX_COOL_DOWN_S
     circuit.advance(now)
     for number in range(6):
