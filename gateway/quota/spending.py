@@ -103,9 +103,11 @@ class Spending:
         """A tenant used so much."""
         if not self.day_begins_s <= wall_s < self.day_ends_s:
             self._begin_day(wall_s)
-        used = Amounts(tokens, gpu_s, money)
-        self._day.sum(tenant).add(used)
-        self._month.sum(tenant).add(used)
+        for period in (self._day, self._month):
+            sums = period.sums.get(tenant) or period.sum(tenant)
+            sums.tokens += tokens
+            sums.gpu_s += gpu_s
+            sums.money += money
 
     def of(self, tenant: str, wall_s: float) -> tuple[Amounts, Amounts]:
         """What it used today and this month. Only to be read."""

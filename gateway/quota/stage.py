@@ -121,12 +121,16 @@ class Limits:
     def price(self, model: str) -> Price:
         """Of ``model`` now."""
         prices = self._terms.prices
+        if not prices:
+            return FREE
         return prices.get(model) or prices.get(OTHER_MODELS) or FREE
 
     # --- For the request path ---
 
     def guard(self, principal: Principal) -> "Guard | None":
         """What holds for the requests of ``principal``; None: nothing."""
+        if principal.rates is None and not self._tenants:
+            return None
         holders = self.holders(principal, new=True)
         return Guard(self, holders) if holders else None
 

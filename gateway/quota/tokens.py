@@ -10,6 +10,7 @@ serves that path reads: Ollama's ``/api/chat`` knows no ``max_tokens``, vLLM no 
 import codecs
 import math
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import orjson
@@ -33,6 +34,10 @@ _ENDLESS = frozenset(("ignore_eos", "ignore_eos_token"))
 """True: the model cannot end its answer."""
 _NESTED = frozenset(("options", "parameters", "sampling_params", "generation_config"))
 """Objects in which Ollama, TGI, SGLang and transformers have such members."""
+_OTHERS = frozenset(("model", "messages", "prompt", "input", "stream", "stream_options")).union(
+    ("temperature", "top_p", "seed", "stop", "tools", "tool_choice", "response_format", "user", "metadata")
+)
+"""What most bodies have, and nobody reads a limit from."""
 _PROMPTS = ("prompt", "text", "inputs", "input_ids", "messages")
 
 _CHAT = frozenset(("max_tokens", "max_completion_tokens"))
@@ -77,12 +82,16 @@ def demand_of_json(members: Mapping[str, Any], path: str, prompts: int = 1) -> T
     """What a body asks for at ``path`` that has so many prompts, each of which is answered."""
     read = _Reading(_binding(path))
     read.body(members)
-    choices = min(max(1, read.choices), MOST_CHOICES) * max(1, prompts)
+    choices = 1 if read.choices < 1 else MOST_CHOICES if read.choices > MOST_CHOICES else read.choices
+    if prompts > 1:
+        choices *= prompts
     if not read.bound or read.unlimited:
         return TokenDemand(None, choices, read.endless or read.least > 0)
-    return TokenDemand(min(max(read.most, read.least), MOST_TOKENS) * choices, choices)
+    most = read.most if read.most > read.least else read.least
+    return TokenDemand((most if most < MOST_TOKENS else MOST_TOKENS) * choices, choices)
 
 
+@lru_cache(maxsize=256)
 def _binding(path: str) -> frozenset[str]:
     segments = path.partition("?")[0].strip("/").split("/")
     last_two = "/".join(segments[-2:])
@@ -107,6 +116,8 @@ class _Reading:
         if not self._looks_at(members):
             return
         for name, value in members.items():
+            if name in _OTHERS:
+                continue
             lower = name.lower()
             if lower in _COUNTED or lower in _ENDLESS:
                 self.bound |= self._member(name, lower, value, "")
@@ -139,17 +150,19 @@ class _Reading:
         if lower in _ENDLESS:
             self.endless |= value is True
             return False
-        number = _number(value) if lower in _COUNTED else None
+        number: int | None = None
+        if lower in _COUNTED:
+            number = value if type(value) is int and 0 < value <= MOST_TOKENS else _number(value)
         if number is None:
             if lower in _LIMITS and value is not None:
                 self.unlimited = True
             return False
         if lower in _CHOICES:
-            self.choices = max(self.choices, number)
+            self.choices = number if number > self.choices else self.choices
         elif lower in _LEAST:
-            self.least = max(self.least, number)
+            self.least = number if number > self.least else self.least
         else:
-            self.most = max(self.most, number)
+            self.most = number if number > self.most else self.most
             self.unlimited |= number <= 0 or name != lower
             return f"{outer}{name}" in self._binding
         return False

@@ -55,21 +55,34 @@ class UsageLedger:
 
     def finished(self, request: Request, usage: Usage | None) -> None:
         """A request's answer is over; ``usage`` is what its engine counted, if it said so."""
-        amount = Amount(1)
-        if usage is not None:
-            amount.prompt_tokens = _bounded(usage.prompt_tokens)
-            amount.completion_tokens = _bounded(usage.completion_tokens)
-            amount.cached_tokens = _bounded(usage.cached_tokens)
-            price = self.price(request.model)
-            amount.cost = price.of_tokens(amount.prompt_tokens, amount.completion_tokens)
-        self._count(request, request.attempts[-1] if request.attempts else "", amount)
+        attempts, now_s = request.attempts, self._wall()
+        sums = self._sums(request, attempts[-1] if attempts else "", now_s)
+        if sums is None:
+            self.dropped += 1
+            sums = Amount()
+        sums.requests += 1
+        if usage is None:
+            return
+        prompt_tokens, completion_tokens = _bounded(usage.prompt_tokens), _bounded(usage.completion_tokens)
+        cost = self.price(request.model).of_tokens(prompt_tokens, completion_tokens)
+        sums.prompt_tokens += prompt_tokens
+        sums.completion_tokens += completion_tokens
+        sums.cached_tokens += _bounded(usage.cached_tokens)
+        sums.cost += cost
+        if self._spent is not None:
+            self._spent(request.principal.tenant, prompt_tokens + completion_tokens, 0.0, cost, now_s)
 
     def ran(self, request: Request, deployment: str, gpu_s: float) -> None:
         """An attempt at a request is over in ``deployment``. Copies for a shadow are nobody's."""
         if request.shadow:
             return
-        cost = gpu_s * self.price(request.model).gpu_second
-        self._count(request, deployment, Amount(gpu_s=gpu_s, cost=cost))
+        cost, now_s = gpu_s * self.price(request.model).gpu_second, self._wall()
+        sums = self._sums(request, deployment, now_s)
+        if sums is not None:
+            sums.gpu_s += gpu_s
+            sums.cost += cost
+        if self._spent is not None:
+            self._spent(request.principal.tenant, 0, gpu_s, cost, now_s)
 
     def take(self) -> dict[Account, Amount]:
         """What is there; it is not here any more."""
@@ -79,37 +92,34 @@ class UsageLedger:
     def put_back(self, taken: dict[Account, Amount]) -> None:
         """What could not be written."""
         for account, amount in taken.items():
-            self._add(account, amount)
+            sums = self._amounts.get(account) or self._new(account)
+            if sums is None:
+                self.dropped += amount.requests
+            else:
+                sums.add(amount)
 
-    def _count(self, request: Request, deployment: str, amount: Amount) -> None:
-        who = request.principal
-        if self._spent is not None:
-            tokens = amount.prompt_tokens + amount.completion_tokens
-            self._spent(who.tenant, tokens, amount.gpu_s, amount.cost, self._wall())
-        self._add(Account(self._today(), who.key_id, who.tenant, request.model, deployment), amount)
-
-    def _add(self, account: Account, amount: Amount) -> None:
-        sum_ = self._amounts.get(account)
-        if sum_ is not None:
-            sum_.add(amount)
-        elif len(self._amounts) < self._most:
-            self._amounts[account] = amount
-        else:
-            if not self.dropped:
-                _log.error("usage_lost", accounts=self._most)
-            self.dropped += amount.requests
-
-    def _today(self) -> str:
-        now_s = self._wall()
+    def _sums(self, request: Request, deployment: str, now_s: float) -> Amount | None:
+        """What to add to what ``request`` used just now in ``deployment``; None: there is no room."""
         if not self._day_begins_s <= now_s < self._day_ends_s:
             self._day_begins_s = now_s - now_s % 86_400
             self._day_ends_s = self._day_begins_s + 86_400
             self._day = datetime.fromtimestamp(now_s, UTC).date().isoformat()
-        return self._day
+        who = request.principal
+        account = self._day, who.key_id, who.tenant, request.model, deployment
+        found = self._amounts.get(account)  # type: ignore[call-overload]  # an Account is equal to it
+        return found or self._new(Account(*account))
+
+    def _new(self, account: Account) -> Amount | None:
+        if len(self._amounts) >= self._most:
+            if not self.dropped:
+                _log.error("usage_lost", accounts=self._most)
+            return None
+        sums = self._amounts[account] = Amount()
+        return sums
 
 
 def _bounded(tokens: int) -> int:
-    return min(max(tokens, 0), MOST_TOKENS)
+    return 0 if tokens < 0 else MOST_TOKENS if tokens > MOST_TOKENS else tokens
 
 
 @dataclass(slots=True)
@@ -139,7 +149,9 @@ class GpuTimeMeter:
         """``attempt`` runs in ``deployment`` from now on."""
         clock = self._clocks.get(deployment)
         if clock is None:
-            clock = self._clocks[deployment] = _Clock(now)
+            self._clocks[deployment] = _Clock(now, running=1)
+            self._began_s[attempt] = 0.0
+            return
         clock.advance(now)
         clock.running += 1
         self._began_s[attempt] = clock.virtual_s
