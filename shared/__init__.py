@@ -1,3 +1,3 @@
-"""The tunnel protocol, used by both ends. Normative text: PROTOCOL.md beside this file."""
+"""What gateway and agent share: the tunnel protocol (`protocol/PROTOCOL.md`), identities, processes."""
 
 __version__ = "0.1.0"

@@ -1,4 +1,4 @@
-"""The one place where errors become HTTP (STYLE 7): a head and a body, or the last event of a stream."""
+"""The one place where errors become HTTP: a head and a body, or the last event of a stream."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""SIGHUP: read the settings again, apply what can change while the gateway runs (SURFACE, Configuration)."""
+"""SIGHUP: read the settings again, apply what can change while the gateway runs."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

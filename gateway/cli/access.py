@@ -2,8 +2,7 @@
 
 On a state directory it works whether or not a gateway runs there, and a running one acts on it at once. Over
 HTTP it takes a key with a role. Both do the operations of :mod:`gateway.api.admin.resources`, so a command
-cannot tell them apart. Explanations go to stderr, data to stdout; exit 0 done, 1 failed, 2 wrong usage
-(SURFACE).
+cannot tell them apart. Explanations go to stderr, data to stdout; exit 0 done, 1 failed, 2 wrong usage.
 """
 
 import contextlib

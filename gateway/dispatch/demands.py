@@ -1,5 +1,5 @@
-"""What placement has to decide about, as plain data: who waits for what, and what agents could load
-(SCHEDULING §5). Belongs to the event loop's thread."""
+"""What placement has to decide about, as plain data: who waits for what, and what agents could
+load. Belongs to the event loop's thread."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 

@@ -15,8 +15,8 @@ def head_for(
 ) -> RequestHead:
     """``length_bytes`` is that of the body when it is another than the client's.
 
-    Nothing goes to a deployment without a head, so this is where residency is kept whatever else went wrong
-    (SCHEDULING §7). Raises Misplaced.
+    Nothing goes to a deployment without a head, so this is where residency is kept whatever else went wrong.
+    Raises Misplaced.
     """
     for where in (request.where, request.principal.where):
         if where is not None and not where.allows(deployment.labels):

@@ -1,4 +1,4 @@
-"""The attempts of a request whose response has not begun: one, or two of a hedged request (SCHEDULING §6).
+"""The attempts of a request whose response has not begun: one, or two of a hedged request.
 
 What happened to them is reported to the dispatcher here. What follows from that, or from the time, is
 returned, and done by :class:`gateway.dispatch.exchange.RequestExchange`. Once the response has begun,

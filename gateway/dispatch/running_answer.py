@@ -11,7 +11,7 @@ Phases and what moves them::
 
 How far the answer came is read a slice at a time where it is long.
 
-The client notices a pause and nothing else (PROTOCOL §7.4, SCHEDULING §6).
+The client notices a pause and nothing else (PROTOCOL §7.4).
 """
 
 from collections.abc import Callable

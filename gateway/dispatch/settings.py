@@ -1,4 +1,4 @@
-"""Time budgets, attempts and what is kept for those whose engine is lost (SCHEDULING §6)."""
+"""Time budgets, attempts and what is kept for those whose engine is lost."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Names that clients ask for and what they stand for (SCHEDULING §5, Versions). Pure data.
+"""Names that clients ask for and what they stand for. Pure data.
 
 People write a target ``MODEL``, ``MODEL@VERSION`` or, with a weight, ``MODEL@VERSION=WEIGHT``. ``MODEL@`` is
 the model as served by those that say no version; an ``@`` in a model's own name is written twice.

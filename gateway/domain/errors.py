@@ -1,4 +1,4 @@
-"""What can go wrong with a request, as the client sees it (SURFACE, HTTP).
+"""What can go wrong with a request, as the client sees it.
 
 One exception per cause; ``gateway.api.errors`` is the one place that turns them into responses. Those that
 the built-in engine has as well are defined in ``shared.process.request_errors``.

@@ -1,4 +1,4 @@
-"""Members of JSON objects, found and replaced in the bytes that the client wrote (SURFACE, HTTP). Pure.
+"""Members of JSON objects, found and replaced in the bytes that the client wrote. Pure.
 
 Numbers, key order, blanks and duplicate keys of the client's body stay byte for byte as they were. Names are
 searched for by compiled expressions, and how deep one stands is counted in what is left between them when the

@@ -17,7 +17,7 @@ REMEMBERED_S = 10.0
 
 
 class Tier(StrEnum):
-    """How urgent a request is (ARCHITECTURE, Words)."""
+    """How urgent a request is."""
 
     REALTIME = "realtime"
     STANDARD = "standard"
@@ -32,7 +32,7 @@ class Principal:
     key_name: str
     tenant: str
     where: Residency | None = None
-    """Its requests run nowhere else (SCHEDULING §7)."""
+    """Its requests run nowhere else."""
     scopes: Scopes | None = None
     """What it may ask for; None: anything."""
     role: AdminRole | None = None
@@ -143,7 +143,7 @@ def _moved(place: tuple[int, int], edits: Sequence[Edit]) -> tuple[int, int]:
 class Request:
     """A classified request: everything queue, scheduler and dispatch need to know.
 
-    Times are seconds of the gateway's monotonic clock; token counts are estimates (SCHEDULING §1).
+    Times are seconds of the gateway's monotonic clock; token counts are estimates.
     """
 
     id: str

@@ -1,4 +1,4 @@
-"""Where a request may run: the labels its deployment must carry (SCHEDULING §7). Pure data.
+"""Where a request may run: the labels its deployment must carry. Pure data.
 
 People write ``region=eu,region=uk,tier=gold``: a label named more than once may have any of its values, and
 all labels named must be right. A deployment that lacks a label named is not one of them. Where nothing is

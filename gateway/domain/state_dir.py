@@ -1,4 +1,4 @@
-"""Where the durable state is kept unless somebody says otherwise (SURFACE, Defaults)."""
+"""Where the durable state is kept unless somebody says otherwise."""
 
 import os
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Which paths clients may ask for and what each one means (SURFACE, HTTP). Pure: strings in, endpoints out.
+"""Which paths clients may ask for and what each one means. Pure: strings in, endpoints out.
 
 The built-in paths are constants, so nothing a client writes can turn one into another path of an engine.
 ``/engines/{model}/…`` reaches every other path of an engine. There the model is one path segment,

@@ -1,4 +1,4 @@
-"""What the gateway counts, as Prometheus reads it (SURFACE, ``/metrics``).
+"""What the gateway counts, as Prometheus reads it.
 
 Labels are bounded: a model's name becomes a label only once an authenticated agent serves it, and only for
 the first ``MODEL_LABELS`` of them; all others count under ``other``. Nothing a client writes reaches a label.

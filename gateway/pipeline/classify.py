@@ -1,4 +1,4 @@
-"""What a request is and how dear it will be, from its head and body (SCHEDULING §1). Pure."""
+"""What a request is and how dear it will be, from its head and body. Pure."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

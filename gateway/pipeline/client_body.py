@@ -1,4 +1,4 @@
-"""How a client's body is read, and what it asks for (SCHEDULING §1). Pure."""
+"""How a client's body is read, and what it asks for. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

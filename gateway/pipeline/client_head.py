@@ -1,4 +1,4 @@
-"""What a client sent before the body, and what is read from its header fields (SCHEDULING §1). Pure."""
+"""What a client sent before the body, and what is read from its header fields. Pure."""
 
 import re
 from collections.abc import Collection, Mapping, Sequence

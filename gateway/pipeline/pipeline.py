@@ -1,4 +1,4 @@
-"""A request's way through the gateway: the order of the stages, and nothing else (ARCHITECTURE)."""
+"""A request's way through the gateway: the order of the stages, and nothing else."""
 
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager

@@ -1,4 +1,4 @@
-"""Engine to client: opaque bytes, and credit that follows what the client's socket took (ARCHITECTURE)."""
+"""Engine to client: opaque bytes, and credit that follows what the client's socket took."""
 
 import re
 from collections.abc import Awaitable, Callable, Sequence

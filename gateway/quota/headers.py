@@ -1,4 +1,4 @@
-"""What is left of limits, as header fields (SURFACE; OpenAI's guide on rate limits, "Rate limits in
+"""What is left of limits, as header fields (OpenAI's guide on rate limits, "Rate limits in
 headers").
 
 Values: whole numbers, and times as ``6m0s``, ``1s`` or ``12ms``.

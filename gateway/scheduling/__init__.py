@@ -1,4 +1,5 @@
-"""Which request goes where: pure decisions (SCHEDULING). Policies by their names."""
+"""Which request goes where: pure decisions, and the policies by their names
+(`docs/scheduling.md`, *Policies*)."""
 
 from collections.abc import Callable, Mapping
 

@@ -1,4 +1,4 @@
-"""The scheduler's interface: plain data and ``now`` in, decisions out (SCHEDULING).
+"""The scheduler's interface: plain data and ``now`` in, decisions out.
 
 Nothing here or in a policy does I/O, reads a clock or draws random numbers. The caller carries the decisions
 out; a policy never changes what it was given. A policy learns only through its hooks, so equal input after an
@@ -38,7 +38,7 @@ BLOCK_TOKENS = BLOCK_BYTES // 4
 
 
 def estimated_work(input_tokens: int, output_tokens: int) -> float:
-    """What a request costs, in output tokens (SCHEDULING §2 will learn it per model and device)."""
+    """What a request costs, in output tokens, while nothing is known of its model's speed."""
     return FIXED_WORK + PREFILL_WORK * input_tokens + output_tokens
 
 
@@ -73,7 +73,7 @@ class Waiting:
     speaks for another; one that is ``continuing`` wants a deployment that can go on with an answer of its
     route which another one began.
 
-    ``input_tokens`` and ``output_tokens`` are estimates (SCHEDULING §1), the latter of what will be
+    ``input_tokens`` and ``output_tokens`` are estimates, the latter of what will be
     written, not of what may be. ``prefix`` is the chain of fingerprints of the prompt's whole blocks,
     the first block first: two prompts have equal members exactly as far as they are equal.
     ``block_tokens`` is how many tokens such a block holds. ``ttft_s`` is what the client wants its first

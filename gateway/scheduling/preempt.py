@@ -1,4 +1,4 @@
-"""Which running requests give way to realtime requests (SCHEDULING §3). Pure data.
+"""Which running requests give way to realtime requests. Pure data.
 
 A request that runs is asked to give its slot back only when that helps: a realtime request is next, no
 slot that fits it is free or is coming free already, it would have to wait for longer than

@@ -159,7 +159,7 @@ class HttpExchange:
         self.reply.latest = headers
 
     async def body(self) -> ClientBody:
-        """As much of the body as classification needs (ARCHITECTURE: nothing unbounded).
+        """As much of the body as classification needs, and no more, so that memory is bounded.
 
         JSON whole; multipart until the model is known, but at least the first MiB; anything else the first
         MiB. Raises what :meth:`Inbound.read` raises, UnsupportedEncoding, and BadRequest for broken

@@ -1,4 +1,4 @@
-"""Which model and version answers what clients ask for: aliases, shadows, fallbacks (SCHEDULING §5).
+"""Which model and version answers what clients ask for: aliases, shadows, fallbacks (`docs/versions.md`).
 
 ``routing`` reads the order: an alias's targets are ranked (``cache``), the request is rewritten for the one
 chosen (``rewrite``), copied for a shadow (``mirror``), and given to a fallback where the client allows that.

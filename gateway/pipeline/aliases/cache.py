@@ -1,6 +1,6 @@
 """The aliases in memory, as fresh as the store, and which of an alias's targets a request goes to.
 
-A target is chosen by weighted rendezvous hashing (SCHEDULING §5). Each target draws a number from a hash of
+A target is chosen by weighted rendezvous hashing. Each target draws a number from a hash of
 the request's key and of itself, the smaller the larger its weight, and the smallest wins (an exponential
 race: the logarithmic method of Schindelhauer and Schomaker, "Weighted Distributed Hash Tables", SPAA 2005).
 So each gets its share of the keys; a key stays where it is while weights change, unless its target got less

@@ -1,4 +1,4 @@
-"""Copies of real requests for a shadow (SCHEDULING §5, Versions). They never delay or fail the real ones.
+"""Copies of real requests for a shadow. They never delay or fail the real ones.
 
 A copy is a batch request of nobody's, sent only while the shadow has a slot free, and never more than a few
 at once. It starts after the real one is under way. Its answer is read, timed and thrown away.

@@ -1,5 +1,4 @@
-"""A request's way from the name it asks for to the model that answers: targets, versions, shadows, fallbacks
-(SCHEDULING §5).
+"""A request's way from the name it asks for to the model that answers: targets, versions, shadows, fallbacks.
 
 A request keeps the target it was given until its answer is over. It goes to another one of its alias only
 while the first has no deployment at all, and to a fallback only when its client allows that and nothing of an

@@ -1,4 +1,4 @@
-"""The gateway's settings: flag, else environment, else file, else default (SURFACE, Configuration).
+"""The gateway's settings: flag, else environment, else file, else default.
 
 Every field is ``TRUNKLINE_GATEWAY_`` and its name in the environment, with two underscores into a table
 (``TRUNKLINE_GATEWAY_HTTP__BODY_BYTES``), and the same name in the TOML file. Nothing outside this package

@@ -1,4 +1,5 @@
-"""Deployments' health, and what follows from it (SCHEDULING §6). Pure: no clock, no I/O, nothing random."""
+"""Deployments' health, and what follows from it
+(`docs/internals.md`, *When engines fail*). Pure: no clock, no I/O, nothing random."""
 
 from gateway.scheduling.health.budget import AnswerTimes, HedgeBudget, RetryBudget
 from gateway.scheduling.health.circuit import CircuitState, Fault

@@ -1,5 +1,5 @@
 """Extra attempts: how many are allowed, so that retries never become the outage, and when a second copy is
-worth it (SCHEDULING §6).
+worth it.
 
 Each tenant has its own budgets: one whose requests make engines fail uses up nobody else's.
 

@@ -1,4 +1,4 @@
-"""The circuit of one deployment: closed, open, half-open (SCHEDULING §6).
+"""The circuit of one deployment: closed, open, half-open.
 
 It opens after ``FAILURES_IN_A_ROW`` failures (Envoy's ``consecutive_5xx``: 5), when at least ``FAILED_SHARE``
 of ``LEAST_OUTCOMES`` or more of the last 10 s failed (resilience4j's ``failureRateThreshold``: 50 %), and at

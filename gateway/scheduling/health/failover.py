@@ -1,4 +1,4 @@
-"""What is done with a request whose stream failed before its response began (SCHEDULING §6). Pure data."""
+"""What is done with a request whose stream failed before its response began. Pure data."""
 
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime

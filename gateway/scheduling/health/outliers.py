@@ -1,4 +1,4 @@
-"""How fast deployments answer, and which are far slower than their peers (SCHEDULING §6).
+"""How fast deployments answer, and which are far slower than their peers.
 
 Kept are moving averages of the time to first byte and of the time per byte. Geometric means: a prompt a
 hundred times as long as usual, of which each deployment gets one now and then, moves an average by half, not

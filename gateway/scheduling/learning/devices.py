@@ -1,4 +1,4 @@
-"""Classes of devices: what a GPU's name says about its speed before anything was measured (SCHEDULING §2).
+"""Classes of devices: what a GPU's name says about its speed before anything was measured.
 
 The figures are the makers' own for 16-bit tensor arithmetic without sparsity and for memory bandwidth.
 Reading a prompt is bound by the former, writing an answer by the latter.

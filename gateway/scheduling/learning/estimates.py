@@ -1,4 +1,4 @@
-"""How many tokens a request will take, before anything has counted them (SCHEDULING §1).
+"""How many tokens a request will take, before anything has counted them.
 
 Input tokens are bytes times what the model's requests had per byte, as its engines reported. Output
 tokens are what the answers of this model and tenant were lately, within what the request allows. Both

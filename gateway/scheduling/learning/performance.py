@@ -1,4 +1,4 @@
-"""How fast each model runs on each class of device: priors, and what outcomes teach (SCHEDULING §2).
+"""How fast each model runs on each class of device: priors, and what outcomes teach.
 
 An answer takes, from when its request was placed::
 

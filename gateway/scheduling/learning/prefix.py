@@ -1,4 +1,4 @@
-"""Which deployment has read which beginnings of prompts (SCHEDULING §1, §4).
+"""Which deployment has read which beginnings of prompts.
 
 A prompt's beginning is known by a chain of fingerprints, one for each whole block: a fingerprint stands
 for its block and all before it, so two prompts have equal fingerprints exactly as far as they are equal

@@ -1,5 +1,5 @@
 """Recursive least squares with forgetting, of the shares a prediction is made of; and how far predictions
-were from outcomes, so that the model can be judged (SCHEDULING §2).
+were from outcomes, so that the model can be judged.
 
 What is to be learnt is how far off each part of a prior prediction is: with parts ``p_j`` (seconds,
 summing to the predicted ``p``) an outcome ``y`` is explained as ``y / p = sum m_j p_j / p``, with

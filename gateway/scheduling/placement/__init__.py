@@ -1,1 +1,1 @@
-"""Which models are loaded where (SCHEDULING §5). Pure."""
+"""Which models are loaded where (`docs/scheduling.md`, *Where models live*). Pure."""

@@ -1,4 +1,4 @@
-"""The input and output of placement: plain data (SCHEDULING §5)."""
+"""The input and output of placement: plain data."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

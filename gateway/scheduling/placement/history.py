@@ -1,4 +1,4 @@
-"""What placement remembers: how often models are requested, and which loads failed (SCHEDULING §5)."""
+"""What placement remembers: how often models are requested, and which loads failed."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""How a model could get into an agent's memory, and what would have to go for it (SCHEDULING §5). What an
+"""How a model could get into an agent's memory, and what would have to go for it. What an
 agent's memory holds during one round of decisions is known here too."""
 
 from collections import Counter as Tally

@@ -1,4 +1,4 @@
-"""Which models are loaded where: on demand, by what it costs to have them elsewhere (SCHEDULING §5).
+"""Which models are loaded where: on demand, by what it costs to have them elsewhere.
 
 Pure: plain data and ``now`` in, decisions out (:mod:`gateway.scheduling.placement.data`). What nobody serves
 is loaded first, whoever has waited longest first, where it fits in free memory: of such places the one that

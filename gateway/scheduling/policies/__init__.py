@@ -1,1 +1,1 @@
-"""The policies that choose a deployment (SCHEDULING §4). Pure."""
+"""The policies that choose a deployment. Pure."""

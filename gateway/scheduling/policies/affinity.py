@@ -1,6 +1,6 @@
 """Sessions: requests that belong together (``x-trunkline-session``, stateful engines), and where they go.
 
-For a policy a session's name is a hint (SCHEDULING §4). Rendezvous hashing (Thaler and Ravishankar, 1996)
+For a policy a session's name is a hint. Rendezvous hashing (Thaler and Ravishankar, 1996)
 ranks all deployments for a session by a hash of both, so when one comes or goes only the sessions that rank
 it first move. Bounded loads (Mirrokni, Thorup and Zadimoghaddam, 2018): one that has ``BOUND`` times its
 share of what runs is passed over for the next in the ranking.

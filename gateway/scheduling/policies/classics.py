@@ -1,4 +1,4 @@
-"""The classics by name, for those who want them (SCHEDULING §4). Each is honest to its own idea and no
+"""The classics by name, for those who want them. Each is honest to its own idea and no
 more: none looks at what a request costs.
 """
 

@@ -1,5 +1,4 @@
-"""When a request would be done at a deployment: the prediction that the policy ``cost`` compares
-(SCHEDULING §4)."""
+"""When a request would be done at a deployment: the prediction that the policy ``cost`` compares."""
 
 from dataclasses import dataclass
 from typing import NamedTuple

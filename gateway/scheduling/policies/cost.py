@@ -1,4 +1,4 @@
-"""The policy ``cost``: each request goes where it is predicted to be done first (SCHEDULING §4).
+"""The policy ``cost``: each request goes where it is predicted to be done first.
 
 For every deployment that may serve it the prediction is::
 

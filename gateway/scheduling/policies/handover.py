@@ -1,4 +1,4 @@
-"""How much is handed to engines, and what waits in the gateway instead (SCHEDULING §3: late binding).
+"""How much is handed to engines, and what waits in the gateway instead ("late binding").
 
 An engine reads prompts one after the other. A request that is handed to an engine with enough to read waits
 there as long as here. But the order is then fixed: no other tenant's turn comes before it, and it cannot go
@@ -7,7 +7,7 @@ puts into each step, which delays all answers that are being written. So a deplo
 to read is *busy*: it gets more once it has less.
 
 A request may also be kept waiting, with a slot free, for a better deployment that has none
-(:class:`Patience`, SCHEDULING §4).
+(:class:`Patience`).
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,1 +1,2 @@
-"""Who waits, and in which order those who wait are served (SCHEDULING §3). Pure."""
+"""Who waits, and in which order those who wait are served (`docs/internals.md`, *The queue*).
+Pure."""

@@ -1,4 +1,4 @@
-"""A fair share for every tenant: start-time fair queueing over the work of requests (SCHEDULING §3).
+"""A fair share for every tenant: start-time fair queueing over the work of requests.
 Pure data.
 
 Every tenant has a virtual time: the work it was given, divided by its weight. The tenant whose virtual

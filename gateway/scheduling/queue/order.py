@@ -1,4 +1,4 @@
-"""Whose turn it is among all who wait for one model: tiers, shares within them, ageing (SCHEDULING §3).
+"""Whose turn it is among all who wait for one model: tiers, shares within them, ageing.
 Pure data.
 
 Realtime goes before standard, standard before batch; within a tier those whose answer has begun go

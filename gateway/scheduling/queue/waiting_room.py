@@ -1,4 +1,4 @@
-"""The waiting room: one bounded queue per model (SCHEDULING §3). Pure data, ``now`` is an argument.
+"""The waiting room: one bounded queue per model. Pure data, ``now`` is an argument.
 
 A worked example of the bounds. A model with 8 slots and answers of 4 s drains 2 requests a second. With
 ``max_wait_s`` 60 the 121st request in line is refused, long before ``max_requests`` 1000, and is told to

@@ -1,4 +1,4 @@
-"""Models loaded when they are asked for, over real sessions joined in memory (SCHEDULING §5)."""
+"""Models loaded when they are asked for, over real sessions joined in memory."""
 
 import pytest
 

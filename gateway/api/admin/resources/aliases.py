@@ -1,4 +1,4 @@
-"""Aliases: what the names stand for that clients ask for (SCHEDULING §5, Versions).
+"""Aliases: what the names stand for that clients ask for.
 
 A running gateway goes by a change from the next request on.
 """

@@ -1,4 +1,4 @@
-"""Requests go only where their context fits (SCHEDULING §5)."""
+"""Requests go only where their context fits."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Where requests may run: whatever happens to them, they go nowhere else (SCHEDULING §7)."""
+"""Where requests may run: whatever happens to them, they go nowhere else."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Where models live: what is loaded, what goes for it, and that nobody waits for ever (SCHEDULING §5)."""
+"""Where models live: what is loaded, what goes for it, and that nobody waits for ever."""
 
 import pytest
 from hypothesis import given, settings

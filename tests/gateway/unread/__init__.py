@@ -1,1 +1,0 @@
-"""What engines have answered and clients have not read."""
