@@ -1,7 +1,8 @@
-"""README and ``docs/`` lead to what is there, and name each trouble that the programs tell."""
+"""README and ``docs/`` name only what exists, and explain every error and warning of the programs."""
 
 import ast
 import re
+import tomllib
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -11,6 +12,7 @@ import pytest
 
 from gateway.domain import errors
 from gateway.domain.errors import RequestError
+from shared import __version__
 
 _ROOT = Path(__file__).parents[2]
 _PAGES = [_ROOT / "README.md", *sorted((_ROOT / "docs").glob("*.md"))]
@@ -84,6 +86,19 @@ def _anchors(page: Path) -> frozenset[str]:
         found.add(f"{name}-{seen[name]}" if seen[name] else name)
         seen[name] += 1
     return frozenset(found)
+
+
+# --- The version ---
+
+
+def test_the_newest_section_of_the_changelog_is_that_of_the_version() -> None:
+    assert _HEADING.findall((_ROOT / "CHANGELOG.md").read_text())[1].split()[0] == __version__
+
+
+def test_the_package_takes_its_version_from_the_sources() -> None:
+    settings = tomllib.loads((_ROOT / "pyproject.toml").read_text())
+    assert "version" in settings["project"]["dynamic"]
+    assert settings["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "shared.__version__"}
 
 
 # --- Troubles ---
