@@ -121,7 +121,7 @@ class RequestRunner:
 
 
 class _Run:
-    """One request. Implements :class:`shared.protocol.endpoint.StreamHandler`."""
+    """One request. Implements :class:`shared.protocol.stream_handler.StreamHandler`."""
 
     task: "asyncio.Task[None]"
 

@@ -47,4 +47,5 @@ class ControlFrameLimiter:
         ``open_streams`` are open with it.
         """
         self._most = limits.CONTROL_FRAMES_BURST + limits.CONTROL_FRAMES_PER_STREAM * open_streams
-        self._units = min(self._units + limits.CONTROL_FRAMES_PER_STREAM, self._most)
+        units = self._units + limits.CONTROL_FRAMES_PER_STREAM
+        self._units = units if units < self._most else self._most

@@ -131,7 +131,11 @@ class WindowPool:
 
     def borrow(self, wanted: int) -> int:
         """Takes up to ``wanted`` bytes, but never more than half of what is free."""
-        size_bytes = max(0, min(wanted, self.free // 2))
+        size_bytes = self.free // 2
+        if wanted < size_bytes:
+            size_bytes = wanted
+        if size_bytes <= 0:
+            return 0
         self.free -= size_bytes
         return size_bytes
 
@@ -176,7 +180,10 @@ class ReceiveCredit(_ReceivedBytes):
     __slots__ = ("_granted_at",)
 
     def __init__(self, window: int, now: float) -> None:
-        super().__init__(window, window - window // 2)
+        # What the base class would do, without another call for every stream.
+        self.window = self.granted = window
+        self.grant_at = window - window // 2
+        self.received = self.consumed = 0
         self._granted_at = now
 
     def grant(self, pool: WindowPool, rtt_s: float | None, now: float) -> int | None:

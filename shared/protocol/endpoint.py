@@ -12,7 +12,6 @@ from shared.protocol.errors import ErrorCode, TrunklineError, TunnelClosed
 from shared.protocol.events import (
     ControlReceived,
     DataReceived,
-    Event,
     HeadReceived,
     PeerClosed,
     StreamClosed,
@@ -25,42 +24,11 @@ from shared.protocol.events import (
 from shared.protocol.frames import FrameType, TunnelRole
 from shared.protocol.messages import AgentState, Drain, RequestHead, ResponseHead, Trailers
 from shared.protocol.session import ProtocolSession
+from shared.protocol.stream_handler import NO_HANDLER, StreamHandler
 from shared.speedups import BodyPath
 
 LOSS_SLICE_S = 0.002
 """A session that is lost tells its streams for so long in one turn of the event loop."""
-
-
-class StreamHandler(Protocol):
-    """Is told what happens on one stream. Called from the event loop; must not block or raise."""
-
-    def on_head(self, head: ResponseHead) -> None:
-        """The response begins (gateway)."""
-
-    def on_data(self, data: bytes) -> None:
-        """Body bytes came. Call ``stream.consumed(len(data))`` once somebody took them for good."""
-
-    def on_end(self, trailers: Trailers | None) -> None:
-        """The peer's half ended in order."""
-
-    def on_reset(self, code: ErrorCode, reason: str) -> None:
-        """The peer gave the stream up, or the session is lost (SESSION_LOST). No ``on_end`` follows.
-
-        An agent may be told after ``on_end`` while its own half is not over: that is a cancel. It confirms
-        with ``stream.reset`` once its engine has let go of the request.
-        """
-
-    def on_writable(self) -> None:
-        """``send_data`` returned False before; now it may be called again."""
-
-    def on_suspended(self) -> None:
-        """The tunnel is gone or silent. Nothing is lost, and what is sent meanwhile leaves later (§7.4)."""
-
-    def on_resumed(self) -> None:
-        """The stream goes on where it was."""
-
-    def on_closed(self) -> None:
-        """Both halves are over. The last call, made exactly once for every stream."""
 
 
 class SessionListener(Protocol):
@@ -99,22 +67,6 @@ class SessionListener(Protocol):
         """The session is over; ``error`` is None when we closed it ourselves.
 
         Called before the streams are told, so that what they gave up is not sent there again."""
-
-
-class _NoHandler:
-    """Stands where no handler is set: what comes is dropped."""
-
-    def on_head(self, head: ResponseHead) -> None: ...
-    def on_data(self, data: bytes) -> None: ...
-    def on_end(self, trailers: Trailers | None) -> None: ...
-    def on_reset(self, code: ErrorCode, reason: str) -> None: ...
-    def on_writable(self) -> None: ...
-    def on_suspended(self) -> None: ...
-    def on_resumed(self) -> None: ...
-    def on_closed(self) -> None: ...
-
-
-_NO_HANDLER = _NoHandler()
 
 
 def _nothing() -> None:
@@ -206,6 +158,8 @@ class SessionEndpoint:
         """Streams that are not closed, by number. Only the endpoint changes it."""
         self._streams_suspended = False
         """The streams were told that they are suspended."""
+        self._peer_closed: PeerClosed | None = None
+        """The peer ended the session; :meth:`dispatch` says so once everything else is handed out."""
 
     @property
     def closed(self) -> bool:
@@ -265,18 +219,16 @@ class SessionEndpoint:
 
     def dispatch(self) -> TrunklineError | None:
         """Hands out what has happened. Returns the peer's reason when it closed the session."""
-        closed: PeerClosed | None = None
-        while events := self.session.take_events():
-            for event in events:
+        session = self.session
+        while session._events:
+            for event in session.take_events():
                 if type(event) is DataReceived:  # nearly always
-                    stream_id, data = event
-                    stream = self.streams.get(stream_id)
+                    stream = self.streams.get(event.stream_id)
                     if stream is not None:
-                        stream.handler.on_data(data)
-                elif isinstance(event, PeerClosed):
-                    closed = event
+                        stream.handler.on_data(event.data)
                 else:
-                    self._dispatch_one(event)
+                    _ACTIONS[type(event)](self, event)
+        closed, self._peer_closed = self._peer_closed, None
         if closed is None:
             return None
         return TunnelClosed(closed.reason or closed.code.name, closed.code)
@@ -323,7 +275,7 @@ class SessionEndpoint:
             if not stream._end_told:
                 stream.handler.on_reset(ErrorCode.SESSION_LOST, reason)
             stream.handler.on_closed()
-            stream.handler = _NO_HANDLER
+            stream.handler = NO_HANDLER
             if self.now() >= until_s:
                 self.call_soon(lambda: self._tell_streams_of_loss(streams, reason))
                 return
@@ -346,54 +298,71 @@ class SessionEndpoint:
         if self.listener is not None:
             self.listener.on_session_resumed()
 
-    def _dispatch_one(self, event: Event) -> None:
-        action = _ACTIONS.get(type(event))
-        if action is not None:
-            stream = self.streams.get(event.stream_id)  # type: ignore[union-attr]
-            if stream is not None:
-                action(self, stream, event)
-        elif isinstance(event, StreamOpened):
-            self._open_received(event)
-        elif isinstance(event, ControlReceived):
-            if self.listener is not None:
-                _NOTICES[event.type](self.listener, event.content)
-        elif event is TunnelEvent.ROUND_TRIP_MEASURED:
+    def _open_received(self, event: StreamOpened) -> None:
+        stream = self.streams[event.stream_id] = Stream(self, event.stream_id, event.head, NO_HANDLER)
+        if self.listener is not None:
+            self.listener.on_open(stream)
+        if stream.handler is NO_HANDLER:
+            stream.reset(ErrorCode.REFUSED, "nobody takes requests")
+
+    def _head_received(self, event: HeadReceived) -> None:
+        stream = self.streams.get(event.stream_id)
+        if stream is not None:
+            stream.handler.on_head(event.head)
+
+    def _stream_ended(self, event: StreamEnded) -> None:
+        stream = self.streams.get(event.stream_id)
+        if stream is not None:
+            stream.peer_ended = True
+            stream._end_told = self.session.role is TunnelRole.GATEWAY
+            stream.handler.on_end(event.trailers)
+
+    def _stream_reset(self, event: StreamReset) -> None:
+        stream = self.streams.get(event.stream_id)
+        if stream is not None:
+            stream.peer_ended = stream._end_told = True
+            stream.handler.on_reset(event.code, event.reason)
+
+    def _stream_writable(self, event: StreamWritable) -> None:
+        stream = self.streams.get(event.stream_id)
+        if stream is not None:
+            stream.handler.on_writable()
+
+    def _stream_closed(self, event: StreamClosed) -> None:
+        stream = self.streams.pop(event.stream_id, None)
+        if stream is not None:
+            stream.closed = True
+            stream.handler.on_closed()
+            stream.handler = NO_HANDLER  # breaks a cycle, so that the handler is freed at once
+
+    def _control_received(self, event: ControlReceived) -> None:
+        if self.listener is not None:
+            _NOTICES[event.type](self.listener, event.content)
+
+    def _tunnel_changed(self, event: TunnelEvent) -> None:
+        if event is TunnelEvent.ROUND_TRIP_MEASURED:
             self.on_round_trip()
         elif event is TunnelEvent.PEER_SILENT:
             self._suspend_streams(None)
         else:
             self._resume_streams()
 
-    def _open_received(self, event: StreamOpened) -> None:
-        stream = self.streams[event.stream_id] = Stream(self, event.stream_id, event.head, _NO_HANDLER)
-        if self.listener is not None:
-            self.listener.on_open(stream)
-        if stream.handler is _NO_HANDLER:
-            stream.reset(ErrorCode.REFUSED, "nobody takes requests")
-
-    def _ended(self, stream: Stream, event: StreamEnded) -> None:
-        stream.peer_ended = True
-        stream._end_told = self.session.role is TunnelRole.GATEWAY
-        stream.handler.on_end(event.trailers)
-
-    def _reset(self, stream: Stream, event: StreamReset) -> None:
-        stream.peer_ended = stream._end_told = True
-        stream.handler.on_reset(event.code, event.reason)
-
-    def _closed(self, stream: Stream, event: StreamClosed) -> None:
-        del self.streams[stream.id]
-        stream.closed = True
-        stream.handler.on_closed()
-        stream.handler = _NO_HANDLER  # breaks a cycle, so that the handler is freed at once
+    def _session_closed(self, event: PeerClosed) -> None:
+        self._peer_closed = event
 
 
-_ACTIONS: dict[type, Callable[[SessionEndpoint, Stream, Any], None]] = {
-    HeadReceived: lambda endpoint, stream, event: stream.handler.on_head(event.head),
-    StreamEnded: SessionEndpoint._ended,
-    StreamReset: SessionEndpoint._reset,
-    StreamWritable: lambda endpoint, stream, event: stream.handler.on_writable(),
-    StreamClosed: SessionEndpoint._closed,
+_ACTIONS: dict[type, Callable[[SessionEndpoint, Any], None]] = {
+    StreamOpened: SessionEndpoint._open_received,
+    HeadReceived: SessionEndpoint._head_received,
+    StreamEnded: SessionEndpoint._stream_ended,
+    StreamReset: SessionEndpoint._stream_reset,
+    StreamWritable: SessionEndpoint._stream_writable,
+    StreamClosed: SessionEndpoint._stream_closed,
+    ControlReceived: SessionEndpoint._control_received,
+    TunnelEvent: SessionEndpoint._tunnel_changed,
+    PeerClosed: SessionEndpoint._session_closed,
 }
+"""What each event but DataReceived leads to."""
 
 _NOTICES: dict[int, Callable[[SessionListener, Any], None]] = {
     FrameType.SLOTS: lambda listener, levels: listener.on_slots(levels),

@@ -224,6 +224,9 @@ class LocalError(TrunklineError):
 class SessionClosed(LocalError):
     """The session is over; nothing can be sent on it."""
 
+    def __init__(self) -> None:
+        super().__init__("the session is over")
+
 
 class StreamHalfClosed(LocalError):
     """Our half of the stream is over; nothing more can be sent on it."""

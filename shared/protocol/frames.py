@@ -137,7 +137,10 @@ def message_kind(message: bytes) -> MessageKind:
         raise MessageTooLarge(f"message of {len(message)} bytes, limit {limits.MESSAGE_BYTES}")
     if not message:
         raise FrameMalformed("message without a frame")
-    return _rule(message[0]).kind
+    rule = RULES.get(message[0])
+    if rule is None:
+        raise _unknown(message[0])
+    return rule.kind
 
 
 def decode_frame(message: bytes, start: int, kind: MessageKind) -> Frame:
@@ -149,7 +152,9 @@ def decode_frame(message: bytes, start: int, kind: MessageKind) -> Frame:
     if room < 0:
         raise FrameMalformed("message ends inside a frame header")
     frame_type, stream_id, length = HEADER.unpack_from(message, start)
-    rule = _rule(frame_type)
+    rule = RULES.get(frame_type)
+    if rule is None:
+        raise _unknown(frame_type)
     if length > rule.most_bytes:
         raise FrameTooLarge(length, rule.most_bytes)
     if length < rule.least_bytes:
@@ -161,14 +166,12 @@ def decode_frame(message: bytes, start: int, kind: MessageKind) -> Frame:
     if length > room:
         raise FrameMalformed("message ends inside a frame payload")
     start += limits.FRAME_HEADER_BYTES
-    return Frame(frame_type, stream_id, message[start : start + length])
+    # Frame(…) does the same by way of a function written in Python.
+    return tuple.__new__(Frame, (frame_type, stream_id, message[start : start + length]))
 
 
-def _rule(frame_type: int) -> FrameRule:
-    rule = RULES.get(frame_type)
-    if rule is None:
-        raise FrameMalformed(f"unknown frame type {frame_type:#04x}")
-    return rule
+def _unknown(frame_type: int) -> FrameMalformed:
+    return FrameMalformed(f"unknown frame type {frame_type:#04x}")
 
 
 def encode_offset(offset: int) -> bytes:

@@ -28,4 +28,8 @@ FORBIDDEN_IN_VALUE = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 
 def connection_options(values: Iterable[str]) -> frozenset[str]:
     """The names, in lower case, in these values of ``Connection`` fields."""
-    return frozenset(name.strip().lower() for value in values for name in value.split(","))
+    names = set()
+    for value in values:
+        for name in value.split(","):
+            names.add(name.strip().lower())
+    return frozenset(names)

@@ -11,9 +11,10 @@ class Heartbeat:
     """Says when to send PING, when a peer is silent and when to give it up; measures the round trip."""
 
     def __init__(self, now: float, rtt_s: float | None = None) -> None:
-        self._heard_at = now
+        self.heard_at = now
+        """When any byte came last."""
         self._ping_at = now
-        self._awaiting_at: float | None = None
+        self.awaiting_at: float | None = None
         """When the oldest message was sent that the peer answers, with nothing heard since."""
         self._outstanding: tuple[int, float] | None = None
         self.silent = False
@@ -23,19 +24,19 @@ class Heartbeat:
 
     def heard(self, now: float) -> bool:
         """Any inbound byte is a sign of life. True when it ends a silence."""
-        self._heard_at = now
-        self._awaiting_at = None
+        self.heard_at = now
+        self.awaiting_at = None
         was_silent, self.silent = self.silent, False
         return was_silent
 
     def sent(self, now: float) -> None:
         """Something left that the peer answers: a PING or a numbered message."""
-        if self._awaiting_at is None:
-            self._awaiting_at = now
+        if self.awaiting_at is None:
+            self.awaiting_at = now
 
     def quiet_s(self, now: float) -> float:
         """How long nothing has been heard."""
-        return now - self._heard_at
+        return now - self.heard_at
 
     def ping(self, now: float) -> int:
         """The number to send in a PING now."""
@@ -45,10 +46,10 @@ class Heartbeat:
         return number
 
     def next_deadline(self) -> float:
-        deadline = min(self._ping_at, self._heard_at + limits.DEAD_AFTER_S)
-        if self._awaiting_at is not None:
+        deadline = min(self._ping_at, self.heard_at + limits.DEAD_AFTER_S)
+        if self.awaiting_at is not None:
             limit_s = limits.SILENT_MOST_S if self.silent else limits.SILENT_AFTER_S
-            deadline = min(deadline, self._awaiting_at + limit_s)
+            deadline = min(deadline, self.awaiting_at + limit_s)
         return deadline
 
     def handle_deadline(self, now: float) -> int | None:
@@ -56,13 +57,13 @@ class Heartbeat:
         if now - self.next_deadline() > limits.LATE_S:
             self._stood_still(now)
         # Times are compared as next_deadline() adds them up: a difference may round to just below.
-        if now >= self._heard_at + limits.DEAD_AFTER_S:
-            raise HeartbeatLost(f"nothing heard for {now - self._heard_at:.0f} s")
-        if self._awaiting_at is not None:
-            if now >= self._awaiting_at + limits.SILENT_MOST_S:
-                owed_s = now - self._awaiting_at
+        if now >= self.heard_at + limits.DEAD_AFTER_S:
+            raise HeartbeatLost(f"nothing heard for {now - self.heard_at:.0f} s")
+        if self.awaiting_at is not None:
+            if now >= self.awaiting_at + limits.SILENT_MOST_S:
+                owed_s = now - self.awaiting_at
                 raise HeartbeatLost(f"nothing heard for {owed_s:.0f} s in answer to what was sent")
-            if now >= self._awaiting_at + limits.SILENT_AFTER_S:
+            if now >= self.awaiting_at + limits.SILENT_AFTER_S:
                 self.silent = True  # until something is heard, which is then reported
         return None if now < self._ping_at else self.ping(now)
 
@@ -79,7 +80,7 @@ class Heartbeat:
 
     def _stood_still(self, now: float) -> None:
         """Moves the deadlines, because our own program stood still and has not read what came meanwhile."""
-        self._heard_at = max(self._heard_at, now - limits.DEAD_AFTER_S + limits.HEARTBEAT_S)
-        if self._awaiting_at is not None:
-            self._awaiting_at = now
+        self.heard_at = max(self.heard_at, now - limits.DEAD_AFTER_S + limits.HEARTBEAT_S)
+        if self.awaiting_at is not None:
+            self.awaiting_at = now
         self._ping_at = now

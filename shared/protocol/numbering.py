@@ -19,26 +19,18 @@ class MessageLog:
         self.retained_bytes = 0
         self._retained: deque[bytes] = deque()
         """The newest messages sent, oldest first; the last one is number ``sent``."""
-        self._replay: deque[bytes] = deque()
-        """Those of them that must still be sent again on the present tunnel."""
+        self.replaying: deque[bytes] = deque()
+        """Those of them that must still be sent again on the present tunnel, before anything new."""
         self._unacked_messages = 0
         self._unacked_bytes = 0
-        self._ack_at: float | None = None
+        self.ack_at: float | None = None
+        """When an ACK is due; None while everything is acknowledged."""
 
-    @property
-    def replaying(self) -> bool:
-        """Some messages are to be sent again before anything new."""
-        return bool(self._replay)
-
-    @property
-    def room_bytes(self) -> int:
-        """Bytes that may be sent before the peer must acknowledge; may be negative by one message."""
-        return limits.RETAINED_BYTES - self.retained_bytes
-
-    def record_sent(self, message: bytes) -> None:
-        self.sent += 1
-        self._retained.append(message)
-        self.retained_bytes += len(message)
+    def record_sent(self, messages: list[bytes]) -> None:
+        self.sent += len(messages)
+        self._retained += messages
+        for message in messages:
+            self.retained_bytes += len(message)
 
     def can_resume(self, peer_received: int) -> bool:
         """Whether everything that a peer lacks, which has received so many messages, is still kept."""
@@ -50,14 +42,14 @@ class MessageLog:
             kept_from = self.sent - len(self._retained)
             raise ResumeRefused(f"the peer has {peer_received} messages; {kept_from} to {self.sent} are kept")
         self.acknowledged(peer_received)
-        self._replay = deque(self._retained)
+        self.replaying = deque(self._retained)
         self.acknowledge()
 
     def take_replay(self, budget_bytes: int) -> list[bytes]:
         """Messages to send again, oldest first, until the budget is used up or overrun by one."""
         messages: list[bytes] = []
-        while self._replay and budget_bytes > 0:
-            messages.append(self._replay.popleft())
+        while self.replaying and budget_bytes > 0:
+            messages.append(self.replaying.popleft())
             budget_bytes -= len(messages[-1])
         return messages
 
@@ -79,16 +71,12 @@ class MessageLog:
         self.received += 1
         self._unacked_messages += 1
         self._unacked_bytes += size_bytes
-        if self._ack_at is None:
-            self._ack_at = now + limits.ACK_DELAY_S
+        if self.ack_at is None:
+            self.ack_at = now + limits.ACK_DELAY_S
         return self._unacked_messages >= limits.ACK_MESSAGES or self._unacked_bytes >= limits.ACK_BYTES
-
-    def next_deadline(self) -> float | None:
-        """When an ACK is due; None while everything is acknowledged."""
-        return self._ack_at
 
     def acknowledge(self) -> int:
         """The count to send in an ACK now."""
         self._unacked_messages = self._unacked_bytes = 0
-        self._ack_at = None
+        self.ack_at = None
         return self.received

@@ -11,7 +11,6 @@ how many RESETs a peer may leave unread.
 """
 
 from collections import deque
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from shared.protocol import limits
@@ -22,7 +21,8 @@ from shared.protocol.frames import HEADER, FrameType, encode, encode_offset
 Buffer = bytes | memoryview
 """A piece of a body. Cutting one does not copy it."""
 
-_DATA = int(FrameType.DATA)
+_OPEN, _DATA = int(FrameType.OPEN), int(FrameType.DATA)
+_COMMANDS = (int(FrameType.COMMAND), int(FrameType.RESULT))
 
 _STATES = (FrameType.STATE, FrameType.SLOTS, FrameType.DEMAND, FrameType.DRAIN)
 """Frames of which only the newest counts, in the order in which they leave: levels after deployments."""
@@ -43,15 +43,6 @@ class OutStream:
     waiting: bool = False
     """Its writer was told to wait, and must be told when it may go on."""
 
-    @property
-    def may_leave(self) -> bool:
-        """Something of it could leave now, as far as its own credit goes."""
-        if self.head is not None:
-            return True
-        if self.pending_bytes:
-            return self.credit.sent < self.credit.limit
-        return self.end is not None
-
     def take(self, most_bytes: int) -> tuple[list[Buffer], int]:
         """Cuts up to ``most_bytes`` from the front of what is buffered; the pieces, uncopied, and their
         size."""
@@ -69,59 +60,21 @@ class OutStream:
         self.pending_bytes -= size_bytes
         return parts, size_bytes
 
-    def drop(self) -> None:
-        """Forgets everything that has not left."""
-        self.head = self.end = None
-        self.chunks.clear()
-        self.pending_bytes = 0
-        self.waiting = False
 
-
-class Packing:
-    """Frames, in pieces, on their way into messages: order kept, each message joined once."""
-
-    __slots__ = ("_messages", "_pieces", "_room")
-
-    def __init__(self) -> None:
-        self._messages: list[bytes] = []
-        self._pieces: list[Buffer] = []
-        self._room = limits.MESSAGE_BYTES
-
-    def put(self, frame: bytes) -> None:
-        """A whole frame."""
-        if len(frame) > self._room:
-            self._close()
-        self._room -= len(frame)
-        self._pieces.append(frame)
-
-    def put_data(self, stream_id: int, payload: Iterable[Buffer], size_bytes: int) -> None:
-        """A DATA frame with a payload of so many bytes, which is not empty and not too long."""
-        room = self._room - size_bytes - limits.FRAME_HEADER_BYTES
-        if room < 0:
-            self._close()
-            room = self._room - size_bytes - limits.FRAME_HEADER_BYTES
-        self._room = room
-        self._pieces.append(HEADER.pack(_DATA, stream_id, size_bytes))
-        self._pieces += payload
-
-    def messages(self) -> list[bytes]:
-        """All that was put in, in messages of at most :data:`~shared.protocol.limits.MESSAGE_BYTES`."""
-        if self._pieces:
-            self._close()
-        return self._messages
-
-    def _close(self) -> None:
-        self._messages.append(b"".join(self._pieces))
-        self._pieces = []
-        self._room = limits.MESSAGE_BYTES
-
-
-def pack(frames: Iterable[bytes]) -> list[bytes]:
-    """Frames grouped into as few messages as they fit in, order kept."""
-    packing = Packing()
-    for frame in frames:
-        packing.put(frame)
-    return packing.messages()
+def in_messages(frames: bytes) -> list[bytes]:
+    """Whole frames in messages of at most :data:`~shared.protocol.limits.MESSAGE_BYTES`, order kept."""
+    if len(frames) <= limits.MESSAGE_BYTES:
+        return [frames]
+    messages: list[bytes] = []
+    begin = end = 0
+    while end < len(frames):
+        following = end + limits.FRAME_HEADER_BYTES + HEADER.unpack_from(frames, end)[2]
+        if following - begin > limits.MESSAGE_BYTES:
+            messages.append(frames[begin:end])
+            begin = end
+        end = following
+    messages.append(frames[begin:])
+    return messages
 
 
 class Outbox:
@@ -129,9 +82,11 @@ class Outbox:
 
     def __init__(self, session: SendCredit) -> None:
         self._session = session
-        self._frames: deque[bytes] = deque()
+        self.frames: deque[bytes] = deque()
+        """OPEN, RESET, COMMAND and RESULT, which leave in this order."""
         self._states: dict[int, bytes] = {}
-        self._credits: dict[int, int] = {}
+        self.credits: dict[int, int] = {}
+        """CREDIT frames: the offset for each stream; a newer one replaces one that has not left."""
         self._commands = 0
         self.last_opened = 0
         """Number of the newest stream whose OPEN has left."""
@@ -145,53 +100,49 @@ class Outbox:
 
     def __bool__(self) -> bool:
         """True when something could leave now, credit permitting."""
-        return bool(self._frames or self._states or self._credits or self._interactive or self._bulk)
-
-    @property
-    def frames_waiting(self) -> int:
-        """OPEN, RESET, COMMAND and RESULT frames that have not left."""
-        return len(self._frames)
+        return bool(self.frames or self._states or self.credits or self._interactive or self._bulk)
 
     # --- In ---
-
-    def put_frame(self, frame: bytes) -> None:
-        """An OPEN or RESET, which leave in the order given."""
-        self._frames.append(frame)
 
     def put_command(self, frame: bytes) -> None:
         """A COMMAND or RESULT. Raises :class:`LocalError` when too many wait."""
         if self._commands >= limits.COMMANDS:
             raise LocalError(f"{limits.COMMANDS} commands are waiting to be sent")
         self._commands += 1
-        self._frames.append(frame)
+        self.frames.append(frame)
 
     def put_state(self, frame_type: int, payload: bytes) -> None:
         """STATE, SLOTS, DEMAND or DRAIN: replaces one of the same kind that has not left."""
         self._states[frame_type] = encode(frame_type, 0, payload)
-
-    def put_credit(self, stream_id: int, offset: int) -> None:
-        """CREDIT: replaces an older one of the same stream that has not left."""
-        self._credits[stream_id] = offset
 
     def queue(self, stream: OutStream) -> None:
         """Puts a stream in line when it has something that may leave.
 
         Token streams are interactive always, any other body until it has proved to be a long one.
         """
-        if stream.queued or not stream.may_leave:
+        if stream.queued:
             return
+        credit = stream.credit
+        if stream.head is None:
+            stays = credit.sent >= credit.limit if stream.pending_bytes else stream.end is None
+            if stays:
+                return
         stream.queued = True
-        if stream.interactive or stream.credit.sent < limits.INTERACTIVE_BYTES:
+        if stream.interactive or credit.sent < limits.INTERACTIVE_BYTES:
             self._interactive.append(stream)
         else:
             self._bulk.append(stream)
 
     def drop(self, stream: OutStream) -> None:
         """Forgets everything of a stream that has not left; an OPEN or RESET given before still leaves."""
-        stream.drop()
-        self._credits.pop(stream.stream_id, None)
-        if self._blocked.pop(stream.stream_id, None) is not None:
-            stream.queued = False
+        stream.head = stream.end = None
+        if stream.pending_bytes:
+            stream.chunks.clear()
+            stream.pending_bytes = 0
+            if self._blocked.pop(stream.stream_id, None) is not None:
+                stream.queued = False
+        stream.waiting = False
+        self.credits.pop(stream.stream_id, None)
 
     def session_credit_advanced(self) -> None:
         """Streams that only lacked the session's credit get back in line."""
@@ -204,14 +155,16 @@ class Outbox:
 
     def take(self, budget_bytes: int) -> list[bytes]:
         """Messages, most urgent frames first, until the budget is used up or overrun by one turn."""
-        packing = Packing()
-        left = self._take_control(packing, budget_bytes)
+        pieces: list[Buffer] = []
+        left = budget_bytes
+        if self.frames or self._states or self.credits:
+            left = self._take_control(pieces, left)
         if left > 0:
-            self._take_bodies(packing, left)
-        return packing.messages()
+            self._take_bodies(pieces, left)
+        return in_messages(b"".join(pieces)) if pieces else []
 
-    def _take_bodies(self, packing: Packing, left: int) -> None:
-        """Takes one turn after the other.
+    def _take_bodies(self, pieces: list[Buffer], left: int) -> None:
+        """Takes one turn after the other, as pieces of frames.
 
         Nearly every turn is all that a stream has, and all of it may leave. Those are taken here;
         :meth:`_take_turn` takes the others, and gives the same for these.
@@ -226,47 +179,58 @@ class Outbox:
             credit, size_bytes = stream.credit, stream.pending_bytes
             sent, sent_in_session = credit.sent + size_bytes, session.sent + size_bytes
             if (
-                not 0 < size_bytes <= most_bytes
+                size_bytes > most_bytes
                 or sent > credit.limit
                 or sent_in_session > session.limit
-                or stream.head is not None
-                or stream.end is not None
                 or stream.waiting
             ):
-                left -= self._take_turn(stream, packing)
+                left -= self._take_turn(stream, pieces)
                 self.queue(stream)
                 continue
-            credit.sent, session.sent = sent, sent_in_session
-            packing.put_data(stream.stream_id, stream.chunks, size_bytes)
-            stream.chunks.clear()
-            stream.pending_bytes = 0
-            left -= size_bytes + limits.FRAME_HEADER_BYTES
+            if stream.head is not None:
+                pieces.append(stream.head)
+                left -= len(stream.head)
+                stream.head = None
+            if size_bytes:
+                credit.sent, session.sent = sent, sent_in_session
+                pieces.append(HEADER.pack(_DATA, stream.stream_id, size_bytes))
+                pieces += stream.chunks
+                stream.chunks.clear()
+                stream.pending_bytes = 0
+                left -= size_bytes + limits.FRAME_HEADER_BYTES
+            if stream.end is not None:
+                pieces.append(stream.end)
+                left -= len(stream.end)
+                stream.end = None
+                self.ended.append(stream.stream_id)
 
-    def _take_control(self, packing: Packing, left: int) -> int:
-        while self._frames and left > 0:
-            frame = self._frames.popleft()
-            if frame[0] in (FrameType.COMMAND, FrameType.RESULT):
-                self._commands -= 1
-            elif frame[0] == FrameType.OPEN:
+    def _take_control(self, pieces: list[Buffer], left: int) -> int:
+        while self.frames and left > 0:
+            frame = self.frames.popleft()
+            frame_type = frame[0]
+            if frame_type == _OPEN:
                 self.last_opened = int.from_bytes(frame[1:5], "big")
-            packing.put(frame)
+            elif frame_type in _COMMANDS:
+                self._commands -= 1
+            pieces.append(frame)
             left -= len(frame)
-        for frame_type in _STATES:
-            if left > 0 and frame_type in self._states:
-                frame = self._states.pop(frame_type)
-                packing.put(frame)
-                left -= len(frame)
-        while self._credits and left > 0:
-            stream_id = next(iter(self._credits))
-            frame = encode(FrameType.CREDIT, stream_id, encode_offset(self._credits.pop(stream_id)))
-            packing.put(frame)
+        if self._states:
+            for frame_type in _STATES:
+                if left > 0 and frame_type in self._states:
+                    frame = self._states.pop(frame_type)
+                    pieces.append(frame)
+                    left -= len(frame)
+        while self.credits and left > 0:
+            stream_id = next(iter(self.credits))
+            frame = encode(FrameType.CREDIT, stream_id, encode_offset(self.credits.pop(stream_id)))
+            pieces.append(frame)
             left -= len(frame)
         return left
 
-    def _take_turn(self, stream: OutStream, packing: Packing) -> int:
+    def _take_turn(self, stream: OutStream, pieces: list[Buffer]) -> int:
         size_bytes = 0
         if stream.head is not None:
-            packing.put(stream.head)
+            pieces.append(stream.head)
             size_bytes += len(stream.head)
             stream.head = None
         if stream.pending_bytes:
@@ -275,7 +239,8 @@ class Outbox:
                 payload, payload_bytes = stream.take(room)
                 stream.credit.spend(payload_bytes)
                 self._session.spend(payload_bytes)
-                packing.put_data(stream.stream_id, payload, payload_bytes)
+                pieces.append(HEADER.pack(_DATA, stream.stream_id, payload_bytes))
+                pieces += payload
                 size_bytes += payload_bytes + limits.FRAME_HEADER_BYTES
                 if stream.waiting and stream.pending_bytes <= limits.SEND_BUFFER_LOW_BYTES:
                     stream.waiting = False
@@ -284,7 +249,7 @@ class Outbox:
                 self._blocked[stream.stream_id] = stream
                 stream.queued = True  # until the session's credit advances
         if not stream.pending_bytes and stream.end is not None:
-            packing.put(stream.end)
+            pieces.append(stream.end)
             size_bytes += len(stream.end)
             stream.end = None
             self.ended.append(stream.stream_id)

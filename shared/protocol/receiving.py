@@ -56,7 +56,7 @@ class ReceivingStreams(SessionStreams):
             raise StreamStateError(f"stream {frame.stream_id} opened after stream {self._last_id}")
         if len(self._streams) >= self._windows.streams:
             raise StreamLimitExceeded(f"more than {self._windows.streams} streams")
-        if self._outbox.frames_waiting > 2 * self._windows.streams + limits.COMMANDS:
+        if len(self._outbox.frames) > 2 * self._windows.streams + limits.COMMANDS:
             # A stream of which the peer has not read the end still counts among those it has open.
             raise StreamLimitExceeded("streams are opened and their ends not read")
         head = RequestHead.from_payload(frame.payload)
@@ -67,7 +67,7 @@ class ReceivingStreams(SessionStreams):
         window = self._first_window()
         self._streams[frame.stream_id] = OpenStream(Half.HEAD, Half.BODY, out, ReceiveCredit(window, now))
         if window > self._windows.floor:
-            self._outbox.put_credit(frame.stream_id, window)
+            self._outbox.credits[frame.stream_id] = window
         self._events.append(StreamOpened(frame.stream_id, head))
 
     def _receive_head(self, frame: Frame, now: float) -> None:
@@ -91,10 +91,13 @@ class ReceivingStreams(SessionStreams):
         trailers = Trailers.from_payload(frame.payload) if frame.payload else None
         if stream.local is not Half.RESET:
             self._events.append(StreamEnded(frame.stream_id, trailers))
-        if self.role is TunnelRole.GATEWAY and self._has_more(stream):
+        self._outbox.credits.pop(frame.stream_id, None)  # there is nothing left that it could let through
+        if stream.local in OVER and stream.out.end is None:
+            self._close_if_over(frame.stream_id, stream)
+        elif self.role is TunnelRole.GATEWAY:
             # The response is complete, so nobody needs the rest of the request.
             self._drop_local(frame.stream_id, stream, ErrorCode.NO_ERROR, "")
-        self._close_if_over(frame.stream_id, stream)
+            self._close_if_over(frame.stream_id, stream)
 
     def _receive_reset(self, frame: Frame, now: float) -> None:
         if self._is_closed(frame.stream_id):
@@ -119,7 +122,7 @@ class ReceivingStreams(SessionStreams):
                 self._outbox.session_credit_advanced()
             return further_bytes
         stream = self._streams.get(stream_id)
-        if stream is not None and not self._open_has_not_left(stream_id):
+        if stream is not None and stream_id <= self._outbox.last_opened:
             further_bytes = stream.out.credit.advance(offset)
             if further_bytes:
                 self._outbox.queue(stream.out)
@@ -131,10 +134,14 @@ class ReceivingStreams(SessionStreams):
     # --- Steps ---
 
     def _advance_peer(self, frame: Frame) -> OpenStream:
-        """Moves the peer's half on. Raises :class:`StreamStateError` when the table does not allow it."""
+        """Moves the peer's half on. Raises :class:`StreamStateError` when the table does not allow it.
+
+        Nor may the peer speak of a stream whose OPEN has not left, so that it cannot know of it: to answer
+        such frames would let a peer that reads nothing make us keep any number of answers.
+        """
         stream = self._streams.get(frame.stream_id)
         following = None if stream is None else TRANSITIONS.get((stream.peer, frame.type))
-        if stream is None or following is None or self._open_has_not_left(frame.stream_id):
+        if stream is None or following is None or frame.stream_id > self._outbox.last_opened:
             name = FrameType(frame.type).name
             raise StreamStateError(f"{name} on stream {frame.stream_id}, which does not expect it")
         stream.peer = following
@@ -142,14 +149,6 @@ class ReceivingStreams(SessionStreams):
 
     def _is_closed(self, stream_id: int) -> bool:
         return stream_id <= self._last_id and stream_id not in self._streams
-
-    def _open_has_not_left(self, stream_id: int) -> bool:
-        """Whether the peer cannot know of a stream yet.
-
-        Answering frames on such a stream would let a peer that reads nothing make us keep any number of
-        answers.
-        """
-        return self.role is TunnelRole.GATEWAY and stream_id > self._outbox.last_opened
 
     @staticmethod
     def _has_more(stream: OpenStream) -> bool:

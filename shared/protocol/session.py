@@ -17,7 +17,7 @@ import orjson
 from shared.protocol import limits
 from shared.protocol.control_frames import ControlFrameLimiter, control_frame_units
 from shared.protocol.credit import OWN_WINDOWS, PeerLimits, WindowSettings
-from shared.protocol.errors import ErrorCode, UnexpectedFrame
+from shared.protocol.errors import ErrorCode, SessionClosed, UnexpectedFrame
 from shared.protocol.events import ControlReceived, Event, PeerClosed, TunnelEvent
 from shared.protocol.frames import (
     RULES,
@@ -46,7 +46,7 @@ from shared.protocol.messages import (
     read_object,
 )
 from shared.protocol.numbering import MessageLog
-from shared.protocol.outbox import pack
+from shared.protocol.outbox import in_messages
 from shared.protocol.receiving import ReceivingStreams
 
 _CONTENT: dict[int, Callable[[bytes], Any]] = {
@@ -61,6 +61,9 @@ _CONTENT: dict[int, Callable[[bytes], Any]] = {
 
 for _kind in (RequestHead, ResponseHead, Trailers, AgentState, Drain):
     adapter_of(_kind)  # made now, so that the first frame does not wait for it
+
+_NUMBERED, _DATA = MessageKind.NUMBERED, int(FrameType.DATA)
+"""For the path of every message: a global is found faster than a member of an enumeration."""
 
 _COUNTED_BY_CONTENT = frozenset({FrameType.CREDIT, FrameType.ACK})
 """They count as control frames only where they say nothing new (PROTOCOL §2.6)."""
@@ -83,12 +86,14 @@ class ProtocolSession(ReceivingStreams):
         self._link: deque[bytes] = deque()
         """Link frames to send, ahead of everything; bounded, see :meth:`_put_link`."""
         self._ack_due = False
+        self.deadline_nearer = True
+        """:meth:`next_deadline` may have come nearer since the program that sees to it set this to False."""
 
     # --- Called by the program ---
 
     def open_stream(self, head: RequestHead, now: float) -> int:
         stream_id = super().open_stream(head, now)
-        self.control_frames.earn(self.open_streams)
+        self.control_frames.earn(len(self._streams))
         return stream_id
 
     def send_state(self, state: AgentState) -> None:
@@ -108,7 +113,8 @@ class ProtocolSession(ReceivingStreams):
 
         Raises :class:`~shared.protocol.errors.LocalError` when too many wait.
         """
-        self._check_open()
+        if self.closed:
+            raise SessionClosed
         frame_type = FrameType.COMMAND if self.role is TunnelRole.GATEWAY else FrameType.RESULT
         self._outbox.put_command(encode(frame_type, 0, orjson.dumps(dict(command))))
         self.control_frames.earn(self.open_streams)
@@ -128,6 +134,7 @@ class ProtocolSession(ReceivingStreams):
         if not self.suspended and not self.closed:
             self._put_link(encode(FrameType.PING, 0, encode_offset(self._heartbeat.ping(now))))
             self._heartbeat.sent(now)
+            self.deadline_nearer = True
 
     # --- Tunnels come and go (PROTOCOL §7.4) ---
 
@@ -147,42 +154,57 @@ class ProtocolSession(ReceivingStreams):
         self.log.resume(peer_received)
         self._ack_due = False
         self._heartbeat = Heartbeat(now, self.rtt_s)
+        self.deadline_nearer = True
         self._set_suspended(False)
 
     # --- Bytes in ---
 
     def bytes_received(self, now: float) -> bool:
         """Any inbound byte is a sign of life (PROTOCOL §7.2). True when it ended a silence."""
-        if not self._heartbeat.heard(now):
-            return False
-        self._events.append(TunnelEvent.PEER_HEARD)
-        return True
+        heartbeat = self._heartbeat
+        if heartbeat.silent:
+            self._events.append(TunnelEvent.PEER_HEARD)
+            return heartbeat.heard(now)
+        heartbeat.heard_at, heartbeat.awaiting_at = now, None  # what heard() does when nothing was amiss
+        return False
 
-    def receive_message(self, message: bytes, now: float) -> None:
-        """Takes one message. Raises :class:`~shared.protocol.errors.ProtocolError`: the tunnel must end."""
+    def receive_message(self, message: bytes, now: float) -> bool:
+        """Takes one message. True when it may have given us something to send, or brought the next deadline
+        nearer: nearly every message carries bodies only, and does neither.
+
+        Raises :class:`~shared.protocol.errors.ProtocolError`: the tunnel must end.
+        """
         if self.closed:
-            return
-        kind, start, end = message_kind(message), 0, len(message)
-        if kind is MessageKind.NUMBERED:
-            if self.log.record_received(end, now):
+            return False
+        kind, start = message_kind(message), 0
+        if kind is _NUMBERED:
+            if self.log.ack_at is None:
+                self.deadline_nearer = True
+            if self.log.record_received(len(message), now):
                 self._ack_due = True
-            start = self._receive_bodies(message, start)
+            if message[0] == _DATA:
+                start = self._receive_bodies(message, 0)
+                if start == len(message):
+                    return self._ack_due or self.deadline_nearer
         elif kind is MessageKind.HANDSHAKE:
             raise UnexpectedFrame("handshake frame inside a session")
+        self._receive_frames(message, start, kind, now)
+        return True
+
+    def _receive_frames(self, message: bytes, start: int, kind: MessageKind, now: float) -> None:
+        """Takes the frames of a message from ``start`` on."""
+        role, header_bytes, end = self.role, limits.FRAME_HEADER_BYTES, len(message)
         while start < end:
             frame = decode_frame(message, start, kind)
-            self._receive_frame(frame, now)
-            start += limits.FRAME_HEADER_BYTES + len(frame.payload)
-            if kind is MessageKind.NUMBERED:
+            rule = RULES[frame.type]
+            if rule.sender is role:
+                raise UnexpectedFrame(f"{FrameType(frame.type).name} received by the {role.value}")
+            if not rule.on_stream and frame.type not in _COUNTED_BY_CONTENT:
+                self._count_control_frame(frame, now)
+            self._receivers[frame.type](self, frame, now)
+            start += header_bytes + len(frame.payload)
+            if start < end and message[start] == _DATA and kind is _NUMBERED:
                 start = self._receive_bodies(message, start)
-
-    def _receive_frame(self, frame: Frame, now: float) -> None:
-        rule = RULES[frame.type]
-        if rule.sender is self.role:
-            raise UnexpectedFrame(f"{FrameType(frame.type).name} received by the {self.role.value}")
-        if not rule.on_stream and frame.type not in _COUNTED_BY_CONTENT:
-            self._count_control_frame(frame, now)
-        self._receivers[frame.type](self, frame, now)
 
     def _count_control_frame(self, frame: Frame, now: float) -> None:
         """Only gateways bound control frames: many agents share one, while an agent trusts its gateway."""
@@ -235,7 +257,7 @@ class ProtocolSession(ReceivingStreams):
         An ACK that is due already is not counted: it waits for room to leave, and no longer for time.
         """
         deadline = self._heartbeat.next_deadline()
-        ack_at = None if self._ack_due else self.log.next_deadline()
+        ack_at = None if self._ack_due else self.log.ack_at
         return deadline if ack_at is None else min(deadline, ack_at)
 
     def handle_deadline(self, now: float) -> None:
@@ -247,7 +269,7 @@ class ProtocolSession(ReceivingStreams):
         if number is not None:
             self._put_link(encode(FrameType.PING, 0, encode_offset(number)))
             self._heartbeat.sent(now)
-        ack_at = self.log.next_deadline()
+        ack_at = self.log.ack_at
         if ack_at is not None and now >= ack_at:
             self._ack_due = True
 
@@ -260,29 +282,36 @@ class ProtocolSession(ReceivingStreams):
             return False
         if self._link or self._ack_due:
             return True
-        return not self.closed and (self.log.replaying or bool(self._outbox))
+        return not self.closed and bool(self.log.replaying or self._outbox)
 
     def data_to_send(self, budget_bytes: int, now: float) -> list[bytes]:
         """Messages to write now, in order: about ``budget_bytes``, at most one turn of a stream more.
 
         What stays behind can still be overtaken by something more urgent, so callers keep the budget small.
+        Nothing stays behind that could leave now when all of this is less than the budget.
         """
         if budget_bytes <= 0 or self.suspended:
             return []
-        if self._ack_due:
-            self._ack_due = False
-            self._link.appendleft(encode(FrameType.ACK, 0, encode_offset(self.log.acknowledge())))
-        messages: list[bytes] = []
-        if self._link:
-            messages = pack(self._link)
-            self._link.clear()
-        if not self.closed:
-            replay = self.log.replaying
-            numbered = self.log.take_replay(budget_bytes) if replay else self._new_messages(budget_bytes)
-            if numbered:
-                self._heartbeat.sent(now)
-                messages += numbered
-        return messages
+        messages = self._take_link() if self._link or self._ack_due else []
+        if self.closed:
+            return messages
+        numbered: list[bytes] = []
+        log, heartbeat = self.log, self._heartbeat
+        if log.replaying:
+            numbered = log.take_replay(budget_bytes)
+            budget_bytes -= sum(map(len, numbered))
+        room_bytes = limits.RETAINED_BYTES - log.retained_bytes
+        if room_bytes > budget_bytes:
+            room_bytes = budget_bytes
+        if room_bytes > 0 and (new := self._outbox.take(room_bytes)):
+            log.record_sent(new)
+            numbered = numbered + new if numbered else new
+            if self._outbox.drained or self._outbox.ended:
+                self._take_output_events()
+        if numbered and heartbeat.awaiting_at is None:
+            heartbeat.sent(now)
+            self.deadline_nearer = True
+        return messages + numbered if messages else numbered
 
     def take_events(self) -> list[Event]:
         """What has happened since the last call, in order."""
@@ -291,18 +320,18 @@ class ProtocolSession(ReceivingStreams):
 
     # --- Steps ---
 
-    def _new_messages(self, budget_bytes: int) -> list[bytes]:
-        room = min(budget_bytes, self.log.room_bytes)
-        if room <= 0:
-            return []
-        messages = self._outbox.take(room)
-        for message in messages:
-            self.log.record_sent(message)
-        self._take_output_events()
+    def _take_link(self) -> list[bytes]:
+        """Messages with all link frames, and the ACK that is due."""
+        if self._ack_due:
+            self._ack_due = False
+            self._link.appendleft(encode(FrameType.ACK, 0, encode_offset(self.log.acknowledge())))
+        messages = in_messages(b"".join(self._link))
+        self._link.clear()
         return messages
 
     def _put_state(self, frame_type: FrameType, payload: bytes) -> None:
-        self._check_open()
+        if self.closed:
+            raise SessionClosed
         self._outbox.put_state(frame_type, payload)
 
     def _put_link(self, frame: bytes) -> None:

@@ -69,7 +69,10 @@ class SessionStreams:
         self._owed: dict[int, ReceiveCredit] = {}
         """Windows of closed streams whose last bytes the program still holds."""
         self._last_id = 0
+        self._most_streams = min(peer.streams, windows.streams)
         self._outbox = Outbox(self._send_credit)
+        if role is TunnelRole.AGENT:
+            self._outbox.last_opened = limits.STREAM_ID_MAX  # an agent has no OPEN that could wait to leave
 
     @property
     def open_streams(self) -> int:
@@ -87,9 +90,10 @@ class SessionStreams:
 
         Fills in ``head.credit``. Raises :class:`~shared.protocol.errors.TooManyStreams`, HeadTooLarge.
         """
-        self._check_open()
+        if self.closed:
+            raise SessionClosed
         assert self.role is TunnelRole.GATEWAY
-        if len(self._streams) + len(self._owed) >= min(self._peer.streams, self._windows.streams):
+        if len(self._streams) + len(self._owed) >= self._most_streams:
             raise TooManyStreams(f"{len(self._streams)} streams are open")
         if self._last_id >= limits.STREAM_ID_MAX:
             raise TooManyStreams("the session has used up its stream numbers")
@@ -104,7 +108,7 @@ class SessionStreams:
         self._last_id = stream_id
         out = OutStream(stream_id, SendCredit(self._peer.stream_window_bytes), interactive=False)
         self._streams[stream_id] = OpenStream(Half.BODY, Half.HEAD, out, ReceiveCredit(window, now))
-        self._outbox.put_frame(frame)
+        self._outbox.frames.append(frame)
         return stream_id
 
     def send_head(self, stream_id: int, head: ResponseHead) -> None:
@@ -149,7 +153,7 @@ class SessionStreams:
         payload = b"" if trailers is None else trailers.to_payload()
         stream.out.end = encode(FrameType.END, stream_id, payload)
         self._outbox.queue(stream.out)
-        if self.role is TunnelRole.AGENT:
+        if self.role is TunnelRole.AGENT and stream.credit.received != stream.credit.consumed:
             self._discard(stream_id, stream.credit)
 
     def reset(self, stream_id: int, code: ErrorCode, reason: str = "") -> bool:
@@ -197,8 +201,9 @@ class SessionStreams:
         session.consumed += size_bytes
         if stream is None:
             self._settle(stream_id, credit)
-        body_due = credit.consumed >= credit.grant_at and stream is not None and stream.peer not in OVER
-        return body_due or session.consumed >= session.grant_at
+        elif credit.consumed >= credit.grant_at and stream.peer not in OVER:
+            return True
+        return session.consumed >= session.grant_at
 
     def grant(self, stream_id: int, now: float) -> None:
         """Grants credit for what was consumed (PROTOCOL §6.2), to the session and to a body that goes on."""
@@ -207,7 +212,7 @@ class SessionStreams:
         if stream is not None and stream.peer not in OVER:
             offset = stream.credit.grant(self._pool, self.rtt_s, now)
             if offset is not None:
-                self._outbox.put_credit(stream_id, offset)
+                self._outbox.credits[stream_id] = offset
 
     # --- Steps ---
 
@@ -235,10 +240,6 @@ class SessionStreams:
                 self._close_if_over(stream_id, self._streams[stream_id])
             outbox.ended.clear()
 
-    def _check_open(self) -> None:
-        if self.closed:
-            raise SessionClosed("the session is over")
-
     def _send_buffer(self, out: OutStream) -> int:
         """How much of a body is taken before its writer must wait."""
         if self.suspended and self.role is TunnelRole.AGENT:
@@ -247,7 +248,8 @@ class SessionStreams:
 
     def _advance_local(self, stream_id: int, step: FrameType) -> OpenStream:
         """Moves our half on. Raises SessionClosed, and :class:`StreamHalfClosed` when the half is over."""
-        self._check_open()
+        if self.closed:
+            raise SessionClosed
         stream = self._streams.get(stream_id)
         if stream is None or stream.local in OVER:
             raise StreamHalfClosed(f"our half of stream {stream_id} is over")
@@ -259,7 +261,7 @@ class SessionStreams:
     def _drop_local(self, stream_id: int, stream: OpenStream, code: ErrorCode, reason: str) -> None:
         self._outbox.drop(stream.out)
         stream.local = TRANSITIONS[stream.local, FrameType.RESET]
-        self._outbox.put_frame(encode(FrameType.RESET, stream_id, encode_reason(code, reason)))
+        self._outbox.frames.append(encode(FrameType.RESET, stream_id, encode_reason(code, reason)))
 
     def _close_if_over(self, stream_id: int, stream: OpenStream) -> None:
         if stream.local not in OVER or stream.peer not in OVER or stream.out.end is not None:
@@ -267,13 +269,15 @@ class SessionStreams:
         del self._streams[stream_id]
         self._outbox.drop(stream.out)
         self._events.append(StreamClosed(stream_id))
-        self._owed[stream_id] = stream.credit
-        self._settle(stream_id, stream.credit)
+        credit = stream.credit
+        if credit.consumed == credit.received:
+            self._pool.free += credit.window - self._windows.floor
+        else:
+            self._owed[stream_id] = credit
 
     def _settle(self, stream_id: int, credit: ReceiveCredit) -> None:
         """Gives a closed stream's window back once the program holds none of its bytes."""
-        if credit.consumed == credit.received and stream_id in self._owed:
-            del self._owed[stream_id]
+        if credit.consumed == credit.received and self._owed.pop(stream_id, None) is not None:
             self._pool.give_back(credit.window - self._windows.floor)
 
     def _discard(self, stream_id: int, credit: ReceiveCredit) -> None:
@@ -287,7 +291,7 @@ class SessionStreams:
     def _grant_session(self) -> None:
         offset = self._received.grant()
         if offset is not None:
-            self._outbox.put_credit(0, offset)
+            self._outbox.credits[0] = offset
 
     def _first_window(self) -> int:
         return self._windows.floor + self._pool.borrow(self._windows.initial - self._windows.floor)

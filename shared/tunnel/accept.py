@@ -106,9 +106,9 @@ class AcceptedTunnel(Tunnel):
         self._acceptor = acceptor
         self._wall = wall
         self._turns = Turns(self._loop) if turns is None else turns
-        self._new = True
-        """Input waits for its turn."""
+        self._input_waits = True
         self._new_until_s = inf
+        """Until then input waits for its turn."""
         self._unread = bytearray()
         """Input that waits for its turn."""
         self._prepared = False
@@ -126,25 +126,21 @@ class AcceptedTunnel(Tunnel):
         super().connection_made(transport)
         self._count_time()
 
-    def data_received(self, data: bytes) -> None:
-        if not self._new:
-            super().data_received(data)
-        elif self._closing:
+    def _put_off(self, data: bytes) -> None:
+        if self._closing:
             return
-        elif (
-            self._session is None
-            and self.traffic.bytes_received + len(self._unread) + len(data) > _STRANGER_BYTES
-        ):
+        size_bytes = self.traffic.bytes_received + len(self._unread) + len(data)
+        if self._session is None and size_bytes > _STRANGER_BYTES:
             self.abort(TunnelClosed("a stranger sent too much"))
-        else:
-            waits = bool(self._unread)
-            self._unread += data
-            if not waits:
-                if self._session is None:
-                    self._stop_time()
-                elif self._transport is not None:
-                    self._transport.pause_reading()
-                self._await_turn(self._read)
+            return
+        waits = bool(self._unread)
+        self._unread += data
+        if not waits:
+            if self._session is None:
+                self._stop_time()
+            elif self._transport is not None:
+                self._transport.pause_reading()
+            self._await_turn(self._read)
 
     def eof_received(self) -> bool:
         """Keeps the connection until earlier input has had its turn. Over TLS both directions end at once."""
@@ -162,13 +158,16 @@ class AcceptedTunnel(Tunnel):
                 return
         data = bytes(self._unread)
         self._unread.clear()
-        self._new = self._loop.time() < self._new_until_s
+        new = self._loop.time() < self._new_until_s
+        self._input_waits = False
         try:
-            super().data_received(data)
+            self.data_received(data)
         except Exception:
             if not self._closing:
                 self.abort(InternalTrouble("the gateway failed at what came"))
             raise
+        finally:
+            self._input_waits = new
         transport = self._transport
         if transport is None or transport.is_closing():
             return

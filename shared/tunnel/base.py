@@ -1,22 +1,18 @@
 """The part of a tunnel that both ends share: bytes, WebSocket, session, clock (PROTOCOL §2)."""
 
 import asyncio
-import contextlib
-import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
 from websockets.exceptions import PayloadTooBig
 from websockets.frames import Frame as WebSocketFrame
-from websockets.frames import Opcode
 from websockets.protocol import Event as WebSocketEvent
 from websockets.protocol import Protocol as WebSocket
 from websockets.protocol import State
 from websockets.typing import Subprotocol
 
 from shared.protocol import limits
-from shared.protocol.control_frames import ControlFrameLimiter, control_frame_units
 from shared.protocol.credit import read_limits
 from shared.protocol.endpoint import SessionEndpoint
 from shared.protocol.errors import (
@@ -30,9 +26,10 @@ from shared.protocol.errors import (
 )
 from shared.protocol.frames import Frame, MessageKind, TunnelRole, decode_message
 from shared.protocol.session import ProtocolSession
+from shared.tunnel.core_frames import CoreFrames
 from shared.tunnel.departures import Departures
 from shared.tunnel.framing import MessageFramer
-from shared.tunnel.room import WriteBuffer
+from shared.tunnel.room import WriteBuffer, set_socket_option
 
 PATH = "/tunnel"
 GATEWAYS_HEADER = "Trunkline-Gateways"
@@ -78,12 +75,13 @@ class Tunnel(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._session: ProtocolSession | None = None
-        self._fragments = bytearray()
-        self._control_frames = ControlFrameLimiter(clock())
+        self._core_frames = CoreFrames(clock())
         self._room = WriteBuffer()
-        self._departures = Departures(self._loop, self._flush, self._open_streams)
+        self._departures = Departures(self._loop, self._flush)
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
+        self._input_waits = False
+        """What comes is put off, see :meth:`_put_off`."""
         self._reading_first = False
         self._closed: asyncio.Future[TrunklineError | None] = self._loop.create_future()
         self._closing = False
@@ -115,32 +113,30 @@ class Tunnel(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._set_socket_option("TCP_NODELAY", 1)
-        self._set_room(self._transport)
-
-    def _set_room(self, transport: asyncio.Transport) -> None:
-        transport.set_write_buffer_limits(high=self._room.size_bytes)
-        self._set_socket_option("TCP_NOTSENT_LOWAT", self._room.size_bytes)
-
-    def _set_socket_option(self, name: str, value: int) -> None:
-        """Does nothing where the platform has no such option, or there is no socket."""
-        raw = None if self._transport is None else self._transport.get_extra_info("socket")
-        if raw is not None:
-            with contextlib.suppress(OSError, AttributeError):
-                raw.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+        set_socket_option(self._transport, "TCP_NODELAY", 1)
+        self._room.set_on(self._transport)
 
     def data_received(self, data: bytes) -> None:
+        if self._input_waits:
+            self._put_off(data)
+            return
         if self._closing:
             return
-        self.traffic.bytes_received += len(data)
-        if self._session is not None and self._session.bytes_received(self._clock()):
+        now, session, size_bytes = self._clock(), self._session, len(data)
+        self.traffic.bytes_received += size_bytes
+        if session is not None and session.bytes_received(now):
             self._dispatch()
-        size_bytes = limits.INPUT_SLICE_BYTES
-        for start in range(0, len(data), size_bytes):
-            self._handle_input(self._framer.receive(data[start : start + size_bytes]))
-            if self._closing:
-                return
-        self._after_input()
+        if size_bytes <= limits.INPUT_SLICE_BYTES:
+            self._handle_input(self._framer.receive(data), now)
+            return
+        for start in range(0, size_bytes, limits.INPUT_SLICE_BYTES):
+            if not self._closing:
+                piece = data[start : start + limits.INPUT_SLICE_BYTES]
+                self._handle_input(self._framer.receive(piece), now)
+
+    def _put_off(self, data: bytes) -> None:
+        """Takes input that has to wait for its turn."""
+        raise NotImplementedError
 
     def eof_received(self) -> bool:
         return False
@@ -156,54 +152,66 @@ class Tunnel(asyncio.Protocol):
     def resume_writing(self) -> None:
         self._departures.held = False
         if self._room.drained(self._clock()) and self._transport is not None:
-            self._set_room(self._transport)
+            self._room.set_on(self._transport)
         self._flush()
 
     # --- Input ---
 
-    def _handle_input(self, found: Sequence[bytes | WebSocketEvent]) -> None:
+    def _handle_input(self, found: Sequence[bytes | WebSocketEvent], now: float) -> None:
+        """Takes what came, in order, and sees to what follows from it.
+
+        Whole binary messages, which are nearly all that comes, say nothing to the WebSocket's core, and
+        bodies give the session nothing to send.
+        """
+        follow_up = self._framer.core_used
         try:
             for each in found:
                 if self._closing:
                     return
-                if type(each) is bytes:
-                    self._handle_message(each)
-                elif isinstance(each, WebSocketFrame):
-                    self._handle_websocket_frame(each)
-                else:
-                    self._handle_upgrade(cast(WebSocketEvent, each))
+                message = each if type(each) is bytes else self._message_of(each)
+                if message is None:
+                    continue
+                self.traffic.messages_received += 1
+                session = self._session
+                if session is None:
+                    self._handle_handshake_message(message)
+                    continue
+                if session.receive_message(message, now):
+                    follow_up = True
+                if session._events:
+                    self._dispatch()
         except ProtocolError as error:
             self._fail(error)
+        if follow_up:
+            self._follow_up()
+
+    def _follow_up(self) -> None:
+        """Answers what came, where there is an answer."""
+        if self._framer.core_used:
+            self._after_core()
+        session = self._session
+        if session is None or self._closing:
+            return
+        if session.deadline_nearer:
+            self._arm()
+        if session.wants_to_send:
+            self._departures.wake()
+
+    def _message_of(self, found: bytes | WebSocketEvent) -> bytes | None:
+        """The message that something completes which came by way of the WebSocket's core, if it does."""
+        if isinstance(found, WebSocketFrame):
+            return self._core_frames.take(found, self._clock())
+        self._handle_upgrade(cast(WebSocketEvent, found))
+        return None
 
     def _handle_upgrade(self, event: WebSocketEvent) -> None:
         raise UnexpectedFrame("HTTP inside a WebSocket")
 
-    def _handle_websocket_frame(self, frame: WebSocketFrame) -> None:
-        if frame.opcode is Opcode.BINARY and frame.fin:
-            self._handle_message(bytes(frame.data))
-        elif frame.opcode is Opcode.BINARY or frame.opcode is Opcode.CONT:
-            if not frame.fin and len(frame.data) < limits.FRAGMENT_BYTES:
-                self._control_frames.spend(control_frame_units(len(frame.data)), self._clock())
-            self._fragments += frame.data
-            if frame.fin:
-                message = bytes(self._fragments)
-                self._fragments.clear()
-                self._handle_message(message)
-        elif frame.opcode is Opcode.TEXT:
-            raise UnexpectedFrame("text message")
-        else:
-            self._control_frames.spend(control_frame_units(len(frame.data)), self._clock())
-
-    def _handle_message(self, message: bytes) -> None:
-        self.traffic.messages_received += 1
-        if self._session is None:
-            kind, frames = decode_message(message)
-            if kind is not MessageKind.HANDSHAKE or len(frames) != 1:
-                raise UnexpectedFrame("a message of the handshake carries one frame of the handshake")
-            self._handle_handshake(frames[0])
-            return
-        self._session.receive_message(message, self._clock())
-        self._dispatch()
+    def _handle_handshake_message(self, message: bytes) -> None:
+        kind, frames = decode_message(message)
+        if kind is not MessageKind.HANDSHAKE or len(frames) != 1:
+            raise UnexpectedFrame("a message of the handshake carries one frame of the handshake")
+        self._handle_handshake(frames[0])
 
     def _handle_handshake(self, frame: Frame) -> None:
         raise NotImplementedError
@@ -218,7 +226,9 @@ class Tunnel(asyncio.Protocol):
         if error is not None:
             self._close_after_output(error)
 
-    def _after_input(self) -> None:
+    def _after_core(self) -> None:
+        """Sees to what follows from what the WebSocket's core has read."""
+        self._framer.core_used = False
         if self._closing:
             return
         broken = self._websocket.parser_exc or self._websocket.handshake_exc
@@ -233,35 +243,38 @@ class Tunnel(asyncio.Protocol):
         self._write_websocket()
         if self._websocket.state in _ALREADY_CLOSED:
             self._close_after_output(TunnelClosed("the peer closed the WebSocket"))
-        elif self._session is not None:
-            self._arm()
-            if self._session.wants_to_send:
-                self._departures.wake()
 
     # --- Output ---
 
-    def _open_streams(self) -> int:
-        return 0 if self._session is None else self._session.open_streams
-
     def _flush(self) -> None:
-        """Sends everything that is ready together."""
-        self._departures.depart()
-        session, transport = self._session, self._transport
+        """Sends everything that is ready together.
+
+        All that the WebSocket's core had to say was written when it had read: see :meth:`_after_core`.
+        """
+        departures, session, transport = self._departures, self._session, self._transport
+        departures.depart()
         if session is None or transport is None or self._closing:
             return
-        while session.wants_to_send and not self._departures.held and not self._closing:
+        while not departures.held and not self._closing:
             # One byte over the mark makes the transport say when there is room again.
-            room = self._room.size_bytes + 1 - transport.get_write_buffer_size()
-            messages = session.data_to_send(room, self._clock())
+            room_bytes = self._room.size_bytes + 1 - transport.get_write_buffer_size()
+            messages = session.data_to_send(room_bytes, self._clock())
             if not messages:
                 break
-            before = self.traffic.bytes_sent
-            self._send_messages(messages)
-            full = self.traffic.bytes_sent - before > self._room.size_bytes
+            data = self._framer.frame(messages)
+            size_bytes = len(data)
+            self.traffic.messages_sent += len(messages)
+            self.traffic.bytes_sent += size_bytes
+            transport.write(data)
+            full = size_bytes > self._room.size_bytes
             if full and not transport.get_write_buffer_size() and self._room.taken():
-                self._set_room(transport)
-            self._dispatch()
-        self._arm()
+                self._room.set_on(transport)
+            if session._events:
+                self._dispatch()
+            elif size_bytes < room_bytes:
+                break  # nothing more is ready
+        if session.deadline_nearer or self._timer is None:
+            self._arm()
 
     def _send_messages(self, messages: list[bytes]) -> None:
         """Writes them; once the peer has closed the WebSocket nothing can be said any more."""
@@ -288,6 +301,7 @@ class Tunnel(asyncio.Protocol):
         """Sets the timer for the session's next deadline. A timer that fires earlier is kept."""
         if self._session is None or self._closing:
             return
+        self._session.deadline_nearer = False
         at = self._session.next_deadline()
         if self._timer is not None:
             if self._timer_at <= at:
@@ -331,6 +345,7 @@ class Tunnel(asyncio.Protocol):
         self._websocket.max_message_size = limits.MESSAGE_BYTES
         self.endpoint, self._session = endpoint, endpoint.session
         endpoint.wake = self._departures.wake
+        self._departures.streams = endpoint.streams
         endpoint.on_close = self._close_ourselves
         endpoint.drop_tunnel = self._drop
         endpoint.call_soon = self._loop.call_soon

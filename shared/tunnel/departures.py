@@ -6,7 +6,7 @@ millisecond, and a message for each would take most of both ends' time.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 
 CROWD_STREAMS = 32
 """Frames are gathered when so many streams are open."""
@@ -21,14 +21,13 @@ FULL_FRAMES = 64
 class Departures:
     """Calls ``leave`` in the next turn of the loop, or later when frames are gathered."""
 
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, leave: Callable[[], None], streams: Callable[[], int]
-    ) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, leave: Callable[[], None]) -> None:
         self.held = False
         """The socket is full, so nothing may leave."""
+        self.streams: Sized = ()
+        """Those that are open; the tunnel sets it."""
         self._loop = loop
         self._leave = leave
-        self._streams = streams
         self._next: asyncio.Handle | None = None
         self._gathered = 0
         self._last_s = float("-inf")
@@ -43,7 +42,7 @@ class Departures:
         elif not self.held:
             self._gathered = 1
             loop = self._loop
-            if self._streams() < CROWD_STREAMS or loop.time() - self._last_s >= GATHER_S:
+            if len(self.streams) < CROWD_STREAMS or loop.time() - self._last_s >= GATHER_S:
                 self._next = loop.call_soon(self._leave)
             else:
                 self._next = loop.call_later(GATHER_S, self._leave)

@@ -66,8 +66,7 @@ class DialledTunnel(Tunnel):
         """Takes the transport over and completes the handshake. Raises HandshakeError, TunnelClosed."""
         self.connection_made(connection.transport)
         connection.transport.set_protocol(self)
-        self._handle_input(connection.early)
-        self._after_input()
+        self._handle_input(connection.early, self._clock())
         if connection.transport.is_closing():  # its end may have come before set_protocol
             self.abort(TunnelClosed("connection closed by the peer"))
         await self._welcomed

@@ -22,6 +22,8 @@ from shared.speedups import cut_messages, frame_messages
 _BINARY_AND_WHOLE = 0x82
 _MASKED = 0x80
 _MASK_BYTES = 4
+_MASKS_BYTES = 1024
+"""Random bytes are taken from the system for so many masks at once: it takes as long for one."""
 
 
 class MessageFramer:
@@ -30,10 +32,16 @@ class MessageFramer:
     def __init__(self, websocket: WebSocket) -> None:
         self._websocket = websocket
         self._client = isinstance(websocket, ClientProtocol)
+        self.core_used = True
+        """The core has read something, and may have something to say; the tunnel sets it to False."""
         self._short = False
         """What comes is cut here: the core waits for the beginning of a frame."""
         self._pieces: list[bytes] = []
         """The beginning of a binary message that is not all there, and of which the core knows nothing."""
+        self._masks = b""
+        """Random bytes for masks."""
+        self._masks_used = 0
+        """So many of them are used."""
         self._missing_bytes = 0
         """Before it is looked at again, so many bytes more have to come."""
 
@@ -48,29 +56,31 @@ class MessageFramer:
                 return []
             data = b"".join(self._pieces)
             self._pieces = []
-        found: list[bytes | WebSocketEvent] = []
-        messages, start = cut_messages(data, 0, not self._client, self._most_bytes)
-        found += messages
-        if start < len(data):
-            self._missing_bytes = self._missing(data, start)
-            if self._missing_bytes:
-                self._pieces.append(data[start:])
-            else:
-                found += self._receive_otherwise(data[start:])
-        return found
+        most_bytes = self._websocket.max_message_size or limits.MESSAGE_BYTES
+        messages, start = cut_messages(data, 0, not self._client, most_bytes)
+        if start == len(data):
+            return messages
+        self._missing_bytes = self._missing(data, start, most_bytes)
+        if not self._missing_bytes:
+            return [*messages, *self._receive_otherwise(data[start:])]
+        self._pieces.append(data[start:])
+        return messages
 
     def frame(self, messages: list[bytes]) -> bytes:
         """The messages as they leave; a client masks each with bytes that nobody can foresee."""
-        return frame_messages(messages, os.urandom(_MASK_BYTES * len(messages)) if self._client else b"")
-
-    @property
-    def _most_bytes(self) -> int:
-        """The longest message the core lets through, and so do we."""
-        most_bytes = self._websocket.max_message_size
-        return limits.MESSAGE_BYTES if most_bytes is None else most_bytes
+        if not self._client:
+            return frame_messages(messages, b"")
+        begin = self._masks_used
+        end = begin + _MASK_BYTES * len(messages)
+        if end > len(self._masks):
+            begin, end = 0, end - begin
+            self._masks = os.urandom(max(_MASKS_BYTES, end))
+        self._masks_used = end
+        return frame_messages(messages, self._masks[begin:end])
 
     def _receive_otherwise(self, data: bytes) -> list[WebSocketEvent]:
         """By way of the core, until it is between two frames and two messages again."""
+        self.core_used = True
         websocket = self._websocket
         websocket.receive_data(data)
         self._short = (
@@ -80,7 +90,7 @@ class MessageFramer:
         )
         return websocket.events_received()
 
-    def _missing(self, data: bytes, start: int) -> int:
+    def _missing(self, data: bytes, start: int, most_bytes: int) -> int:
         """How many bytes, at least, are missing of the binary message that begins there; 0: it is none."""
         if data[start] != _BINARY_AND_WHOLE:
             return 0
@@ -96,7 +106,7 @@ class MessageFramer:
             return 2 + more - left
         if more:
             length = int.from_bytes(data[start + 2 : start + 2 + more], "big")
-        if length > self._most_bytes:
+        if length > most_bytes:
             return 0
         return 2 + more + (0 if self._client else _MASK_BYTES) + length - left
 

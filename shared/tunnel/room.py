@@ -1,5 +1,9 @@
 """Decides how many bytes a tunnel hands to its socket at once (PROTOCOL §2.4)."""
 
+import asyncio
+import contextlib
+import socket
+
 from shared.protocol import limits
 
 QUICK_S = 0.001
@@ -46,3 +50,16 @@ class WriteBuffer:
         self._quick = 0
         self.size_bytes = min(2 * self.size_bytes, limits.MESSAGE_BYTES)
         return True
+
+    def set_on(self, transport: asyncio.Transport) -> None:
+        """Has the transport and the kernel hold no more than this unsent."""
+        transport.set_write_buffer_limits(high=self.size_bytes)
+        set_socket_option(transport, "TCP_NOTSENT_LOWAT", self.size_bytes)
+
+
+def set_socket_option(transport: asyncio.Transport, name: str, value: int) -> None:
+    """Does nothing where the platform has no such option, or there is no socket."""
+    raw = transport.get_extra_info("socket")
+    if raw is not None:
+        with contextlib.suppress(OSError, AttributeError):
+            raw.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

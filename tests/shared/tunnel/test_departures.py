@@ -15,10 +15,10 @@ class House:
 
     def __init__(self, streams: int) -> None:
         self.clock = ManualClock()
-        self.streams = streams
         self.left_s: list[float] = []
         loop = cast(asyncio.AbstractEventLoop, self)
-        self.departures = Departures(loop, self._leave, lambda: self.streams)
+        self.departures = Departures(loop, self._leave)
+        self.departures.streams = range(streams)
 
     def _leave(self) -> None:
         self.departures.depart()

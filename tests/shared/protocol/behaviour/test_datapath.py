@@ -18,7 +18,7 @@ from shared.protocol.frames import (
     encode_reason,
 )
 from shared.protocol.messages import ResponseHead
-from shared.protocol.outbox import Outbox, OutStream, Packing
+from shared.protocol.outbox import Buffer, Outbox, OutStream
 from shared.protocol.session import ProtocolSession
 from tests.support.session_pair import SessionPair, consumed, request_head
 
@@ -134,11 +134,11 @@ def gateway() -> ProtocolSession:
 class OrdinaryOutbox(Outbox):
     """Takes every turn the long way."""
 
-    def _take_bodies(self, packing: Packing, left: int) -> None:
+    def _take_bodies(self, pieces: list[Buffer], left: int) -> None:
         while left > 0 and (ring := self._interactive or self._bulk):
             stream = ring.popleft()
             stream.queued = False
-            left -= self._take_turn(stream, packing)
+            left -= self._take_turn(stream, pieces)
             self.queue(stream)
 
 

@@ -369,7 +369,7 @@ def test_refusals_nobody_reads_are_bounded() -> None:
 
     with pytest.raises(StreamLimitExceeded):
         flood()
-    assert len(pair.agent._outbox._frames) <= 4 * limits.OPEN_STREAMS
+    assert len(pair.agent._outbox.frames) <= 4 * limits.OPEN_STREAMS
 
 
 def test_an_answer_that_crosses_many_cuts_costs_its_retained_messages_only(loop: ManualLoop) -> None:
