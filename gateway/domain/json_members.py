@@ -81,11 +81,10 @@ def text_places(body: bytes, starts: Iterable[int], text: str) -> list[Place]:
     return [value.span(1) for value in values if value is not None and _reads(value[1], text)]
 
 
-def only_text(body: bytes, name: str) -> Place | None:
-    """The place, quotes included, of the value of the member ``name``, of small letters alone, which the JSON
-    object ``body`` has at its top, where that is a string and the name is written nowhere else in it; None
-    where it takes more to find it."""
-    quoted = b'"%s"' % name.encode()
+def only_text(body: bytes, quoted: bytes) -> Place | None:
+    """The place, quotes included, of the value of a member that the JSON object ``body`` has at its top,
+    where that is a string and its name stands nowhere else; None where it takes more to find it. The name has
+    small letters alone, and comes with its quotes."""
     if b"\\u006" in body or b"\\u007" in body or body.count(quoted) != 1:
         return None
     value = _MEMBER_VALUE.match(body, body.index(quoted) + len(quoted))

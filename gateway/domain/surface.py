@@ -236,12 +236,16 @@ def read_model(raw: bytes) -> str:
 
 def is_model_name(name: str) -> bool:
     """Whether clients can ask for a model of this name."""
-    return 0 < len(name) <= MODEL_NAME_CHARS and name.isprintable() and " " not in name
+    try:
+        check_model(name)
+    except BadRequest:
+        return False
+    return True
 
 
 def check_model(name: str) -> str:
     """``name`` if it can be a model's. Raises :class:`BadRequest`."""
-    if not is_model_name(name):
+    if not 0 < len(name) <= MODEL_NAME_CHARS or not name.isprintable() or " " in name:
         message = (
             f"A model's name has 1 to {MODEL_NAME_CHARS} characters, none of them blank or a control one."
         )

@@ -55,7 +55,7 @@ def classify(
     :class:`RequestError`."""
     fields, endpoint, content, facts = head.fields, head.endpoint, body.content, body.facts
     if facts is None and body.kind is BodyKind.JSON:
-        facts = read_facts(content.prefix)
+        facts = read_facts(content.pieces[0] if len(content.pieces) == 1 else content.prefix)
     members = body.form if facts is None else facts.members
     addressed = head.target.addressed
     if addressed is not None and (head.target.model is None or knows(head.target.model)):

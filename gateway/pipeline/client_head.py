@@ -18,6 +18,10 @@ from shared.protocol.messages import Headers
 QUOTED_BYTES = limits.CONTROL_PAYLOAD_BYTES - 4 * limits.KIB
 """Header fields, as JSON quotes them, and twice the path: the rest of a frame is for what else it says."""
 
+_FEW_BYTES = (QUOTED_BYTES - 2 * PATH_BYTES - 8 * limits.HEADERS - 64) // 2
+"""Header fields of so many bytes are surely within that: quoting doubles them at most, and puts eight bytes
+around each."""
+
 DEADLINE_MAX_S = 86_400.0
 
 DEADLINE_GRACE_S = 1.0
@@ -147,7 +151,8 @@ def forwarded_headers(head: ClientHead, size_bytes: int | None) -> Headers:
         raise _forbidden(next(name for name, value in kept if FORBIDDEN_IN_VALUE.search(value)))
     if size_bytes or (size_bytes == 0 and head.method in ("POST", "PUT", "PATCH")):
         kept.append(("content-length", str(size_bytes)))
-    _check_size(len(text), kept, head.target.path)
+    if len(text) > _FEW_BYTES or len(kept) > limits.HEADERS:
+        _check_size(len(text), kept, head.target.path)
     return tuple(kept)
 
 
@@ -162,13 +167,9 @@ def _named_by_connection(head: ClientHead) -> Collection[str]:
 def _check_size(size_bytes: int, kept: Sequence[tuple[str, str]], path: str) -> None:
     """Raises HeadersTooLarge when these fields, whose names and values are so long together, are more than a
     tunnel carries."""
-    count = len(kept)
-    most_quoted = 2 * (size_bytes + PATH_BYTES) + 8 * count + 64
-    if most_quoted <= QUOTED_BYTES and size_bytes + 32 <= limits.HEADER_BYTES and count <= limits.HEADERS:
-        return  # quoting makes no character longer than twice its length here
     quoted_bytes = len(orjson.dumps(kept)) + 2 * len(path)
     too_long = size_bytes + 32 > limits.HEADER_BYTES or quoted_bytes > QUOTED_BYTES
-    if too_long or count > limits.HEADERS:
+    if too_long or len(kept) > limits.HEADERS:
         most = f"{limits.HEADERS} fields and {limits.HEADER_BYTES} bytes"
         raise HeadersTooLarge(f"The request's headers are more than the {most} that a tunnel carries.")
 

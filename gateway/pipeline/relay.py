@@ -119,7 +119,12 @@ async def relay(
             if response.status in _BODILESS:
                 await _drop_body(response)
         while chunks := await response.next_chunks(answer.direct):
-            await _write(response, answer, chunks[0] if len(chunks) == 1 else b"".join(chunks))
+            data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+            if len(data) > WRITE_BYTES:
+                await _write_in_pieces(response, answer, data)
+            else:
+                await answer.write(data)
+                response.consumed(len(data))
         ended = True
         await answer.end()
     except StreamBroken as broken:
@@ -129,11 +134,7 @@ async def relay(
             response.abort()
 
 
-async def _write(response: Response, answer: ClientReply, data: bytes) -> None:
-    if len(data) <= WRITE_BYTES:
-        await answer.write(data)
-        response.consumed(len(data))
-        return
+async def _write_in_pieces(response: Response, answer: ClientReply, data: bytes) -> None:
     for start in range(0, len(data), WRITE_BYTES):
         piece = data[start : start + WRITE_BYTES]
         await answer.write(piece)

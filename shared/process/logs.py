@@ -7,7 +7,9 @@ are lost, and how many is said once it can be written again.
 import logging
 import re
 import sys
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Mapping, MutableMapping
+from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any, TextIO
 
@@ -38,15 +40,12 @@ def configure_logs(
     """
     out = sys.stderr if stream is None else stream
     text = style == "text" or (style == "auto" and out.isatty())
-    time_format = text_time if text else ISO
-    shared: list[Any] = [
-        structlog.contextvars.merge_contextvars,
-        structlog.processors.add_log_level,
-        structlog.processors.TimeStamper(fmt=time_format, utc=time_format == ISO),
-    ]
     binary = None if text else getattr(out, "buffer", None)
+    processors: list[Any] = _text_processors(text_time, colors=out.isatty()) if text else [_json_line]
+    if not text and binary is None:
+        processors.append(_decoded)
     structlog.configure(
-        processors=[*shared, *_renderers(text, out.isatty(), as_bytes=binary is not None), _masked],
+        processors=processors,
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
         logger_factory=_factory(out, binary, _LOST_AS_TEXT if text else _LOST_AS_JSON),
         cache_logger_on_first_use=True,
@@ -59,66 +58,87 @@ def configure_logs(
 
 
 class DroppingWriter:
-    """Writes to a stream that may fail. ``note`` makes a line of the number of lines that were lost."""
+    """Writes lines to a stream that may fail. ``note`` makes a line of the number of lines that were lost."""
 
     def __init__(self, stream: Any, note: Callable[[int], Any]) -> None:
         self._stream = stream
         self._note = note
         self._lost = 0
-        self._unflushed = False
+        self._lock = threading.Lock()
 
-    def write(self, data: Any) -> int:
-        try:
-            if self._lost:
-                self._stream.write(self._note(self._lost))
+    def write(self, data: Any) -> None:
+        """Lines, whole: they are there when this returns, or are counted as lost."""
+        with self._lock:
+            try:
+                if self._lost:
+                    self._stream.write(self._note(self._lost))
+                    self._stream.flush()
+                    self._lost = 0
+                self._stream.write(data)
                 self._stream.flush()
-                self._lost = 0
-            self._stream.write(data)
-            self._unflushed = True
-        except (OSError, ValueError):  # ValueError: closed
-            self._lost += data.count(b"\n" if isinstance(data, bytes) else "\n")
-            self._unflushed = False
-        return len(data)
+            except (OSError, ValueError):  # ValueError: closed
+                self._lost += data.count(b"\n" if isinstance(data, bytes) else "\n")
 
-    def flush(self) -> None:
-        try:
-            self._stream.flush()
-        except (OSError, ValueError):
-            self._lost += self._unflushed
-        self._unflushed = False
+
+class _LineLogger:
+    """What structlog gives rendered lines to."""
+
+    def __init__(self, writer: DroppingWriter, end: Any) -> None:
+        self._write = writer.write
+        self._end = end
+
+    def msg(self, line: Any) -> None:
+        self._write(line + self._end)
+
+    log = debug = info = warn = warning = msg
+    fatal = failure = err = error = critical = exception = msg
 
 
 _LOST_AS_JSON = '{{"event": "lines of the log were lost", "level": "warning", "lines": {}}}\n'
 _LOST_AS_TEXT = "{} lines of the log were lost\n"
 
 
-def _factory(out: TextIO, binary: Any, note: str) -> Any:
+def _factory(out: TextIO, binary: Any, note: str) -> Callable[..., _LineLogger]:
     if binary is None:
-        text: Any = DroppingWriter(out, note.format)
-        return structlog.PrintLoggerFactory(text)
-    writer: Any = DroppingWriter(binary, lambda lines: note.format(lines).encode())
-    return structlog.BytesLoggerFactory(writer)
+        logger = _LineLogger(DroppingWriter(out, note.format), "\n")
+    else:
+        logger = _LineLogger(DroppingWriter(binary, lambda lines: note.format(lines).encode()), b"\n")
+    return lambda *_: logger
 
 
-def _renderers(text: bool, colors: bool, *, as_bytes: bool) -> list[Any]:
-    if text:
-        plain = structlog.dev.plain_traceback  # others show the values of variables
-        return [structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=plain)]
-    serializer = _dumps if as_bytes else lambda value, **options: _dumps(value, **options).decode()
-    return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(serializer=serializer)]
+def _text_processors(text_time: str, *, colors: bool) -> list[Any]:
+    plain = structlog.dev.plain_traceback  # others show the values of variables
+    return [
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt=text_time, utc=text_time == ISO),
+        structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=plain),
+        _masked,
+    ]
 
 
-def _dumps(value: Any, default: Any = None, **_options: Any) -> bytes:
-    return orjson.dumps(value, default=default or str, option=orjson.OPT_NON_STR_KEYS)
+_METHODS = {"warn": "warning", "exception": "error"}
+"""Methods of loggers that are called otherwise than their levels."""
 
 
-def _masked(logger: Any, method: str, line: Any) -> Any:
+def _json_line(logger: Any, method: str, event: MutableMapping[str, Any]) -> bytes:
+    """What is logged as one line: with its level, its time and, with ``exc_info``, the traceback."""
+    event["level"] = _METHODS.get(method, method)
+    event["timestamp"] = datetime.now(UTC).isoformat()[:-6] + "Z"
+    if "exc_info" in event:
+        event = structlog.processors.format_exc_info(logger, method, event)
+    line = orjson.dumps(event, default=repr, option=orjson.OPT_NON_STR_KEYS)
+    if b"sk-tl-" in line or b"tlj_" in line or b"eyJ" in line:
+        return _SECRET_BYTES.sub(rb"\1***", line)
+    return line
+
+
+def _decoded(logger: Any, method: str, line: bytes) -> str:
+    return line.decode()
+
+
+def _masked(logger: Any, method: str, line: str) -> str:
     """The rendered line without keys, join tokens and JWTs, which clients put into paths, names and ids."""
-    if isinstance(line, bytes):
-        found = b"sk-tl-" in line or b"tlj_" in line or b"eyJ" in line
-        return _SECRET_BYTES.sub(rb"\1***", line) if found else line
-    found = "sk-tl-" in line or "tlj_" in line or "eyJ" in line
-    return _SECRET.sub(r"\1***", line) if found else line
+    return _SECRET.sub(r"\1***", line) if "sk-tl-" in line or "tlj_" in line or "eyJ" in line else line
 
 
 class _Forward(logging.Handler):

@@ -121,7 +121,9 @@ class HttpExchange:
 
         Raises BadRequest and PathTooLong.
         """
-        aimed_at = target(endpoint, self.path, self.raw_path, self._scope["query_string"])
+        aimed_at, query = endpoint.fixed, self._scope["query_string"]
+        if aimed_at is None or query:
+            aimed_at = target(endpoint, self.path, self.raw_path, query)
         if aimed_at is None:
             return False
         self.route = endpoint.route

@@ -134,8 +134,11 @@ def read_facts(body: bytes, *, long: bool = False) -> JsonFacts:
         )
     prompt = prompt_of(members)
     prompt_bytes = len(prompt)
-    models, named = _models(body, members["model"]) if "model" in members else ((), 0)
-    kept = members
+    models: Sequence[Place] = ()
+    named, kept = 0, members
+    if "model" in members:
+        only = only_text(body, b'"model"')
+        models, named = ((only,), 1) if only is not None else _models(body, members["model"])
     if long:
         kept = _Excerpt().members(members)
         if kept.get(OPTIONS) != members.get(OPTIONS):  # it is written anew from what is kept
@@ -158,9 +161,6 @@ _BRACE = ord("{")
 def _models(body: bytes, model: object) -> tuple[Sequence[Place], int]:
     """Where the members ``model`` stand that read as ``model``, the one that counts, and how many there
     are."""
-    only = only_text(body, "model")
-    if only is not None:
-        return (only,), 1
     starts = value_starts(body, "model")
     return (text_places(body, starts, model) if isinstance(model, str) else ()), len(starts)
 
@@ -175,16 +175,15 @@ def prompt_of(members: Mapping[str, Any]) -> bytes:
     for name in members:
         if name in _PROMPTS and members[name]:
             if only is not None:
-                return b"\n".join([_written(each, members[each]) for each in _PROMPT if members.get(each)])
+                names = [each for each in _PROMPT if members.get(each)]
+                return b"\n".join([prompt_of({each: members[each]}) for each in names])
             only = name
-    return b"" if only is None else _written(only, members[only])
-
-
-def _written(name: str, value: Any) -> bytes:
+    if only is None:
+        return b""
     try:
-        return orjson.dumps(value)
+        return orjson.dumps(members[only])
     except orjson.JSONEncodeError:
-        raise nested_too_deep(name) from None
+        raise nested_too_deep(only) from None
 
 
 def _prompts(prompt: object) -> int:

@@ -96,3 +96,21 @@ def test_a_log_that_was_closed_ends_nothing() -> None:
     configure_logs("info", "text", stream=file)
     file.close()
     structlog.get_logger("agent").info("nobody reads this")
+
+
+def test_a_line_of_json_has_level_time_and_traceback_and_no_secrets() -> None:
+    written = io.BytesIO()
+    file = io.TextIOWrapper(written)
+    configure_logs("info", "json", stream=file)
+    log = structlog.get_logger("gateway")
+    try:
+        raise ValueError("broken")
+    except ValueError:
+        log.exception("failed", key="sk-tl-" + "a" * 40, odd={1: Path("/x")})
+    line = json.loads(written.getvalue())
+    assert list(line) == ["key", "odd", "event", "level", "timestamp", "exception"]
+    assert (line["level"], line["key"]) == ("error", "sk-tl-***")
+    assert line["odd"] == {"1": repr(Path("/x"))}
+    assert line["exception"].endswith("ValueError: broken")
+    assert line["timestamp"].endswith("Z")
+    file.close()
