@@ -92,10 +92,14 @@ class Admission:
             raise self.refusals[availability](request)
         if request.deadline_s is not None and request.deadline_s <= now:
             raise DeadlineExceeded("The request's deadline had passed before it could be given to an engine.")
-        self._check_context(request)
+        limit = self._index.context_limit(model)
+        if limit is not None and request.input_tokens + request.output_tokens >= FILL_SHARE * limit:
+            self._check_context(request, limit)
         if request.route == ANY_ROUTE:
             self._check_managing(request)
-        capacity = self._capacity(request)
+        capacity = self._index.capacity(
+            model, request.need, self._room.depth(model) + 1, request.where, request.version, request.agent
+        )
         if request.tier is Tier.REALTIME and not capacity.free:
             capacity = replace(capacity, yielding=self.yielding(model, capacity.slots))
         if capacity.free or self.loads is None or not self.awaits_load(request):
@@ -182,12 +186,10 @@ class Admission:
             loads.note_sent_away(request, now)
             raise
 
-    def _check_context(self, request: Request) -> None:
-        """Raises ContextTooLong where no deployment can hold the prompt, whatever its tokenizer. What is only
-        estimated to be too much is taken for what fits when nothing else is there: the engine will say."""
-        limit, tokens = self._index.context_limit(request.model), request.input_tokens + request.output_tokens
-        if limit is None or tokens < FILL_SHARE * limit:
-            return
+    def _check_context(self, request: Request, limit: int) -> None:
+        """Raises ContextTooLong where no deployment can hold the prompt in ``limit`` tokens, whatever its
+        tokenizer. What is only estimated to be too much is taken for what fits when nothing else is there:
+        the engine will say."""
         least_tokens = min(request.prompt_bytes // BYTES_A_TOKEN, request.input_tokens // 2)
         if least_tokens > limit and request.route in _ONE_CONTEXT and _is_text(request.body.prefix):
             raise ContextTooLong(

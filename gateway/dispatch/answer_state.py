@@ -114,7 +114,9 @@ def count_answer(
         _note_stopped(context, ticket, attempt)
     else:
         context.metrics.used(ticket.request.model, whole)
-        context.room.settle(ticket, _work_done(whole), now)
+        uncached_tokens = whole.prompt_tokens - whole.cached_tokens  # what was cached cost nothing
+        work = estimated_work(uncached_tokens if uncached_tokens > 0 else 0, whole.completion_tokens)
+        context.room.settle(ticket, work, now)
     if attempt is not None and status < 500 and not attempt.refused:
         first_byte_s = (attempt.first_byte_s or now) - attempt.opened_s
         total_s = now - attempt.opened_s - attempt.away_s
@@ -127,9 +129,3 @@ def _note_stopped(context: DispatchContext, ticket: Ticket, attempt: Attempt | N
     if attempt is not None and request.streaming:
         work = estimated_work(request.input_tokens, min(request.output_tokens, attempt.pieces))
         context.room.settle(ticket, work, context.timers.time())
-
-
-def _work_done(usage: Usage) -> float:
-    """By what its engine counted. What was cached cost nothing."""
-    uncached_tokens = usage.prompt_tokens - usage.cached_tokens
-    return estimated_work(uncached_tokens if uncached_tokens > 0 else 0, usage.completion_tokens)

@@ -221,24 +221,28 @@ class Attempt:
     @property
     def heard(self) -> bool:
         """Whether bytes came since somebody last looked and set this back."""
-        self._count_path()
+        if self.stream.path is not None:
+            self._count_path()
         return self._heard
 
     @heard.setter
     def heard(self, heard: bool) -> None:
-        self._count_path()
+        if self.stream.path is not None:
+            self._count_path()
         self._heard = heard
 
     @property
     def received_bytes(self) -> int:
         """Of the response's body."""
-        self._count_path()
+        if self.stream.path is not None:
+            self._count_path()
         return self._received_bytes
 
     @property
     def pieces(self) -> int:
         """In which the response's body came."""
-        self._count_path()
+        if self.stream.path is not None:
+            self._count_path()
         return self._pieces
 
     def _count_path(self) -> None:

@@ -22,7 +22,7 @@ from gateway.dispatch.response import Ending, EngineResponse
 from gateway.dispatch.running_answer import RunningAnswer
 from gateway.dispatch.stream_recovery import StreamRecovery
 from gateway.dispatch.unread import UnreadBuffer
-from gateway.dispatch.usage_option import fit
+from gateway.dispatch.usage_option import leave_out
 from gateway.domain.errors import RequestError
 from gateway.domain.request import PREEMPTED, RequestBody
 from gateway.domain.timers import LazyTimer
@@ -77,12 +77,13 @@ class RequestExchange:
             self._answer.begin(deployment, now)
             return
         assert self.state is ExchangeState.WAITING
-        fit(self.request, deployment)
+        if deployment.takes_usage_option is False:
+            leave_out(self.request)
         attempt = self._open(deployment, now, self.request.body)
         self.state = ExchangeState.OPENING
         self._queue_s += now - self.ticket.entered_s
         self._pending.begin(attempt, now)
-        self._watch()
+        self._timer.set(self._pending.due_s)
 
     def _open(self, deployment: Deployment, now: float, body: RequestBody) -> Attempt:
         """Open a stream with ``body``. Raises as :class:`Attempt` does, and changes nothing then."""

@@ -114,6 +114,8 @@ class EngineResponse:
         is room for them in ``_buffer``."""
         self._no_room = False
         """The buffer had no room for what its reader has not taken."""
+        self._asks_again = False
+        """The buffer may be asked again for room by itself."""
         self._on_held_up = on_held_up
         self._ended = False
         self._broken: StreamBroken | None = None
@@ -338,7 +340,7 @@ class EngineResponse:
         if self._buffer.spill(left_bytes, lambda size_bytes: self._spilled(stream, size_bytes)):
             self._has_room()
             return
-        self._no_room = True
+        self._no_room = self._asks_again = True
         self._buffer.ask_again(self._read_ahead)
         if self._on_held_up is not None:
             self._on_held_up(True)
@@ -352,9 +354,13 @@ class EngineResponse:
 
     def _kept(self, size_bytes: int) -> None:
         """Of what came and was not taken, so much need not hold the engine back any more."""
-        if size_bytes:
-            self._count_consumed(size_bytes, self._outstanding_bytes - self._older_bytes)
-            self._older_bytes += size_bytes
+        if not size_bytes:
+            return
+        if self._splicer is None:
+            self._stream.consumed(size_bytes)
+        else:
+            self._count_joined(size_bytes, self._outstanding_bytes - self._older_bytes)
+        self._older_bytes += size_bytes
 
     def _has_room(self) -> None:
         if self._no_room:
@@ -362,11 +368,8 @@ class EngineResponse:
             if self._on_held_up is not None:
                 self._on_held_up(False)
 
-    def _count_consumed(self, size_bytes: int, own_bytes: int) -> None:
+    def _count_joined(self, size_bytes: int, own_bytes: int) -> None:
         """Of a joined stream as large a share counts as consumed as of what was made of it."""
-        if self._splicer is None:
-            self._stream.consumed(size_bytes)
-            return
         share = self._owed_bytes if size_bytes >= own_bytes else self._owed_bytes * size_bytes // own_bytes
         self._owed_bytes -= share
         self._stream.consumed(share)
@@ -374,7 +377,7 @@ class EngineResponse:
     def _consumed_joined(self, size_bytes: int) -> None:
         own_bytes = self._outstanding_bytes - self._older_bytes
         self._outstanding_bytes -= size_bytes
-        self._count_consumed(size_bytes, own_bytes)
+        self._count_joined(size_bytes, own_bytes)
 
     def end(self, trailers: Trailers | None) -> None:
         """The body is complete."""
@@ -403,6 +406,7 @@ class EngineResponse:
             self._ending = ending
             on_done, self._on_done = self._on_done, None
             self._on_full = self._on_held_up = None
-            self._buffer.ask_no_more()
+            if self._asks_again:
+                self._buffer.ask_no_more()
             if on_done is not None:
                 on_done(ending)

@@ -15,17 +15,11 @@ from shared.protocol.messages import UsageMode
 REJECTIONS = (400, 422)
 
 
-def fit(request: Request, deployment: Deployment) -> None:
-    """Leave the option out for a deployment that is known to reject it."""
-    if deployment.takes_usage_option is False:
-        _drop(request)
-
-
 def is_rejected(request: Request, deployment: Deployment, status: int) -> bool:
     """Whether ``status`` may be for the option, which has been left out of ``request`` then."""
     if status not in REJECTIONS or deployment.takes_usage_option is not None:
         return False
-    return request.body.rest is None and _drop(request)
+    return request.body.rest is None and leave_out(request)
 
 
 def note_taken(request: Request, deployment: Deployment, rejecting: Deployment | None) -> None:
@@ -36,8 +30,9 @@ def note_taken(request: Request, deployment: Deployment, rejecting: Deployment |
         deployment.takes_usage_option = option_in_front(request.body.pieces) is not None or None
 
 
-def _drop(request: Request) -> bool:
-    """False when the option is the client's own, or the body is on its way already."""
+def leave_out(request: Request) -> bool:
+    """Leave the option out, for a deployment that is known to reject it. False when it is the client's own,
+    or the body is on its way already."""
     body = request.body
     if request.usage is not UsageMode.STRIP or body.rest_begun:
         return False

@@ -40,7 +40,8 @@ class ChunkQueue:
         """The oldest pieces, as many as there are in ``most_bytes``, but one at least if there is any."""
         blocks = self.blocks
         if not blocks:  # nearly always
-            return self._take_fresh()
+            fresh, self.fresh, self._fresh_bytes = self.fresh, [], 0
+            return fresh
         taken = [blocks.popleft()]
         room_bytes = most_bytes - len(taken[0])
         while blocks and len(blocks[0]) <= room_bytes:

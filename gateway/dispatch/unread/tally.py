@@ -16,16 +16,14 @@ class FairTally:
         """By tenant and key; whoever holds nothing is left out."""
         self._by_tenant: dict[str, int] = {}
 
-    def free_bytes(self, key: str, tenant: str) -> int:
-        """What answers to ``key`` may still take, all together; not positive: nothing."""
+    def room_bytes(self, key: str, tenant: str, held_bytes: int) -> int:
+        """What an answer that holds so much may still take: its share of what all answers to ``key`` of
+        ``tenant`` may together. Not positive: nothing."""
         by_tenant, by_key = self._by_tenant.get(tenant, 0), self._by_key.get((tenant, key), 0)
         tenant_bytes = (self.total_bytes - self.used_bytes + by_tenant) // SHARE - by_tenant
         key_bytes = (tenant_bytes + by_key) // SHARE - by_key
-        return tenant_bytes if tenant_bytes < key_bytes else key_bytes
-
-    def room_bytes(self, key: str, tenant: str, held_bytes: int) -> int:
-        """What an answer that holds so much may still take; not positive: nothing."""
-        return (self.free_bytes(key, tenant) - held_bytes) // SHARE
+        free_bytes = tenant_bytes if tenant_bytes < key_bytes else key_bytes
+        return (free_bytes - held_bytes) // SHARE
 
     def count(self, key: str, tenant: str, size_bytes: int) -> None:
         """An answer to ``key`` of ``tenant`` holds so many bytes more, or fewer if below 0."""

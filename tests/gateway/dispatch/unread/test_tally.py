@@ -20,7 +20,7 @@ def fill(tally: FairTally, key: str, tenant: str) -> int:
 
 def test_alone_a_tenant_has_half_and_a_key_a_quarter() -> None:
     tally = FairTally(TOTAL)
-    assert tally.free_bytes("k", "t") == TOTAL // 4
+    assert tally.room_bytes("k", "t", 0) == TOTAL // 8
     fill(tally, "k", "t")
     assert used_by_key(tally, "k") > TOTAL // 4 - 4
     for number in range(40):
@@ -33,7 +33,7 @@ def test_five_tenants_that_hold_all_they_may_leave_room_for_a_sixth() -> None:
     for tenant in range(5):
         for key in range(40):
             fill(tally, f"{tenant}/{key}", str(tenant))
-    assert tally.free_bytes("k", "another") >= TOTAL // 256
+    assert tally.room_bytes("k", "another", 0) >= TOTAL // 512
     assert tally.used_bytes < TOTAL
 
 
@@ -41,7 +41,7 @@ def test_keys_of_a_tenant_that_hold_all_they_may_leave_room_for_another() -> Non
     tally = FairTally(TOTAL)
     for key in range(5):
         fill(tally, str(key), "t")
-    assert tally.free_bytes("another", "t") >= TOTAL // 256
+    assert tally.room_bytes("another", "t", 0) >= TOTAL // 512
 
 
 def test_one_answer_has_half_of_what_its_key_has_free() -> None:
