@@ -121,7 +121,9 @@ class AttemptOwner(Protocol):
     @property
     def request(self) -> Request: ...
     def answered(self, attempt: "Attempt", head: ResponseHead) -> None: ...
-    def began(self, attempt: "Attempt") -> None: ...
+    def began(self, attempt: "Attempt") -> None:
+        """The first of a stream's answer is there."""
+
     def complete(self, attempt: "Attempt", trailers: Trailers | None) -> None: ...
     def lost(self, attempt: "Attempt", code: ErrorCode, reason: str) -> None: ...
     def unjoinable(self, attempt: "Attempt", reason: str) -> None: ...
@@ -271,7 +273,7 @@ class Attempt:
     def on_data(self, data: bytes) -> None:
         self._heard = True
         self._received_bytes += len(data)
-        if not self._pieces:
+        if not self._pieces and self.request.streaming:
             self._owner.began(self)
         self._pieces += 1
         if self.response is None:

@@ -178,9 +178,8 @@ class RequestExchange:
             self._begin_answer(attempt, record)
 
     def began(self, attempt: Attempt) -> None:
-        """The first of a response's body is there."""
-        if self.request.streaming:
-            self._context.began(attempt)
+        """The first of a stream's answer is there."""
+        self._context.began(attempt)
 
     def complete(self, attempt: Attempt, trailers: Trailers | None) -> None:
         """A stream ended in order."""

@@ -135,7 +135,12 @@ class EngineResponse:
         """
         assert self._waiter is None, "one reader at a time"
         buffer = self._buffer
-        while not (buffer.ready(self._wake) or (self._over and not buffer)):
+        while not buffer.ready(self._wake):
+            if (self._ended or self._broken is not None) and not buffer:
+                self._done(Ending.COMPLETE if self._broken is None else Ending.BROKEN)
+                if self._broken is not None:
+                    raise self._broken
+                return []
             self._waiter = asyncio.get_running_loop().create_future()
             if sink is not None and self._splicer is None and not buffer:
                 self._open_sink(sink)
@@ -144,17 +149,8 @@ class EngineResponse:
             finally:
                 self._waiter = None
                 self._close_sink()
-        if buffer:
-            return self._take()
-        if self._broken is not None:
-            self._done(Ending.BROKEN)
-            raise self._broken
-        self._done(Ending.COMPLETE)
-        return []
-
-    def _take(self) -> list[bytes]:
         try:
-            return self._buffer.take(READ_BYTES)
+            return buffer.take(READ_BYTES)
         except OSError as error:
             reason = "What was kept of the answer until it is read could not be read back."
             raise StreamBroken(ErrorCode.INTERNAL, reason) from error
@@ -197,10 +193,6 @@ class EngineResponse:
         return self._splicer is not None
 
     @property
-    def _over(self) -> bool:
-        return self._ended or self._broken is not None
-
-    @property
     def behind(self) -> bool:
         """Whether the engine may be waiting for its reader, or for a file: then silence is not its own."""
         return self._outstanding_bytes - self._older_bytes >= HOLD_BACK_BYTES
@@ -227,6 +219,9 @@ class EngineResponse:
     def _feed_reader(self, data: bytes) -> None:
         if self._broken is not None or self._ending is not None:
             self._stream.consumed(len(data))
+            return
+        if self._splicer is None and self._record is None:
+            self._put(data)
             return
         if self._splicer is not None:
             self._owed_bytes += len(data)
