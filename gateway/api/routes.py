@@ -1,6 +1,6 @@
 """Which handler answers which path."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cache
 from types import MappingProxyType
 from typing import Any
@@ -20,6 +20,27 @@ from gateway.pipeline.aliases import AliasCatalog
 from gateway.pipeline.pipeline import KeyAuthenticator, Pipeline
 from gateway.runtime.lifecycle import Lifecycle
 from shared.process.startup import program_version
+
+
+class PathRouter(Router):
+    """Finds paths that are written out in a dictionary; all others as starlette does."""
+
+    def __init__(self, routes: Sequence[Route], unknown: Any) -> None:
+        super().__init__(routes, redirect_slashes=False, default=unknown)
+        self._exact: dict[str, Any] = {}
+        for route in routes:
+            if not route.param_convertors:
+                first = next(each for each in routes if each.path_regex.match(route.path))
+                if first is route:  # no pattern before it takes the path
+                    self._exact[route.path] = route.app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        found = self._exact.get(scope["path"])
+        if found is None:
+            await super().__call__(scope, receive, send)
+            return
+        scope["path_params"] = {}
+        await found(scope, receive, send)
 
 
 def build_router(
@@ -66,13 +87,12 @@ def build_router(
         "/docs": ReadPage("docs", pages.page_made_once(pages.HTML, docs, pages.PAGE_HEADERS)),
         TUNNEL: handlers.TunnelPage(),
     }
-    return Router(
+    return PathRouter(
         [
             *(Route(_pattern(each), endpoint=Proxied(each, pipeline, lifecycle)) for each in ENDPOINTS),
             *(Route(path, endpoint=page) for path, page in (read_only | dict(admin)).items()),
         ],
-        redirect_slashes=False,
-        default=handlers.unknown_path,
+        handlers.unknown_path,
     )
 
 

@@ -7,9 +7,8 @@ whoever comes next; tenants that all want as much as they can get end with equal
 :data:`~gateway.runtime.pressure.SMALL_BYTES` have a part of the memory that no larger one gets.
 """
 
-from collections import Counter
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gateway.domain.errors import BuffersFull
 from gateway.runtime.pressure import SMALL_BYTES
@@ -37,34 +36,29 @@ class _Pool:
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
         self.used_bytes = 0
-        self._tenants: Counter[str] = Counter()
-        self._keys: Counter[BufferOwner] = Counter()
+        self._tenants: dict[str, int] = {}
+        self._keys: dict[BufferOwner, int] = {}
 
     def most(self, owner: BufferOwner) -> int:
         """How much ``owner``'s key may hold in all, as long as the others hold what they do."""
-        tenant_bytes, key_bytes = self._tenants[owner.tenant], self._keys[owner]
-        of_tenant = _share(self.limit_bytes - (self.used_bytes - tenant_bytes))
-        return _share(of_tenant - (tenant_bytes - key_bytes))
+        tenant_bytes, key_bytes = self._tenants.get(owner.tenant, 0), self._keys.get(owner, 0)
+        of_tenant = (self.limit_bytes - self.used_bytes + tenant_bytes) * 3 // 4
+        of_key = (of_tenant - tenant_bytes + key_bytes) * 3 // 4
+        return of_key if of_key > 0 else 0
 
     def take(self, owner: BufferOwner, size_bytes: int) -> bool:
         """Whether there was room for so much more; nothing has changed where there was not."""
-        if self._keys[owner] + size_bytes > self.most(owner):
+        if self._keys.get(owner, 0) + size_bytes > self.most(owner):
             return False
-        self._add(owner, size_bytes)
+        self.used_bytes += size_bytes
+        self._tenants[owner.tenant] = self._tenants.get(owner.tenant, 0) + size_bytes
+        self._keys[owner] = self._keys.get(owner, 0) + size_bytes
         return True
 
     def give_back(self, owner: BufferOwner, size_bytes: int) -> None:
-        self._add(owner, -size_bytes)
-
-    def _add(self, owner: BufferOwner, size_bytes: int) -> None:
-        self.used_bytes += size_bytes
-        self._tenants[owner.tenant] += size_bytes
-        self._keys[owner] += size_bytes
-        assert self._keys[owner] >= 0
-        if not self._keys[owner]:
-            del self._keys[owner]
-        if not self._tenants[owner.tenant]:
-            del self._tenants[owner.tenant]
+        self.used_bytes -= size_bytes
+        _subtract(self._tenants, owner.tenant, size_bytes)
+        _subtract(self._keys, owner, size_bytes)
 
 
 class BufferBudget:
@@ -82,29 +76,25 @@ class BufferBudget:
         self.check = check
         self.small = _Pool(limit_bytes // SMALL_PART)
         self.large = _Pool(limit_bytes - limit_bytes // SMALL_PART)
-        self._announced: Counter[BufferOwner] = Counter()
+        self.longest_bytes = self.large.limit_bytes * 3 // 4 * 3 // 4
+        """The longest body that could be held while nobody else holds any."""
+        self._announced: dict[BufferOwner, int] = {}
 
     @property
     def used_bytes(self) -> int:
         return self.small.used_bytes + self.large.used_bytes
 
-    @property
-    def longest_bytes(self) -> int:
-        """The longest body that could be held while nobody else holds any."""
-        return _share(_share(self.large.limit_bytes))
-
     def announce(self, owner: BufferOwner, size_bytes: int) -> None:
         """A body of this length begins. Raises :class:`BuffersFull` where those of the same key, each as long
         as it announced, would be more than the key may hold: better now than half-way. What others announce
         counts for nothing. Ended by :meth:`withdraw`."""
-        if size_bytes > SMALL_BYTES and self._announced[owner] + size_bytes > self.large.most(owner):
+        before_bytes = self._announced.get(owner, 0)
+        if size_bytes > SMALL_BYTES and before_bytes + size_bytes > self.large.most(owner):
             raise full()
-        self._announced[owner] += size_bytes
+        self._announced[owner] = before_bytes + size_bytes
 
     def withdraw(self, owner: BufferOwner, size_bytes: int) -> None:
-        self._announced[owner] -= size_bytes
-        if not self._announced[owner]:
-            del self._announced[owner]
+        _subtract(self._announced, owner, size_bytes)
 
 
 class BodyReservation:
@@ -122,6 +112,16 @@ class BodyReservation:
         self._budget.check(size_bytes)
         self._budget.announce(self._owner, size_bytes)
         self._announced_bytes += size_bytes
+
+    def take_small(self, size_bytes: int) -> None:
+        """Hold a small body that is here whole. Raises as :meth:`grow` does."""
+        budget, owner = self._budget, self._owner
+        budget.check(size_bytes)
+        if not budget.large.take(owner, size_bytes):
+            if not budget.small.take(owner, size_bytes):
+                raise full()
+            self._pool = budget.small
+        self._held_bytes = size_bytes
 
     def grow(self, size_bytes: int) -> None:
         """Make sure that ``size_bytes`` in all are reserved. Raises :class:`BuffersFull`, and whatever the
@@ -150,10 +150,12 @@ class BodyReservation:
 
     def release(self) -> None:
         """Idempotent."""
-        held_bytes, self._held_bytes = self._held_bytes, 0
-        self._pool.give_back(self._owner, held_bytes)
-        announced_bytes, self._announced_bytes = self._announced_bytes, 0
-        self._budget.withdraw(self._owner, announced_bytes)
+        if self._held_bytes:
+            held_bytes, self._held_bytes = self._held_bytes, 0
+            self._pool.give_back(self._owner, held_bytes)
+        if self._announced_bytes:
+            announced_bytes, self._announced_bytes = self._announced_bytes, 0
+            self._budget.withdraw(self._owner, announced_bytes)
 
 
 def full() -> BuffersFull:
@@ -163,5 +165,11 @@ def full() -> BuffersFull:
     )
 
 
-def _share(size_bytes: int) -> int:
-    return max(0, size_bytes * 3 // 4)
+def _subtract(held: dict[Any, int], whose: Any, size_bytes: int) -> None:
+    """Forgets who holds nothing."""
+    left_bytes = held.get(whose, 0) - size_bytes
+    assert left_bytes >= 0
+    if left_bytes:
+        held[whose] = left_bytes
+    else:
+        held.pop(whose, None)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic
-from typing import Any, cast
+from typing import Any
 from urllib.parse import quote
 
 from gateway.api.errors import HeaderList
@@ -14,7 +14,7 @@ from gateway.api.exchange.inbound import BodyLimits, Inbound, Receive
 from gateway.api.exchange.multipart import FormScan
 from gateway.api.exchange.reply import Reply, Send
 from gateway.api.server.answer_cycle import take_cycle
-from gateway.api.server.client_addresses import ClientOrigin, TrustedProxies
+from gateway.api.server.client_addresses import TrustedProxies
 from gateway.api.server.cors import Cors
 from gateway.api.server.request_head import request_id
 from gateway.api.server.response_writers import DirectWriter, take_offer
@@ -67,7 +67,7 @@ class HttpExchange:
         closing: bool = False,
         reader: BodyReader | None = None,
     ) -> None:
-        """``reader`` reads long JSON bodies; without one they are read here."""
+        """``reader`` reads long JSON bodies; without one they are read here. The scope has it from now on."""
         headers, cycle = scope["headers"], take_cycle(scope)
         # the first of each name counts
         fields: Mapping[bytes, bytes] = dict(reversed(headers)) if cycle is None else cycle.fields
@@ -86,35 +86,35 @@ class HttpExchange:
         self.began_s = monotonic()
         """The same moment, fine enough for the log."""
         self._reader = reader
-        self.inbound = Inbound(receive, _declared_bytes(fields), settings.body, budget)
+        take_whole = None if cycle is None else cycle.take_whole
+        self.inbound = Inbound(receive, _declared_bytes(fields), settings.body, budget, take_whole)
         self._direct = take_offer(scope)
-        self.reply = Reply(send, self.id, dialect_of(self.path, fields), closing=closing, direct=self._direct)
+        self.reply = Reply(
+            send, self.id, dialect_of(self.path, fields), closing=closing, direct=self._direct, cycle=cycle
+        )
         if settings.cors is not None:
             self.reply.more = settings.cors.headers(fields)
         peer = scope.get("client")
         self.peer: str = peer[0] if peer is not None else ""
         """The address of whoever is connected."""
-        self.origin = ClientOrigin(self.peer, None)
-        """Whom it speaks for, when it is a trusted proxy."""
+        self.address, self.scheme = self.peer, None
+        """Of whom it speaks for, when it is a trusted proxy; what that client spoke, as far as it says so."""
         if settings.proxies is not None:
-            self.origin = settings.proxies.origin(self.peer, headers)
+            self.address, self.scheme = settings.proxies.origin(self.peer, headers)
         self.route = "other"
         self.principal: Principal | None = None
         self.request: Request | None = None
         self.response: Response | None = None
-        self._head: ClientHead | None = None
+        scope[_KEY] = self
+
+    head: ClientHead
+    """Only after :meth:`set_endpoint`."""
 
     @property
     def query(self) -> bytes:
         """As the client wrote it, without the question mark."""
         found: bytes = self._scope["query_string"]
         return found
-
-    @property
-    def head(self) -> ClientHead:
-        """Only after :meth:`set_endpoint`."""
-        assert self._head is not None
-        return self._head
 
     def set_endpoint(self, endpoint: SurfaceEndpoint) -> bool:
         """Take the request for one to ``endpoint``; False if nothing is there.
@@ -127,7 +127,7 @@ class HttpExchange:
         if aimed_at is None:
             return False
         self.route = endpoint.route
-        self._head = ClientHead(
+        self.head = ClientHead(
             self.id, self.method, endpoint, aimed_at, self._scope["headers"], self.fields, self.arrived_s
         )
         return True
@@ -135,8 +135,9 @@ class HttpExchange:
     def credential(self) -> str:
         """The key presented as a bearer token or as ``x-api-key``. Raises :class:`Unauthenticated`."""
         scheme, _, token = self.fields.get(b"authorization", b"").decode("latin-1").partition(" ")
-        if scheme.lower() == "bearer" and token.strip():
-            return token.strip()
+        token = token.strip()
+        if token and scheme.lower() == "bearer":
+            return token
         key = self.fields.get(b"x-api-key", b"").decode("latin-1").strip()
         if key:
             return key
@@ -154,7 +155,7 @@ class HttpExchange:
     def set_principal(self, principal: Principal) -> None:
         """Note whose request it is, and whose share of memory its body takes."""
         self.principal = principal
-        self.inbound.belongs_to(self._owner(principal))
+        self.inbound.belongs_to(BufferOwner(principal.tenant, principal.key_id))
 
     def set_limit_headers(self, headers: Callable[[], HeaderList]) -> None:
         """Have the answer say what ``headers`` gives when its head is sent."""
@@ -184,20 +185,22 @@ class HttpExchange:
 
     async def _json(self) -> ClientBody:
         """Whole. A long one is read beside the event loop."""
-        pieces = await self.inbound.read_pieces(_never, self.inbound.declared_bytes)
-        content, principal = self._content(pieces), self.principal
+        data = self.inbound.take_small()
+        if data is not None:
+            pieces = [data] if data else []
+            content = RequestBody(pieces, None, len(data))
+        else:
+            pieces = await self.inbound.read_pieces(_never, self.inbound.declared_bytes)
+            content = self._content(pieces)
         if self._reader is None or content.held_bytes <= SHORT_BYTES or is_short(pieces):
             return ClientBody(BodyKind.JSON, content)
-        owner = None if principal is None else self._owner(principal)
+        who = self.principal
+        owner = None if who is None else BufferOwner(who.tenant, who.key_id)
         return ClientBody(BodyKind.JSON, content, facts=await self._reader.read(pieces, owner))
 
     def _content(self, pieces: list[bytes]) -> RequestBody:
         size_bytes = self.inbound.received_bytes if self.inbound.complete else self.inbound.declared_bytes
         return RequestBody(pieces, self.inbound.rest(), size_bytes)
-
-    @staticmethod
-    def _owner(principal: Principal) -> BufferOwner:
-        return BufferOwner(principal.tenant, principal.key_id)
 
     def set_request(self, request: Request) -> None:
         """Note what the client asks for; the log has it even if the request fails."""
@@ -263,20 +266,20 @@ class _Waiting:
         self._watch: asyncio.Task[None] | asyncio.Handle | None = None
 
     async def __aenter__(self) -> None:
-        loop = asyncio.get_running_loop()
         if self._direct is None:
-            self._watch = loop.create_task(self._until_gone())
+            self._watch = asyncio.get_running_loop().create_task(self._until_gone())
         elif not self._direct.when_gone(self._gone):
-            self._watch = loop.call_soon(self._gone)
+            self._watch = asyncio.get_running_loop().call_soon(self._gone)
 
     async def __aexit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        left = isinstance(error, asyncio.CancelledError) and self._blames_client()
+        left = error is not None and isinstance(error, asyncio.CancelledError) and self._blames_client()
         if self._watch is not None:
             self._watch.cancel()
             self._watch = None  # its traceback refers to this object
         if self._direct is not None:
             self._direct.when_gone(None)
-        await self._reply.settle()
+        if self._reply.comments is not None:
+            await self._reply.settle()
         if left:
             raise ClientGone("The client disconnected.") from None
 
@@ -303,11 +306,8 @@ def _load_note(request: Request) -> str | None:
 
 def exchange_of(scope: Mapping[str, Any]) -> HttpExchange:
     """The exchange that :class:`gateway.api.exchange.middleware.RequestMiddleware` made for this request."""
-    return cast(HttpExchange, scope[_KEY])
-
-
-def put_exchange(scope: MutableMapping[str, Any], exchange: HttpExchange) -> None:
-    scope[_KEY] = exchange
+    exchange: HttpExchange = scope[_KEY]
+    return exchange
 
 
 def dialect_of(path: str, fields: Mapping[bytes, bytes]) -> Dialect:

@@ -3,10 +3,12 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from gateway.api.exchange.buffers import BodyReservation, BufferBudget, BufferOwner
 from gateway.domain.errors import BadRequest, BodyTimeout, BodyTooLarge, ClientGone, RequestError
+from gateway.runtime.pressure import SMALL_BYTES
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
@@ -50,16 +52,21 @@ class Inbound:
     """
 
     def __init__(
-        self, receive: Receive, declared_bytes: int | None, limits: BodyLimits, budget: BufferBudget
+        self,
+        receive: Receive,
+        declared_bytes: int | None,
+        limits: BodyLimits,
+        budget: BufferBudget,
+        take_whole: Callable[[int], bytes | None] | None = None,
     ) -> None:
+        """``take_whole`` gives all of the body if it is no longer than so many bytes and is here already."""
         self._receive = receive
         self._limits = limits
         self._budget = budget
-        self._reservation = BodyReservation(budget)
+        self._take_whole = take_whole
+        self._reservation: BodyReservation | None = None
         self._slot = b""
         self._fault: RequestError | None = None
-        self._filled = asyncio.Event()
-        self._emptied = asyncio.Event()
         self._waited_s = 0.0
         """For the rest, while somebody wanted it."""
         self.declared_bytes = declared_bytes
@@ -70,6 +77,33 @@ class Inbound:
         """Whose memory it is to take, from before anything is read."""
         assert not self.received_bytes
         self._reservation = BodyReservation(self._budget, owner)
+
+    @cached_property
+    def _filled(self) -> asyncio.Event:
+        return asyncio.Event()
+
+    @cached_property
+    def _emptied(self) -> asyncio.Event:
+        return asyncio.Event()
+
+    def take_small(self) -> bytes | None:
+        """All of the body, if it is small and here already; None: it has to be read. Raises BodyTooLarge and
+        BuffersFull."""
+        data = None if self._take_whole is None else self._take_whole(SMALL_BYTES)
+        if data is None:
+            return None
+        size_bytes = len(data)
+        if size_bytes > self._limits.body_bytes:
+            raise self._too_large(self._limits.body_bytes)
+        if size_bytes:
+            self._reserve().take_small(size_bytes)
+        self.received_bytes, self.complete = size_bytes, True
+        return data
+
+    def _reserve(self) -> BodyReservation:
+        if self._reservation is None:
+            self._reservation = BodyReservation(self._budget)
+        return self._reservation
 
     async def read(self, enough: Callable[[bytes], bool], announced_bytes: int | None = None) -> bytes:
         """Like :meth:`read_pieces`, joined: for bodies that are short."""
@@ -86,7 +120,7 @@ class Inbound:
         """
         self._check_declared(announced_bytes)
         if announced_bytes is not None:
-            self._reservation.announce(announced_bytes)
+            self._reserve().announce(announced_bytes)
         limits, pieces = self._limits, _Pieces()
         loop = asyncio.get_running_loop()
         started_s = loop.time()
@@ -94,7 +128,7 @@ class Inbound:
             async with asyncio.timeout_at(started_s + limits.grace_s) as patience:
                 while not self.complete:
                     chunk = await self._next()
-                    self._reservation.grow(self.received_bytes)
+                    self._reserve().grow(self.received_bytes)
                     pieces.add(chunk)
                     if enough(chunk) or self.complete:
                         break
@@ -127,7 +161,8 @@ class Inbound:
 
     def release(self) -> None:
         """Give the reserved memory back. The body must not be used any more."""
-        self._reservation.release()
+        if self._reservation is not None:
+            self._reservation.release()
 
     async def _rest(self) -> AsyncIterator[bytes]:
         last = False

@@ -12,7 +12,7 @@ import structlog
 
 from gateway.api.errors import internal_error
 from gateway.api.exchange.buffers import BufferBudget
-from gateway.api.exchange.exchange import HttpExchange, HttpSettings, exchange_of, put_exchange
+from gateway.api.exchange.exchange import HttpExchange, HttpSettings, exchange_of
 from gateway.api.exchange.inbound import Receive
 from gateway.api.exchange.reply import Send
 from gateway.api.server.client_addresses import PerAddressLimiter
@@ -62,7 +62,7 @@ class Edge:
             self._places.leave(group)
 
     def _check_scheme(self, exchange: HttpExchange) -> None:
-        plain = exchange.origin.scheme == "http" and exchange.path not in _OPEN
+        plain = exchange.scheme == "http" and exchange.path not in _OPEN
         if self._settings.refuse_plain and plain:
             raise Forbidden(
                 "This request came to the proxy in front over plain HTTP, so others may have read its key: "
@@ -72,7 +72,7 @@ class Edge:
 
     def _take_place(self, exchange: HttpExchange) -> str:
         """For those that proxies speak for; others are counted by their connections."""
-        address = exchange.origin.address
+        address = exchange.address
         group = "" if address == exchange.peer else self._places.group(address)
         if not self._places.take(group):
             message = "Your address has as many requests running here as it may; wait for some to end."
@@ -105,7 +105,6 @@ class RequestMiddleware:
         exchange = HttpExchange(
             scope, receive, send, self.settings, self.budget, closing=closing, reader=self.reader
         )
-        put_exchange(scope, exchange)
         failure: RequestError | None = None
         lifecycle.enter()
         try:

@@ -1,4 +1,4 @@
-"""The one owner of a request's ASGI ``send``: what was said to the client, and how it may go on."""
+"""The one owner of the way to a request's client: what was said to the client, and how it may go on."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -6,6 +6,7 @@ from time import monotonic
 from typing import Any
 
 from gateway.api.errors import HeaderList, error_event, error_line, http_error, id_headers
+from gateway.api.server.answer_cycle import AnswerCycle
 from gateway.api.server.response_writers import UNDRAINED_BYTES, DirectWriter
 from gateway.dispatch.response import Sink
 from gateway.domain.errors import RequestError
@@ -26,6 +27,19 @@ EARLY_S = 1.5
 a status of their own."""
 
 
+class AsgiWriter:
+    """Another server's way to the client, used as a cycle of ours is."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+
+    async def start(self, status: int, headers: HeaderList) -> None:
+        await self._send({"type": "http.response.start", "status": status, "headers": headers})
+
+    async def write(self, data: bytes, *, more: bool) -> None:
+        await self._send({"type": "http.response.body", "body": data, "more_body": more})
+
+
 class Reply:
     """An answer on its way. Every write returns when the server's socket buffer has room again.
 
@@ -41,15 +55,20 @@ class Reply:
         *,
         closing: bool = False,
         direct: DirectWriter | None = None,
+        cycle: AnswerCycle | None = None,
     ) -> None:
         """``closing`` tells the client not to send further requests on this connection; ``direct`` is the
-        server's short way, if it has one."""
-        self._send = send
+        server's short way and ``cycle`` takes the place of ``send``, if it has them."""
+        self._writer: AsgiWriter | AnswerCycle = AsgiWriter(send) if cycle is None else cycle
         self._id = request_id
         self._dialect = dialect
         self._closing = closing
         self._direct = direct
-        self._comments: _Comments | None = None
+        self.comments: _Comments | None = None
+        """While they are sent; :meth:`settle` ends that."""
+        self.direct: Sink | None = None
+        """A short way for pieces of the body, once its first bytes are out
+        (:mod:`gateway.api.server.response_writers`)."""
         self._last = b""
         self._sent_bytes = 0
         self.more: HeaderList = []
@@ -71,24 +90,18 @@ class Reply:
         """How much of the body went out."""
         return self._sent_bytes + (self._direct.sent_bytes if self._direct is not None else 0)
 
-    @property
-    def direct(self) -> Sink | None:
-        """A short way for pieces of the body, once its first bytes are out
-        (:mod:`gateway.api.server.response_writers`).
-        """
-        if self._direct is None or self._direct.bodiless or self.first_byte_s is None:
-            return None
-        return self._direct
-
     async def start(self, status: int, headers: HeaderList, *, event_stream: bool = False) -> None:
         """Send the head. ``headers`` are complete but for the request's id."""
-        await self.settle()
+        if self.comments is not None:
+            await self.settle()
         await self._start(status, headers, event_stream)
 
     async def _start(self, status: int, headers: HeaderList, event_stream: bool) -> None:
         assert not self.started
         self.started, self.status, self.event_stream = True, status, event_stream
-        self.line_stream = any(name == b"content-type" and value.startswith(LINES) for name, value in headers)
+        for name, value in headers:
+            if name == b"content-type":
+                self.line_stream = value.startswith(LINES)
         headers = [*headers, *id_headers(self._dialect, self._id), *self.more]
         if self.latest is not None:
             headers += self.latest()
@@ -98,25 +111,40 @@ class Reply:
             headers.append(NOT_BUFFERED)
         if self._closing:
             headers.append((b"connection", b"close"))
-        await self._say({"type": "http.response.start", "status": status, "headers": headers})
+        await self._writer.start(status, headers)
 
     async def write(self, data: bytes) -> None:
         """Send the next bytes of the body."""
-        if self.first_byte_s is None:
-            self.first_byte_s = monotonic()
-        self._remember(data)
+        if self.direct is not None:
+            self._end_direct()
+        elif self.first_byte_s is None:
+            self._begin_body()
+        self._last = data
         self._sent_bytes += len(data)
-        await self._say({"type": "http.response.body", "body": data, "more_body": True})
+        await self._writer.write(data, more=True)
         if len(data) > UNDRAINED_BYTES:
-            await self._say({"type": "http.response.body", "body": b"", "more_body": True})
+            await self._writer.write(b"", more=True)
 
     async def end(self, data: bytes = b"") -> None:
         """Send the last bytes of the body."""
-        if data and self.first_byte_s is None:
-            self.first_byte_s = monotonic()
+        if self.direct is not None:
+            self._end_direct()
+        elif data and self.first_byte_s is None:
+            self._begin_body()
         self.ended = True
         self._sent_bytes += len(data)
-        await self._say({"type": "http.response.body", "body": data, "more_body": False})
+        await self._writer.write(data, more=False)
+
+    def _begin_body(self) -> None:
+        self.first_byte_s = monotonic()
+        if self._direct is not None and not self._direct.bodiless:
+            self.direct = self._direct
+
+    def _end_direct(self) -> None:
+        """What goes the ordinary way follows what took the short one."""
+        assert self._direct is not None
+        self._direct.flush()
+        self._direct.last = b""
 
     async def whole(
         self, status: int, content_type: bytes, body: bytes, headers: HeaderList | None = None
@@ -157,7 +185,7 @@ class Reply:
     ) -> None:
         """From now until the head is sent, write a comment every ``interval_s`` seconds. ``note`` says in one
         line what is waited for, or None for nothing special; the first of these comes after ``early_s``."""
-        self._comments = _Comments(self, interval_s, note, min(early_s, interval_s))
+        self.comments = _Comments(self, interval_s, note, min(early_s, interval_s))
 
     async def comment(self, note: str | None = None) -> None:
         """Write one comment, after the head of an event stream if nothing has been sent yet."""
@@ -166,25 +194,14 @@ class Reply:
             await self._start(
                 200, [(b"content-type", b"text/event-stream; charset=utf-8")], event_stream=True
             )
-        self._remember(data)
-        await self._say({"type": "http.response.body", "body": data, "more_body": True})
-
-    async def _say(self, message: MutableMapping[str, Any]) -> None:
-        """The ordinary way, after what went the short one."""
-        if self._direct is not None:
-            self._direct.flush()
-        await self._send(message)
-
-    def _remember(self, data: bytes) -> None:
-        """What comes next follows ``data``."""
         self._last = data
-        if self._direct is not None:
-            self._direct.flush()
-            self._direct.last = b""
+        if self.direct is not None:
+            self._end_direct()
+        await self._writer.write(data, more=True)
 
     async def settle(self) -> None:
         """No comment comes after this; one that is being written is let finish."""
-        comments, self._comments = self._comments, None
+        comments, self.comments = self.comments, None
         if comments is not None:
             await comments.stop()
 

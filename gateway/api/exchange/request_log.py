@@ -49,8 +49,11 @@ class RequestLog:
         self.counter.request_finished(
             exchange.route, request.model if request is not None else "", status, total_s
         )
-        if exchange.response is not None:
-            self._count_answer(exchange, exchange.response, status, total_s)
+        response = exchange.response
+        if response is not None:
+            self.counter.answered_by(response.agent, status)
+            if exchange.reply.event_stream and status < _THEIRS:
+                self._count_stream(exchange, response, total_s)
         if request is not None and request.alias is not None and self.aliases is not None:
             first_s = exchange.reply.first_byte_s
             after_s = None if first_s is None else first_s - exchange.began_s
@@ -62,13 +65,12 @@ class RequestLog:
             say = self.log.debug if well else self.log.info
             say("request", **facts(exchange, status, failure, total_s))
 
-    def _count_answer(self, exchange: HttpExchange, response: Response, status: int, total_s: float) -> None:
-        """Which agent it came from, and how soon and how fast the tokens of a stream went out."""
-        request, reply = exchange.request, exchange.reply
-        self.counter.answered_by(response.agent, status)
-        if request is None or status >= _THEIRS or not reply.event_stream or reply.first_byte_s is None:
+    def _count_stream(self, exchange: HttpExchange, response: Response, total_s: float) -> None:
+        """How soon and how fast its tokens went out."""
+        request, first_byte_s = exchange.request, exchange.reply.first_byte_s
+        if request is None or first_byte_s is None:
             return
-        first_s = reply.first_byte_s - exchange.began_s
+        first_s = first_byte_s - exchange.began_s
         usage = response.trailers.usage if response.trailers is not None else None
         tokens = None if usage is None else usage.completion_tokens
         self.counter.streamed(request.model, first_s, total_s - first_s, tokens)
@@ -88,8 +90,8 @@ def facts(
         "bytes_in": exchange.inbound.received_bytes,
         "bytes_out": reply.bytes_out,
     }
-    if exchange.origin.address:
-        found["client"] = exchange.origin.address
+    if exchange.address:
+        found["client"] = exchange.address
     if exchange.principal is not None:
         found["key"] = exchange.principal.key_name
     if request is not None:

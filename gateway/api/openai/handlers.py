@@ -35,22 +35,24 @@ Respond = Callable[[HttpExchange, Mapping[str, str]], Awaitable[None]]
 """Answers one request. The mapping holds the names in its path."""
 
 
-@dataclass(frozen=True)
 class Proxied:
     """A path served by engines."""
 
-    endpoint: SurfaceEndpoint
-    pipeline: Pipeline
-    lifecycle: Lifecycle
+    def __init__(self, endpoint: SurfaceEndpoint, pipeline: Pipeline, lifecycle: Lifecycle) -> None:
+        self.endpoint = endpoint
+        self._methods = endpoint.methods
+        self._pipeline = pipeline
+        self._lifecycle = lifecycle
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = exchange_of(scope)
         if not exchange.set_endpoint(self.endpoint):
             raise not_found(exchange)
-        if exchange.method not in self.endpoint.methods:
-            raise wrong_method(exchange, self.endpoint.methods)
-        self.lifecycle.check()
-        await self.pipeline(exchange)
+        if exchange.method not in self._methods:
+            raise wrong_method(exchange, self._methods)
+        if self._lifecycle.draining:
+            self._lifecycle.check()
+        await self._pipeline(exchange)
 
 
 @dataclass(frozen=True)

@@ -74,6 +74,7 @@ class AnswerCycle(RequestResponseCycle):
         self._flushing: asyncio.Handle | None = None
         self._untold = False
         """Something of the body, or its end, came and was not received yet."""
+        self._received = False
         self._news: asyncio.Event | None = None
 
     @property
@@ -105,14 +106,14 @@ class AnswerCycle(RequestResponseCycle):
         if self._news is not None:
             self._news.set()
 
-    def take_whole(self) -> bytes | None:
-        """All of the body, if it is here and nothing of it was received yet; None: it has to be received."""
-        if self.more_body or not self._untold or self.disconnected or self.waiting_for_100_continue:
+    def take_whole(self, most_bytes: int) -> bytes | None:
+        """All of the body, if it is here, not longer than that, and nothing of it was received yet; None: it
+        has to be received."""
+        if self.more_body or not self._untold or self._received or len(self.body) > most_bytes:
             return None
-        data, self.body = bytes(self.body), b""
-        self._untold = False
-        if self.flow.read_paused:
-            self.flow.resume_reading()
+        if self.disconnected or self.waiting_for_100_continue:
+            return None
+        data, self.body, self._untold = bytes(self.body), b"", False
         return data
 
     async def receive(self) -> Any:
@@ -127,6 +128,7 @@ class AnswerCycle(RequestResponseCycle):
         if self.disconnected or self.response_complete:
             return {"type": "http.disconnect"}
         data, self.body, self._untold = bytes(self.body), b"", False
+        self._received = True
         return {"type": "http.request", "body": data, "more_body": self.more_body}
 
     # --- The answer ---

@@ -112,7 +112,7 @@ async def test_nobody_else_does() -> None:
     surface = Surface()
     async with served(surface) as address:
         assert await _ask(address, f"x-forwarded-for: {CLIENT}", f"forwarded: for={CLIENT}") == OK
-    assert surface.finished[0][0].origin.address == "127.0.0.1"
+    assert surface.finished[0][0].address == "127.0.0.1"
 
 
 async def test_what_came_to_the_terminator_in_the_clear_is_refused() -> None:
