@@ -5,9 +5,8 @@ included. ``level = running there for it + free places of the engine``. For an e
 is the engine's limit; with several, each sees the places that the others leave.
 """
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Hashable
-from typing import Any
 
 GRACE_S = 4.0
 """An engine gets less only after it had a queue for so long: while a batch fills, a queue is short-lived."""
@@ -118,6 +117,11 @@ class EngineLimit:
         self._doubted_s: float | None = None
 
     @property
+    def steady(self) -> bool:
+        """A request that the engine serves changes nothing: none failed before it or was refused."""
+        return self._failures == 0 and self.refusals.most is None
+
+    @property
     def current(self) -> int:
         """The limit now, from 1 to ``slots`` (0 when there are none)."""
         limit = self._limit if self.refusals.most is None else min(self._limit, self.refusals.most)
@@ -176,27 +180,33 @@ class RunningCounts:
     """Which requests run: counted by engine, by deployment, and by session and deployment."""
 
     def __init__(self) -> None:
-        self.by_engine: Counter[str] = Counter()
-        self.by_deployment: Counter[str] = Counter()
-        self._by_session: Counter[tuple[Hashable, str]] = Counter()
+        self.by_engine: defaultdict[str, int] = defaultdict(int)
+        self.by_deployment: defaultdict[str, int] = defaultdict(int)
+        self._by_session: dict[tuple[Hashable, str], int] = {}
 
-    def enter(self, session: Hashable, engine: str, deployment: str) -> None:
-        self.by_engine[engine] += 1
+    def enter(self, session: Hashable, engine: str, deployment: str) -> int:
+        """How many run at ``engine`` besides."""
+        others = self.by_engine[engine]
+        self.by_engine[engine] = others + 1
         self.by_deployment[deployment] += 1
-        self._by_session[session, deployment] += 1
+        key = session, deployment
+        self._by_session[key] = self._by_session[key] + 1 if key in self._by_session else 1
+        return others
 
     def leave(self, session: Hashable, engine: str, deployment: str) -> None:
-        _decrement(self.by_engine, engine)
-        _decrement(self.by_deployment, deployment)
-        _decrement(self._by_session, (session, deployment))
+        key = session, deployment
+        left = self._by_session[key] - 1
+        assert left >= 0, "left without having entered"
+        self.by_engine[engine] -= 1
+        self.by_deployment[deployment] -= 1
+        if left:
+            self._by_session[key] = left
+        else:
+            del self._by_session[key]
+            if not self.by_deployment[deployment]:
+                del self.by_deployment[deployment]
 
     def level(self, session: Hashable, engine: str, deployment: str, limit: int) -> int:
         """How many requests ``session`` may have in flight at ``deployment``."""
-        return self._by_session[session, deployment] + max(0, limit - self.by_engine[engine])
-
-
-def _decrement(counter: Counter[Any], key: Hashable) -> None:
-    assert counter[key] > 0, "left without having entered"
-    counter[key] -= 1
-    if not counter[key]:
-        del counter[key]
+        ours = self._by_session.get((session, deployment), 0)
+        return ours + max(0, limit - self.by_engine[engine])

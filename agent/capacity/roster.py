@@ -43,19 +43,18 @@ STATE_BYTES = limits.CONTROL_PAYLOAD_BYTES - limits.FRAME_HEADER_BYTES
 @dataclass(slots=True)
 class _Engine:
     backend: Backend
+    loads: ManagedBackend | None
+    """The backend, if it loads and unloads its engine."""
     limit: EngineLimit
     deployments: tuple[DeploymentState, ...] = ()
+    alone: bool = True
+    """It has not more than one deployment."""
     used_s: float = 0.0
     """When it was loaded, or a request last began or ended there."""
     lacks: dict[str, set[str]] = field(default_factory=dict)
     """Deployment id → known paths that its engine answered not to have, as needs."""
     logged: int | None = None
     """What was last logged of how many requests it takes at once."""
-
-    @property
-    def loads(self) -> ManagedBackend | None:
-        """The backend, if it loads and unloads its engine."""
-        return self.backend if isinstance(self.backend, ManagedBackend) else None
 
     @property
     def unloading(self) -> bool:
@@ -86,6 +85,8 @@ class Roster:
         self._clock = clock
         self._room = room or ModelMemory()
         self._engines: dict[str, _Engine] = {}
+        self._by_deployment: dict[str, tuple[_Engine, DeploymentState]] = {}
+        """Each deployment's id, its engine and what is so of it now."""
         self._running = RunningCounts()
         self._draining = False
         self._cut = False
@@ -100,12 +101,13 @@ class Roster:
 
     @property
     def running(self) -> int:
-        return self._running.by_engine.total()
+        return sum(self._running.by_engine.values())
 
     def add(self, backend: Backend) -> None:
         """Offer what a started backend offers, from now on."""
         assert backend.name not in self._engines, f"two engines are called {backend.name}"
-        engine = self._engines[backend.name] = _Engine(backend, EngineLimit(0), used_s=self._clock())
+        loads = backend if isinstance(backend, ManagedBackend) else None
+        engine = self._engines[backend.name] = _Engine(backend, loads, EngineLimit(0), used_s=self._clock())
         backend.subscribe(lambda: self._changed(engine))
         self._changed(engine)
 
@@ -181,36 +183,41 @@ class Roster:
         if deployment.status is not DeploymentStatus.LOADED:
             why = deployment.reason or "not loaded"
             raise BackendRefused(f"the deployment is {deployment.status}: {why}")
-        if engine.unloading:
+        if engine.loads is not None and engine.loads.unloading:
             raise BackendRefused(UNLOADING)
-        shared = len(engine.deployments) > 1 and engine.limit.slots > 1
-        most = engine.limit.slots * (SHARED_EXCESS if shared else 1)
-        name = engine.backend.name
-        full = self._running.by_deployment[deployment_id] >= engine.limit.slots
-        if full or self._running.by_engine[name] >= most:
-            raise BackendRefused(f"all {engine.limit.slots} slots are taken")
-        self._running.enter(session, name, deployment_id)
+        limit, alone, running = engine.limit, engine.alone, self._running
+        name, slots = engine.backend.name, limit.slots
+        most = slots if alone or slots == 1 else slots * SHARED_EXCESS
+        if running.by_deployment[deployment_id] >= slots or running.by_engine[name] >= most:
+            raise BackendRefused(f"all {slots} slots are taken")
+        others = running.enter(session, name, deployment_id)
         self.moves += session is self._latest_session
         engine.used_s = self._clock()
-        running = self._running.by_engine[name]
-        engine.limit.refusals.entered(running)
-        if len(engine.deployments) > 1:
+        if limit.refusals.most is not None:
+            limit.refusals.entered(others + 1)
+        if not alone:
             self.on_change()
-        return RosterEntry(session, name, deployment_id, engine.backend, running - 1)
+        return RosterEntry(session, name, deployment_id, engine.backend, others)
 
     def leave(self, seat: RosterEntry, *, failed: bool, out_of_memory: bool = False) -> None:
         """Give a place back. The engine ``failed`` the request, or said that it is ``out_of_memory``."""
         engine = self._engines[seat.engine]
-        before = engine.limit.current
         self._running.leave(seat.session, seat.engine, seat.deployment)
         self.moves += seat.session is self._latest_session
         engine.used_s = self._clock()
+        changed = not engine.alone or seat.session is not self._latest_session
+        if failed or out_of_memory or not engine.limit.steady:
+            changed |= self._note_end(engine, failed=failed, out_of_memory=out_of_memory)
+        if changed:
+            self.on_change()
+
+    def _note_end(self, engine: _Engine, *, failed: bool, out_of_memory: bool) -> bool:
+        """Whether the end of a request changes how many requests the engine gets."""
+        before = engine.limit.current
         engine.limit.finished(failed=failed)
         if out_of_memory:
             self._spare(engine)
-        shared = len(engine.deployments) > 1 or seat.session is not self._latest_session
-        if shared or engine.limit.current != before:
-            self.on_change()
+        return engine.limit.current != before
 
     def note_lack(self, seat: RosterEntry, need: str) -> None:
         """The engine has nothing at the path of ``need``. This counts until an engine appears there anew."""
@@ -223,6 +230,8 @@ class Roster:
     def answered(self, seat: RosterEntry, *, refused: bool) -> None:
         """The engine served the request that had this place, or ``refused`` it as one too many."""
         limit = self._engines[seat.engine].limit
+        if not refused and limit.steady:
+            return
         before = limit.current
         if refused:
             limit.refusals.refused(seat.others, self._clock())
@@ -295,7 +304,7 @@ class Roster:
 
     def _as_latest_session(self, engine: _Engine, deployment: DeploymentState) -> DeploymentState:
         """Models of one process are loaded and unloaded together; each has its share of the memory."""
-        running = max(deployment.running, self._running.by_deployment[deployment.id])
+        running = max(deployment.running, self._running.by_deployment.get(deployment.id, 0))
         if learned := engine.lacks.get(deployment.id):
             lacks = tuple(sorted(learned.union(deployment.lacks)))[:LACKED]
             deployment = replace(deployment, lacks=lacks)
@@ -317,11 +326,10 @@ class Roster:
         return AgentStatus.BUSY if loaded and full else AgentStatus.READY
 
     def _find(self, deployment_id: str) -> tuple[_Engine, DeploymentState]:
-        for engine in self._engines.values():
-            for deployment in engine.deployments:
-                if deployment.id == deployment_id:
-                    return engine, deployment
-        raise BackendRefused("this agent has no such deployment")
+        found = self._by_deployment.get(deployment_id)
+        if found is None:
+            raise BackendRefused("this agent has no such deployment")
+        return found
 
     def _changed(self, engine: _Engine) -> None:
         was_loaded = engine.loaded
@@ -329,6 +337,12 @@ class Roster:
             engine.lacks.clear()
         offered = engine.backend.deployments()
         engine.deployments = tuple(deployment for deployment in offered if is_nameable(deployment.model))
+        engine.alone = len(engine.deployments) <= 1
+        self._by_deployment = {
+            deployment.id: (each, deployment)
+            for each in reversed(self._engines.values())
+            for deployment in reversed(each.deployments)
+        }
         if not was_loaded and engine.loaded:
             engine.used_s = self._clock()
             engine.limit.started_anew()

@@ -142,7 +142,8 @@ def test_levels_never_promise_more_free_places_than_there_are(
             )
     for session, deployment in entered:
         ledger.leave(session, "e", deployment)
-    assert ledger.by_engine.total() == 0
+    assert sum(ledger.by_engine.values()) == 0
+    assert not ledger.by_deployment
     assert not ledger._by_session
 
 
