@@ -4,12 +4,15 @@ Events are read by :mod:`agent.requests.event_usage`. Usage objects, and what en
 own, are read by :mod:`agent.requests.usage_counts` when the answer is over.
 """
 
+from enum import Enum, auto
+from functools import lru_cache
 from typing import Protocol
 
 import orjson
 
 from agent.requests.event_usage import EventUsage
 from agent.requests.usage_counts import (
+    USAGE_HEADERS,
     native_usage,
     read_usage,
     usage_from,
@@ -44,21 +47,44 @@ class UsageReader(Protocol):
         """What the engine has said so far, or None."""
 
 
+class _Kind(Enum):
+    """How usage is read out of a body, by its type."""
+
+    EVENTS = auto()
+    LINES = auto()
+    DOCUMENT = auto()
+    OTHER = auto()
+
+
+@lru_cache(maxsize=64)
+def _kind_of(content_type: str) -> _Kind:
+    """Remembered, because few types are ever used, and the same all the time."""
+    kind = content_type.partition(";")[0].strip().lower()
+    if kind == "text/event-stream":
+        return _Kind.EVENTS
+    if kind in JSON_LINES:
+        return _Kind.LINES
+    return _Kind.DOCUMENT if kind == "application/json" or kind.endswith("+json") else _Kind.OTHER
+
+
 def reader_for(mode: UsageMode, headers: Headers) -> UsageReader:
     """The reader for a response with ``headers`` (lower-case names)."""
-    values = dict(headers)
-    counted = usage_in_headers(headers)
-    if values.get("content-encoding", "").strip().lower() not in ("", "identity"):
+    kind, coding, counted = _Kind.OTHER, "", None
+    for name, text in headers:
+        if name == "content-type":
+            kind = _kind_of(text)
+        elif name == "content-encoding":
+            coding = text.strip().lower()
+        elif name in USAGE_HEADERS and counted is None:
+            counted = usage_in_headers(headers)
+    if coding not in ("", "identity"):
         return PassThrough(counted)  # engines are asked not to; what one compresses all the same passes
-    kind = values.get("content-type", "").partition(";")[0].strip().lower()
-    if kind == "text/event-stream":
+    if kind is _Kind.DOCUMENT:
+        return JsonUsage(counted)
+    if kind is _Kind.EVENTS:
         events = EventUsage(strip=mode is UsageMode.STRIP)
         return events if mode is not UsageMode.NONE else NativeUsage(events, counted)
-    if kind in JSON_LINES:
-        return NativeUsage(PassThrough(), counted)
-    if kind == "application/json" or kind.endswith("+json"):
-        return JsonUsage(counted)
-    return PassThrough(counted)
+    return NativeUsage(PassThrough(), counted) if kind is _Kind.LINES else PassThrough(counted)
 
 
 class PassThrough:
@@ -118,25 +144,33 @@ class NativeUsage:
         return found or self._counted
 
 
-class JsonUsage(PassThrough):
+class JsonUsage:
     """For an answer that is one JSON document."""
 
     def __init__(self, counted: Usage | None = None) -> None:
-        super().__init__(counted)
-        self._head = bytearray()
-        self._tail = TailReader()
+        self._counted = counted
+        self._head = b""
+        """How a document begins of which not all is remembered."""
+        self._tail = bytearray()
 
     def feed(self, data: bytes) -> bytes:
-        if len(self._head) < JSON_HEAD_BYTES:
-            self._head += data[: JSON_HEAD_BYTES - len(self._head)]
-        self._tail.add(data)
+        self._tail += data
+        if len(self._tail) > 2 * JSON_TAIL_BYTES:
+            if not self._head:
+                self._head = bytes(self._tail[:JSON_HEAD_BYTES])
+            del self._tail[:-JSON_TAIL_BYTES]
         return data
 
+    def finish(self) -> bytes:
+        return b""
+
     def usage(self) -> Usage | None:
-        tail = self._tail.read()
-        if self._tail.whole:  # outermost members first: in what a model calls tools with may be anything
+        tail = bytes(self._tail)
+        if not self._head and len(tail) <= JSON_TAIL_BYTES:
+            # Outermost members first: in what a model calls tools with may be anything.
             return self._of_whole(tail) or read_usage(tail) or self._counted
-        found = read_usage(tail) or read_usage(bytes(self._head))
+        head, tail = self._head or tail[:JSON_HEAD_BYTES], tail[-JSON_TAIL_BYTES:]
+        found = read_usage(tail) or read_usage(head)
         return found or native_usage(tail, whole=False) or self._counted
 
     @staticmethod

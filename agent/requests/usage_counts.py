@@ -45,7 +45,9 @@ DOCUMENTS = 256
 CUT_BYTES = 4096
 """Of a document that is cut at the front so much of the end is looked at."""
 
-_HEADERS = ("x-prompt-tokens", "x-generated-tokens", "x-compute-tokens")
+_DETAILS = ("prompt_tokens_details", "input_tokens_details")
+USAGE_HEADERS = ("x-prompt-tokens", "x-generated-tokens", "x-compute-tokens")
+"""Fields of a response's head that tell of usage."""
 _FLAT = re.compile(
     rb'"(prompt_eval_count|eval_count|tokens_evaluated|tokens_predicted|prompt_tokens|completion_tokens'
     rb'|cached_tokens|generated_tokens|input_length|input_tokens|total_output_tokens)"\s*:\s*(\d{1,16})\b'
@@ -74,7 +76,7 @@ def native_usage(tail: bytes, *, whole: bool) -> Usage | None:
 
 def usage_in_headers(headers: Headers) -> Usage | None:
     """TGI's, and the count of TEI for what it embeds."""
-    values = {name: int(value) for name, value in headers if name in _HEADERS and _is_count(value)}
+    values = {name: int(value) for name, value in headers if name in USAGE_HEADERS and _is_count(value)}
     if not values:
         return None
     prompt = values.get("x-prompt-tokens", values.get("x-compute-tokens", 0))
@@ -210,23 +212,31 @@ def usage_from(value: Any) -> Usage | None:
         return None
     prompt = _count(value, "prompt_tokens", "input_tokens")
     completion = _count(value, "completion_tokens", "output_tokens")
-    total = _count(value, "total_tokens")
-    if prompt is None and completion is None and total is None:
-        return None
+    if prompt is None or completion is None:
+        total = _count(value, "total_tokens")
+        if prompt is None and completion is None and total is None:
+            return None
+        if prompt is None:
+            prompt = max(0, (total or 0) - (completion or 0))
     cached = 0
-    for details in (value.get("prompt_tokens_details"), value.get("input_tokens_details")):
-        cached = _count(details, "cached_tokens") or cached
-    if prompt is None:
-        prompt = max(0, (total or 0) - (completion or 0))
-    # Anthropic counts what it read from or wrote to its cache apart from the rest of the prompt.
-    read, written = _count(value, "cache_read_input_tokens"), _count(value, "cache_creation_input_tokens")
-    return Usage(prompt + (read or 0) + (written or 0), completion or 0, cached or read or 0)
+    for member in _DETAILS:
+        if member in value:
+            cached = _count(value[member], "cached_tokens") or cached
+    if "cache_read_input_tokens" in value or "cache_creation_input_tokens" in value:
+        # Anthropic counts what it read from or wrote to its cache apart from the rest of the prompt.
+        read = _count(value, "cache_read_input_tokens") or 0
+        prompt += read + (_count(value, "cache_creation_input_tokens") or 0)
+        cached = cached or read
+    return Usage(prompt, completion or 0, cached)
 
 
 def _count(value: Any, *names: str) -> int | None:
     """The first of these members of ``value`` that is a count."""
-    for name in names if isinstance(value, dict) else ():
-        item = value.get(name)
-        if isinstance(item, int) and not isinstance(item, bool) and 0 <= item <= COUNT_MAX:
-            return item
+    if not isinstance(value, dict):
+        return None
+    for name in names:
+        if name in value:
+            item = value[name]
+            if type(item) is int and 0 <= item <= COUNT_MAX:
+                return item
     return None
