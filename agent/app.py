@@ -105,7 +105,7 @@ class Agent:
     async def _run(self, membership: Membership, backends: list[Backend]) -> None:
         failure: TrunklineError | None = None
         async with asyncio.TaskGroup() as tasks:
-            runner = RequestRunner(self._roster, tasks)
+            runner = RequestRunner(self._roster)
 
             def new_session() -> GatewaySession:
                 return GatewaySession(runner, self._publisher, self._roster.carry_out, membership.renew)

@@ -1,7 +1,6 @@
 """What the agent asks of every kind of engine, and the ways an engine can fail."""
 
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 from shared.protocol.engine_state import EngineState
@@ -73,28 +72,35 @@ class BackendBody(Protocol):
         """Waits until there is something to take, or nothing more will come."""
 
 
-class BackendResponse(Protocol):
-    """An engine's answer, of which so far only the head has been read."""
+class ResponseReceiver(Protocol):
+    """Is told of an engine's response, in the very turn of the event loop that read it.
 
-    @property
-    def status(self) -> int:
-        """The HTTP status, 200 to 599."""
+    What :meth:`on_response` or :meth:`on_body` raise ends the request, and is the error of :meth:`on_over`.
+    """
 
-    @property
-    def headers(self) -> Headers:
-        """Lower-case names, hop-by-hop headers removed, order kept."""
+    def on_response(self, status: int, headers: Headers) -> None:
+        """The response begins: its HTTP status, 200 to 599, and its header fields: lower-case names,
+        hop-by-hop fields removed, order kept."""
 
-    async def pour(self, take: Callable[[bytes], bool]) -> None:
-        """Gives the body to ``take``, in pieces of whatever size; returns when it was whole. Once.
+    def on_body(self, piece: bytes) -> bool:
+        """The next piece of the body, of whatever size. False: no more is wanted until
+        :meth:`BackendRequest.resume`, and the engine's connection is not read meanwhile (back-pressure)."""
 
-        ``take`` is called in the very turn of the event loop that read the piece. It says whether it wants
-        more: if not, the engine's connection is not read until :meth:`resume` (back-pressure). What it raises
-        ends the request, and is raised here. Raises :class:`BackendFailed` when the body ends early and
-        :class:`BackendTimeout` when it stalls.
-        """
+    def on_over(self, error: Exception | None) -> None:
+        """The response was whole, or failed: with the :class:`BackendError` that fits, or with what the
+        receiver raised. The last call, made once unless the request is let go before. The engine has let go
+        of the request. Must not raise."""
+
+
+class BackendRequest(Protocol):
+    """A request that an engine has."""
 
     def resume(self) -> None:
-        """``take`` wants more. Harmless when it never said otherwise."""
+        """The receiver wants more of the body. Harmless when it never said otherwise."""
+
+    def let_go(self) -> None:
+        """The rest of the response is not wanted: the engine's connection is closed, and the engine stops
+        working. The receiver hears no more. Harmless when the request is over."""
 
 
 class Backend(Protocol):
@@ -120,11 +126,9 @@ class Backend(Protocol):
         """Call ``on_change`` after each change of ``deployments()``, or of why ``engine()`` is failed. One
         subscriber: the last."""
 
-    def request(self, head: RequestHead, body: BackendBody) -> AbstractAsyncContextManager[BackendResponse]:
-        """Send a request; entering gives the response once its head has been read.
+    def request(self, head: RequestHead, body: BackendBody, receiver: ResponseReceiver) -> BackendRequest:
+        """Send a request, whose response goes to ``receiver``; what comes at once comes before this returns.
 
-        Leaving lets go
-        of the engine: if the answer was not whole, its connection is closed, and the engine stops working.
-        Entering raises :class:`BackendUnreachable` (never sent), :class:`BackendRefused` (never sent),
-        :class:`BackendFailed` or :class:`BackendTimeout`.
+        Raises :class:`BackendUnreachable` or :class:`BackendRefused` for what is not sent; then the receiver
+        hears nothing. Otherwise it hears of these and of :class:`BackendFailed` and :class:`BackendTimeout`.
         """

@@ -3,14 +3,20 @@
 import asyncio
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from typing import Protocol, TypedDict, Unpack
 
 import structlog
 
-from agent.engines.backend import BackendBody, BackendRefused, BackendResponse, BackendUnreachable
+from agent.engines.backend import (
+    BackendBody,
+    BackendRefused,
+    BackendRequest,
+    BackendUnreachable,
+    ResponseReceiver,
+)
 from agent.engines.http.openai import OpenAIHTTPBackend
 from agent.engines.http.states import engine_state
 from agent.engines.process import EngineEnd, RestartPolicy, first_of, to_the_end
@@ -175,12 +181,11 @@ class ManagedBackend(ABC):
     def subscribe(self, on_change: Callable[[], None]) -> None:
         self._on_change = on_change
 
-    @asynccontextmanager
-    async def request(self, head: RequestHead, body: BackendBody) -> AsyncIterator[BackendResponse]:
+    def request(self, head: RequestHead, body: BackendBody, receiver: ResponseReceiver) -> BackendRequest:
+        """See :meth:`agent.engines.backend.Backend.request`."""
         if self._http is None:
             raise BackendUnreachable(f"the engine is {self._status}: {self._reason or 'not loaded'}")
-        async with self._http.request(head, body) as response:
-            yield response
+        return self._http.request(head, body, receiver)
 
     @abstractmethod
     async def _run(self, life: AsyncExitStack) -> EngineEnd:

@@ -1,7 +1,8 @@
 """What of a request may reach an engine, and of its response the gateway. Pure."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from enum import Enum, auto
 from functools import lru_cache
 from urllib.parse import SplitResult, quote, urlsplit
 
@@ -37,6 +38,11 @@ PATH_BYTES = 8192
 byte."""
 
 
+REMEMBERED_PATHS = 64
+REMEMBERED_PATH_CHARS = 256
+"""Of so many paths, up to so long, it is remembered that they are passed to engines."""
+
+
 def check_method(method: str) -> str:
     """``method`` in capitals. Raises :class:`RequestUnfit` for one that is not of METHODS."""
     if method.upper() not in METHODS:
@@ -69,30 +75,79 @@ def _unescaped(found: re.Match[bytes]) -> bytes:
     return bytes((int(found[0][1:], 16),))
 
 
-def request_headers(headers: Headers) -> list[tuple[str, str]]:
-    """What of a request's headers the engine gets, in order. Raises :class:`RequestUnfit`."""
-    dropped = _named_by_connection(headers)
-    kept: list[tuple[str, str]] = []
-    for name, text in headers:
-        passed, allowed = _field_name(name)
-        if not passed or (dropped and name.lower() in dropped):
-            continue
-        if not allowed or FORBIDDEN_IN_VALUE.search(text):
-            raise RequestUnfit("a header of the request is not one that is passed to engines")
-        kept.append((name, text))
-    return kept
+class _Passing(Enum):
+    """What becomes of a request's header field on its way to an engine, by its name."""
+
+    PASSED = auto()
+    DROPPED = auto()
+    LENGTH = auto()
+    """How long the body is: it is read, and written anew."""
+    CONNECTION = auto()
+    """Names further fields that are dropped."""
+    UNFIT = auto()
+    """The name is none."""
 
 
 @lru_cache(maxsize=256)
-def _field_name(name: str) -> tuple[bool, bool]:
-    """Whether a request's header fields of this name go to engines, and whether it is a name at all.
-    Remembered, because few names are ever used, and the same all the time."""
+def _passing(name: str) -> _Passing:
+    """Remembered, because few names are ever used, and the same all the time."""
     name = name.lower()
-    return name not in HOP_BY_HOP and name not in _OURS, FIELD_NAME.fullmatch(name) is not None
+    if name == "content-length":
+        return _Passing.LENGTH
+    if name == "connection":
+        return _Passing.CONNECTION
+    if name in HOP_BY_HOP or name in _OURS:
+        return _Passing.DROPPED
+    return _Passing.PASSED if FIELD_NAME.fullmatch(name) else _Passing.UNFIT
+
+
+def request_fields(headers: Headers) -> tuple[str, int | None]:
+    """The header lines of a request that its engine gets, in order, and the length of its body in bytes, or
+    None when it is not said. Raises :class:`RequestUnfit`."""
+    lines = texts = ""
+    length: str | None = None
+    for name, text in headers:
+        passing = _passing(name)
+        if passing is _Passing.PASSED:
+            lines += f"{name}: {text}\r\n"
+            texts += text
+        elif passing is _Passing.LENGTH:
+            if length is not None and text.strip() != length:
+                raise _unfit_length()
+            length = text.strip()
+        elif passing is _Passing.CONNECTION:
+            return request_fields(_without_named_by_connection(headers))
+        elif passing is _Passing.UNFIT:
+            raise _unfit_header()
+    if FORBIDDEN_IN_VALUE.search(texts):
+        raise _unfit_header()
+    if length is None:
+        return lines, None
+    if not _LENGTH.fullmatch(length):
+        raise _unfit_length()
+    return lines, int(length)
+
+
+def _without_named_by_connection(headers: Headers) -> Headers:
+    named = connection_options(text for name, text in headers if name.lower() == "connection")
+    dropped = named | {"connection"}
+    return tuple(
+        (name, text)
+        for name, text in headers
+        if name.lower() == "content-length" or name.lower() not in dropped
+    )
+
+
+def _unfit_length() -> RequestUnfit:
+    return RequestUnfit("the request's content-length is not a length")
+
+
+def _unfit_header() -> RequestUnfit:
+    return RequestUnfit("a header of the request is not one that is passed to engines")
 
 
 class RequestFormat:
-    """The heads of requests to the engine at ``base``; what is the same in all of them is encoded once."""
+    """The heads of requests to the engine at ``base``; what is the same in many of them is encoded once."""
 
     def __init__(self, base: str, api_key: str | None) -> None:
         parts = self._base = urlsplit(base)
@@ -100,22 +155,40 @@ class RequestFormat:
         self._same = b" HTTP/1.1\r\nhost: %b\r\naccept-encoding: identity\r\n" % _host(parts)
         if api_key is not None:
             self._same += b"authorization: Bearer %b\r\n" % api_key.encode()
+        self._starts: dict[tuple[str, str], bytes] = {}
+        """Method and path, and how a request with them begins."""
 
-    def head(self, method: str, path: str, headers: Headers, framing: bytes) -> bytes:
-        """All that precedes a request's body; ``framing``: header lines that say how long that is.
+    def head(self, method: str, path: str, headers: Headers) -> tuple[bytes, int | None]:
+        """All that precedes a request's body but its framing and the empty line, and the body's length in
+        bytes, if it is said. Raises :class:`RequestUnfit`."""
+        lines, length_bytes = request_fields(headers)
+        start = self._starts.get((method, path))
+        if start is None:
+            start = self._start(method, path)
+        return start + lines.encode(), length_bytes
 
-        ``method`` and ``path`` must have been checked. Raises :class:`RequestUnfit` for the headers.
-        """
-        lines = "".join([f"{name}: {text}\r\n" for name, text in request_headers(headers)])
-        place = (method.encode(), self._prefix, path.encode())
-        return b"%b %b%b%b%b%b\r\n" % (*place, self._same, framing, lines.encode())
+    def _start(self, method: str, path: str) -> bytes:
+        start = b"%b %b%b%b" % (
+            check_method(method).encode(),
+            self._prefix,
+            check_path(path).encode(),
+            self._same,
+        )
+        if len(path) <= REMEMBERED_PATH_CHARS:
+            if len(self._starts) >= REMEMBERED_PATHS:
+                self._starts.clear()
+            self._starts[method, path] = start
+        return start
 
-    def response_headers(self, raw: Iterable[tuple[bytes, bytes]]) -> Headers:
+    def response_headers(self, raw: Sequence[tuple[bytes, bytes]]) -> Headers:
         """As :func:`response_headers`, with addresses on the engine itself as paths of it: many engines write
         them out with the host they were asked by (Starlette's redirects), which is nobody else's name. Those
         on its host that are not under ``base`` become whole, for they lead elsewhere."""
         headers = response_headers(raw)
-        if not any(name in _ADDRESSES for name, _ in headers):
+        for name, _ in headers:
+            if name in _ADDRESSES:
+                break
+        else:
             return headers
         return tuple((name, self._as_path(text) if name in _ADDRESSES else text) for name, text in headers)
 
@@ -149,32 +222,43 @@ def _host(parts: SplitResult) -> bytes:
     return host.encode("ascii" if host.isascii() else "idna")
 
 
-def declared_length(headers: Headers) -> int | None:
-    """The request body's length in bytes, or None when it is not said. Raises :class:`RequestUnfit`."""
-    values = {text.strip() for name, text in headers if name.lower() == "content-length"}
-    if not values:
-        return None
-    if len(values) > 1 or not _LENGTH.fullmatch(value := values.pop()):
-        raise RequestUnfit("the request's content-length is not a length")
-    return int(value)
+@lru_cache(maxsize=256)
+def _response_field(name: bytes) -> tuple[str, bool, bool]:
+    """A response's field of this name: the name in lower case, whether the gateway gets such fields, and
+    whether it is one to look at closely: it is no name, or says which others the gateway does not get."""
+    text = name.decode("latin-1").lower()
+    return text, text not in HOP_BY_HOP, text == "connection" or not FIELD_NAME.fullmatch(text)
 
 
-def response_headers(raw: Iterable[tuple[bytes, bytes]]) -> Headers:
+def response_headers(raw: Sequence[tuple[bytes, bytes]]) -> Headers:
     """An engine's headers as the gateway gets them. Raises :class:`BackendFailed` for what it
     would refuse.
     """
-    raw = list(raw)
-    if len(raw) > limits.HEADERS or sum(len(name) + len(text) for name, text in raw) > limits.HEADER_BYTES:
+    texts, plain = "", True
+    kept: list[tuple[str, str]] = []
+    for name, value in raw:
+        field, passed, odd = _response_field(name)
+        if odd:
+            plain = False
+        text = value.decode("latin-1")
+        texts += field
+        texts += text
+        if passed:
+            kept.append((field, text.strip()))
+    if len(raw) > limits.HEADERS or len(texts) > limits.HEADER_BYTES:
         raise BackendFailed("the engine's answer has too many headers, or too long ones")
-    decoded = [(name.decode("latin-1").lower(), text.decode("latin-1").strip()) for name, text in raw]
-    dropped = HOP_BY_HOP | _named_by_connection(decoded)
-    kept = tuple((name, text) for name, text in decoded if name not in dropped)
+    if plain and texts.isascii() and not FORBIDDEN_IN_VALUE.search(texts):
+        return tuple(kept)
+    named = [value.decode("latin-1") for name, value in raw if name.lower() == b"connection"]
+    return _checked_headers(kept, connection_options(named))
+
+
+def _checked_headers(headers: Iterable[tuple[str, str]], dropped: frozenset[str]) -> Headers:
+    """Those whose names are not ``dropped``. Raises :class:`BackendFailed` for what the gateway would
+    refuse."""
+    kept = tuple((name, text) for name, text in headers if name not in dropped)
     if any(not FIELD_NAME.fullmatch(name) or FORBIDDEN_IN_VALUE.search(text) for name, text in kept):
         raise BackendFailed("the engine's answer has a malformed header")
     if sum(len(name) + len(text.encode()) for name, text in kept) > limits.HEADER_BYTES:
         raise BackendFailed("the engine's answer has too many headers, or too long ones")
     return kept
-
-
-def _named_by_connection(headers: Iterable[tuple[str, str]]) -> frozenset[str]:
-    return connection_options(text for name, text in headers if name.lower() == "connection")

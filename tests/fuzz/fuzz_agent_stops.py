@@ -13,7 +13,7 @@ from typing import Any
 
 from agent.engines.backend import BackendError
 from agent.engines.error_responses import PATH_BODY_BYTES, PATH_STATUSES, lacks_path, refusal_of
-from agent.engines.http.client.exchange import EngineExchange
+from agent.engines.http.client.connection import EngineConnection
 from agent.engines.http.engine_client import PROBE_BYTES, SmallResponse
 from agent.engines.http.kind import routes_from
 from agent.engines.http.load import Loads, slices
@@ -178,19 +178,28 @@ class _Transport:
     def resume_reading(self) -> None: ...
 
 
-async def _wire(random: Random) -> None:
+class _Receiver:
+    """Takes all of an answer."""
+
+    def on_answer(self) -> None: ...
+
+    def on_body(self, piece: bytes) -> bool:
+        return True
+
+    def on_over(self, error: Exception | None) -> None: ...
+
+
+def _wire(random: Random) -> None:
     """What an engine's connection brings."""
-    exchange = EngineExchange(_Transport())  # type: ignore[arg-type]
-    exchange.data_received(random.choice(_HEADS))
-    pouring = asyncio.ensure_future(exchange.pour(lambda piece: True)) if random.random() < 0.5 else None
-    await asyncio.sleep(0)
-    data = _fill(random, _HTTP, random.choice((KIB, READ_BYTES)))
-    _timed(lambda: exchange.data_received(data))
-    _timed(lambda: response_headers(exchange.raw_headers))
-    exchange.expect_within(None)
-    if pouring is not None:
-        pouring.cancel()
-        await asyncio.gather(pouring, return_exceptions=True)
+    connection = EngineConnection(lambda connection: None)
+    connection.connection_made(_Transport())  # type: ignore[arg-type]
+    for _ in range(2):
+        connection.begin(_Receiver())
+        connection.data_received(random.choice(_HEADS))
+        data = _fill(random, _HTTP, random.choice((KIB, READ_BYTES)))
+        _timed(lambda data=data: connection.data_received(data))  # type: ignore[misc]
+        _timed(lambda: response_headers(connection.raw_headers))
+        connection.end()
 
 
 def _listed(random: Random) -> None:
@@ -241,7 +250,7 @@ async def _round(random: Random, inputs: int) -> int:
     for _ in range(inputs):
         kind = random.choice((_body, _body, _listed, _metrics, _refusal, None))
         if kind is None:
-            await _wire(random)
+            _wire(random)
         else:
             kind(random)
     return inputs

@@ -1,18 +1,19 @@
 """HTTP to one engine: requests that stream both ways, and small questions."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
-from agent.engines.backend import BackendBody, BackendFailed, BackendTimeout
+from agent.engines.backend import BackendBody, BackendFailed, BackendTimeout, ResponseReceiver
 from agent.engines.http.client.call import EngineCall
 from agent.engines.http.client.connections import ConnectionPool, EngineConnector
 from agent.engines.http.client.upload import NoBody
 from agent.engines.settings import EngineSettings, base_url
 from agent.engines.wire import RequestFormat
-from shared.protocol.messages import RequestHead
+from shared.protocol.messages import Headers, RequestHead
 
 PROBE_BYTES = 4 * 1024 * 1024
 """Longest answer to a question that is read: the metrics of a big engine are below 1 MiB."""
@@ -67,27 +68,57 @@ class EngineClient:
         """When something of an answer came last, on the loop's clock; 0 if none ever did."""
         return self._pool.heard_s
 
-    def request(self, head: RequestHead, body: BackendBody) -> EngineCall:
-        """See :meth:`agent.engines.backend.Backend.request`."""
-        return EngineCall(self._pool, self._form, self._timeouts, head, body)
+    def request(
+        self,
+        head: RequestHead,
+        body: BackendBody,
+        receiver: ResponseReceiver,
+        on_end: Callable[[Exception | None], None] | None = None,
+        after: Callable[[], Awaitable[object]] | None = None,
+    ) -> EngineCall:
+        """See :meth:`agent.engines.backend.Backend.request`, and :class:`EngineCall` for ``on_end``.
+
+        The request is sent ``after`` something else where that is given. Raises :class:`RequestUnfit`.
+        """
+        call = EngineCall(self._pool, self._form, self._timeouts, head, body, receiver, on_end)
+        call.begin(after)
+        return call
 
     async def ask(self, path: str) -> SmallResponse:
-        """GET ``path`` and read the answer whole. Raises the :class:`EngineError` that fits."""
-        question = RequestHead("", "GET", path, (), "", "")
+        """GET ``path`` and read the answer whole. Raises the :class:`BackendError` that fits."""
+        answer = _WholeAnswer(asyncio.get_running_loop().create_future())
+        call = self.request(RequestHead("", "GET", path, (), "", ""), NoBody(), answer)
         try:
-            async with (
-                asyncio.timeout(self._timeouts.probe_s),
-                self.request(question, NoBody()) as response,
-            ):
-                body = bytearray()
-                await response.pour(lambda piece: _read(body, piece))
-                return SmallResponse(response.status, bytes(body))
+            async with asyncio.timeout(self._timeouts.probe_s):
+                await answer.over
         except TimeoutError:
             raise BackendTimeout("the engine fell silent before its answer") from None
+        finally:
+            call.let_go()
+        if answer.error is not None:
+            raise answer.error
+        return SmallResponse(answer.status, bytes(answer.body))
 
 
-def _read(body: bytearray, piece: bytes) -> bool:
-    if len(body) + len(piece) > PROBE_BYTES:
-        raise BackendFailed(f"the engine's answer is longer than {PROBE_BYTES} bytes")
-    body += piece
-    return True
+class _WholeAnswer:
+    """Implements :class:`agent.engines.backend.ResponseReceiver`."""
+
+    def __init__(self, over: asyncio.Future[None]) -> None:
+        self.over = over
+        self.status = 0
+        self.body = bytearray()
+        self.error: Exception | None = None
+
+    def on_response(self, status: int, headers: Headers) -> None:
+        self.status = status
+
+    def on_body(self, piece: bytes) -> bool:
+        if len(self.body) + len(piece) > PROBE_BYTES:
+            raise BackendFailed(f"the engine's answer is longer than {PROBE_BYTES} bytes")
+        self.body += piece
+        return True
+
+    def on_over(self, error: Exception | None) -> None:
+        self.error = error
+        if not self.over.done():
+            self.over.set_result(None)

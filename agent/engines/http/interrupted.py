@@ -6,9 +6,9 @@ another engine or its client gets an error.
 """
 
 import re
-from collections.abc import Callable
 
-from agent.engines.backend import BackendFailed, BackendResponse
+from agent.engines.backend import BackendFailed, ResponseReceiver
+from shared.protocol.messages import Headers
 
 _DONE = re.compile(rb"(?:\A|[\r\n])data: ?\[DONE\]")
 _FINISHED = re.compile(rb'"finish_reason"\s*+:\s*+"[^"]')
@@ -18,31 +18,31 @@ _OVERLAP_BYTES = 64
 
 
 class InterruptionDetector:
-    """A :class:`BackendResponse` that fails where the stream of ``response`` ends without a finish reason."""
+    """A :class:`ResponseReceiver` that hands on to ``receiver``, and fails where a stream ends without a
+    finish reason."""
 
-    def __init__(self, response: BackendResponse) -> None:
-        self.status = response.status
-        self.headers = response.headers
-        self._response = response
-        kind = dict(response.headers).get("content-type", "")
-        self._stream = kind.lower().startswith("text/event-stream") and response.status == 200
+    def __init__(self, receiver: ResponseReceiver) -> None:
+        self._receiver = receiver
+        self.on_over = receiver.on_over
+        self._stream = False
         self._finished = False
         self._before = b""
 
-    async def pour(self, take: Callable[[bytes], bool]) -> None:
+    def on_response(self, status: int, headers: Headers) -> None:
+        kind = dict(headers).get("content-type", "")
+        self._stream = kind.lower().startswith("text/event-stream") and status == 200
+        self._receiver.on_response(status, headers)
+
+    def on_body(self, piece: bytes) -> bool:
         """Raises :class:`BackendFailed` instead of giving the end of an answer that was interrupted."""
-        await self._response.pour(lambda piece: self._take(piece, take) if self._stream else take(piece))
-
-    def resume(self) -> None:
-        self._response.resume()
-
-    def _take(self, piece: bytes, take: Callable[[bytes], bool]) -> bool:
+        if not self._stream:
+            return self._receiver.on_body(piece)
         done = None if self._finished else _DONE.search(piece)
         before = piece if done is None else piece[: done.start()]
         self._finished = self._finished or _FINISHED.search(self._before + before) is not None
         self._before = (self._before + piece)[-_OVERLAP_BYTES:]
         if done is None or self._finished:
-            return take(piece)
+            return self._receiver.on_body(piece)
         if before:
-            take(before)
+            self._receiver.on_body(before)
         raise BackendFailed("the engine broke its answer off because somebody else called it")

@@ -1,8 +1,8 @@
 """The backend for every engine with the OpenAI HTTP surface, over TCP or a Unix socket."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 
 import structlog
 
@@ -11,8 +11,9 @@ from agent.engines.backend import (
     BackendBusy,
     BackendError,
     BackendRefused,
-    BackendResponse,
+    BackendRequest,
     BackendTimeout,
+    ResponseReceiver,
 )
 from agent.engines.http.engine_client import EngineClient, SmallResponse
 from agent.engines.http.interrupted import InterruptionDetector
@@ -72,8 +73,10 @@ class OpenAIHTTPBackend:
         self._running = 0
         self._busy_since_s = 0.0
         """On the loop's clock, when the first of those that run began."""
-        self._idle = asyncio.Event()
-        self._idle.set()
+        self._idle: asyncio.Event | None = None
+        """Set when the last request is over; there while that is waited for."""
+        self._interrupts = False
+        """A request that runs is broken off when the engine is asked something else."""
         self._on_change: Callable[[], None] = lambda: None
 
     async def start(self) -> None:
@@ -114,6 +117,7 @@ class OpenAIHTTPBackend:
         async with self._looking:
             before, engine = self._view, self.engine()
             self._view = await self._prober.look(before)
+            self._interrupts = self._view.while_busy is WhileBusy.INTERRUPTS
         for model, why in set(self._view.left_out).difference(before.left_out):
             log.warning("model left out", engine=self.name, model=model, reason=why)
         if self._view.deployments != before.deployments:
@@ -122,38 +126,32 @@ class OpenAIHTTPBackend:
         elif self.engine() != engine:
             self._on_change()
 
-    @asynccontextmanager
-    async def request(self, head: RequestHead, body: BackendBody) -> AsyncIterator[BackendResponse]:
+    def request(self, head: RequestHead, body: BackendBody, receiver: ResponseReceiver) -> BackendRequest:
         """See :meth:`agent.engines.backend.Backend.request`."""
-        self._begin()
-        try:
-            if self._interrupts:
-                async with self._question:
-                    pass  # the question under way is answered
-            async with self._client.request(head, body) as response:
-                yield InterruptionDetector(response) if self._interrupts else response
-        except BackendRefused:
-            raise
-        except BackendError:
-            self._look.set()
-            raise
-        finally:
-            self._end()
-
-    def _begin(self) -> None:
+        after = None
+        if self._interrupts:
+            receiver = InterruptionDetector(receiver)
+            after = self._question_answered if self._question.locked() else None
         if not self._running:
             self._busy_since_s = asyncio.get_running_loop().time()
-            self._idle.clear()
         self._running += 1
+        try:
+            return self._client.request(head, body, receiver, self._request_over, after)
+        except BackendRefused as refusal:
+            self._request_over(refusal)
+            raise
 
-    def _end(self) -> None:
+    def _request_over(self, error: Exception | None) -> None:
         self._running -= 1
-        if not self._running:
+        if not self._running and self._idle is not None:
             self._idle.set()
+        if isinstance(error, BackendError) and not isinstance(error, BackendRefused):
+            self._look.set()
 
-    @property
-    def _interrupts(self) -> bool:
-        return self._view.while_busy is WhileBusy.INTERRUPTS
+    async def _question_answered(self) -> None:
+        """The question that is under way has its answer."""
+        async with self._question:
+            pass
 
     @property
     def _may_be_asked(self) -> bool:
@@ -182,7 +180,9 @@ class OpenAIHTTPBackend:
             except TimeoutError:
                 pass
             if not self._may_be_asked:
+                self._idle = asyncio.Event()
                 await self._idle.wait()
+                self._idle = None
             self._look.clear()
             try:
                 await self.refresh()

@@ -11,8 +11,7 @@ from agent.engines.wire import (
     RequestFormat,
     check_method,
     check_path,
-    declared_length,
-    request_headers,
+    request_fields,
     response_headers,
 )
 from shared.protocol import limits
@@ -62,7 +61,7 @@ def test_what_no_engine_is_sent_does_not_count_as_a_lack_of_slots() -> None:
     for refused in (
         lambda: check_path("/\\"),
         lambda: check_method("TRACE"),
-        lambda: request_headers((("", ""),)),
+        lambda: request_fields((("", ""),)),
     ):
         with pytest.raises(BackendRefused) as caught:
             refused()
@@ -104,9 +103,8 @@ def test_hop_by_hop_headers_and_credentials_stay_here() -> None:
         ("content-type", "application/json"),
         ("x-request-id", "r1"),
     )
-    kept = [("content-type", "application/json"), ("x-request-id", "r1")]
-    assert request_headers(headers) == kept
-    head = RequestFormat("http://engine", "key").head("GET", "/v1/models", headers, b"").lower()
+    assert request_fields(headers) == ("content-type: application/json\r\nx-request-id: r1\r\n", 5)
+    head = RequestFormat("http://engine", "key").head("GET", "/v1/models", headers)[0].lower()
     assert head.count(b"authorization: ") == 1
     assert b"\r\nauthorization: bearer key\r\n" in head
 
@@ -114,17 +112,18 @@ def test_hop_by_hop_headers_and_credentials_stay_here() -> None:
 @pytest.mark.parametrize("header", [("x", "a\r\nb: c"), ("x y", "a"), ("", "a"), ("x\n", "a")])
 def test_a_header_that_could_end_another_is_refused(header: tuple[str, str]) -> None:
     with pytest.raises(BackendRefused):
-        request_headers((header,))
+        request_fields((header,))
 
 
 def test_a_length_is_read_or_refused() -> None:
-    assert declared_length(()) is None
-    assert declared_length((("content-length", "12"), ("content-length", "12"))) == 12
+    assert request_fields(()) == ("", None)
+    for named in ((), (("Connection", "content-length, close"),)):
+        assert request_fields((("content-length", "12"), ("Content-Length", "12"), *named)) == ("", 12)
     for bad in ("-1", "1e3", "+5", "", "0x10", "1" * 16):
         with pytest.raises(BackendRefused):
-            declared_length((("content-length", bad),))
+            request_fields((("content-length", bad),))
     with pytest.raises(BackendRefused):
-        declared_length((("content-length", "1"), ("content-length", "2")))
+        request_fields((("content-length", "1"), ("content-length", "2")))
 
 
 def test_a_responses_headers_keep_their_order_and_repeat() -> None:
@@ -135,6 +134,44 @@ def test_a_responses_headers_keep_their_order_and_repeat() -> None:
         (b"X-M", "é".encode("latin-1")),
     ]
     assert response_headers(raw) == (("set-cookie", "a=1"), ("set-cookie", "b=2"), ("x-m", "é"))
+
+
+def test_a_path_is_checked_however_often_it_comes() -> None:
+    form = RequestFormat("http://engine", None)
+    for _ in range(3):
+        assert form.head("POST", "/v1/x", ())[0].startswith(b"POST /v1/x HTTP/1.1\r\n")
+        with pytest.raises(BackendRefused):
+            form.head("POST", "/v1/../x", ())
+        with pytest.raises(BackendRefused):
+            form.head("TRACE", "/v1/x", ())
+    for number in range(1000):
+        form.head("POST", f"/v1/{number}", ())
+    assert len(form._starts) <= 64
+
+
+@pytest.mark.parametrize(
+    ("field", "told"),
+    [
+        ((b"x", b" a\x0b "), "a"),
+        ((b"x", b"a\x0bb"), None),
+        ((b"x", b"a\x00"), None),
+        ((b"x y", b"a"), None),
+        ((b"", b"a"), None),
+        ((b"x", "é".encode("latin-1")), "é"),
+    ],
+)
+def test_a_field_of_a_response_is_one_or_a_failure(field: tuple[bytes, bytes], told: str | None) -> None:
+    raw = [(b"a", b"b"), field]
+    if told is None:
+        with pytest.raises(BackendFailed, match="malformed"):
+            response_headers(raw)
+    else:
+        assert response_headers(raw) == (("a", "b"), ("x", told))
+
+
+def test_fields_that_a_response_names_for_its_connection_stay_here() -> None:
+    raw = [(b"X-Private", b"1\x00"), (b"Connection", b"x-private"), (b"a", b"b")]
+    assert response_headers(raw) == (("a", "b"),)
 
 
 def test_too_many_or_too_long_response_headers_are_the_engines_failure() -> None:

@@ -76,7 +76,7 @@ class World:
         roster.add(PlayedBackend(DeploymentState(id="e/m", model="m", slots=4)))
         publisher = Publisher(roster, lambda: (), self.clock)
         self.tasks = asyncio.TaskGroup()
-        runner = RequestRunner(roster, self.tasks, self.clock)
+        runner = RequestRunner(roster, self.clock)
         self.dialer = TunnelDialer(
             self.membership,
             lambda: GatewaySession(runner, publisher, roster.carry_out, self.membership.renew),
@@ -330,7 +330,7 @@ class Real:
         self.backend = PlayedBackend(DeploymentState(id="d1", model="demo", slots=2))
         roster.add(self.backend)
         publisher = Publisher(roster, lambda: ())
-        runner = RequestRunner(roster, tasks)
+        runner = RequestRunner(roster)
         clock: Callable[[], float] = asyncio.get_running_loop().time
         self.dialer = TunnelDialer(
             self.membership,

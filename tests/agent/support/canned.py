@@ -4,8 +4,10 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Protocol
 
-from agent.engines.backend import BackendResponse
+from agent.engines.backend import BackendBody, BackendRequest, ResponseReceiver
+from shared.protocol.messages import Headers, RequestHead
 
 
 @dataclass(slots=True)
@@ -104,7 +106,73 @@ def once(body: bytes, piece_bytes: int = 65536) -> Body:
     return Body(body[start : start + piece_bytes] for start in range(0, len(body), piece_bytes))
 
 
-async def read(response: BackendResponse) -> bytes:
+class Asks(Protocol):
+    """A backend, as far as it takes requests."""
+
+    def request(self, head: RequestHead, body: BackendBody, receiver: ResponseReceiver) -> BackendRequest: ...
+
+
+class Response:
+    """A response that a test reads. Implements :class:`agent.engines.backend.ResponseReceiver`."""
+
+    def __init__(self) -> None:
+        self.status = 0
+        self.headers: Headers = ()
+        self._error: Exception | None = None
+        self._over = False
+        self._moved = asyncio.Event()
+        self._pieces: list[bytes] = []
+        self._take: Callable[[bytes], bool] | None = None
+        self.request: BackendRequest | None = None
+
+    def on_response(self, status: int, headers: Headers) -> None:
+        self.status, self.headers = status, headers
+        self._moved.set()
+
+    def on_body(self, piece: bytes) -> bool:
+        if self._take is not None:
+            return self._take(piece)
+        self._pieces.append(piece)
+        return False
+
+    def on_over(self, error: Exception | None) -> None:
+        self._error, self._over = error, True
+        self._moved.set()
+
+    async def begun(self) -> None:
+        """Waits for the head. Raises the error that came instead."""
+        await self._moved.wait()
+        if not self.status and self._error is not None:
+            raise self._error
+
+    async def pour(self, take: Callable[[bytes], bool]) -> None:
+        """Gives the body to ``take``, which says whether it wants more, until it is whole."""
+        self._take = take
+        wanted = True
+        for piece in self._pieces:
+            wanted = take(piece)
+        if wanted and self.request is not None:
+            self.request.resume()
+        while not self._over:
+            self._moved.clear()
+            await self._moved.wait()
+        if self._error is not None:
+            raise self._error
+
+
+@asynccontextmanager
+async def asked(backend: Asks, head: RequestHead, body: BackendBody) -> AsyncIterator[Response]:
+    """Sends a request; entering gives the response once its head has come, leaving lets go of it."""
+    response = Response()
+    request = response.request = backend.request(head, body, response)
+    try:
+        await response.begun()
+        yield response
+    finally:
+        request.let_go()
+
+
+async def read(response: Response) -> bytes:
     """All of an answer's body."""
     body = bytearray()
     await response.pour(lambda piece: added(body, piece))

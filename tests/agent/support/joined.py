@@ -2,11 +2,10 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from agent.engines.backend import BackendBody, BackendError
+from agent.engines.backend import BackendBody, BackendError, ResponseReceiver
 from agent.engines.http.states import engine_state
 from shared.handshake import GatewayHandshake, Hello
 from shared.identity import issue_certificate
@@ -136,20 +135,45 @@ class PlayedBackend:
         self.offered = deployments
         self.on_change()
 
-    def request(self, head: RequestHead, body: BackendBody) -> AbstractAsyncContextManager[PlayedResponse]:
-        return self._request(body)
+    def request(self, head: RequestHead, body: BackendBody, receiver: ResponseReceiver) -> "PlayedRequest":
+        return PlayedRequest(self, body, receiver)
 
-    @asynccontextmanager
-    async def _request(self, body: BackendBody) -> AsyncIterator[PlayedResponse]:
-        self.begun.set()
+
+class PlayedRequest:
+    """Implements :class:`agent.engines.backend.BackendRequest`."""
+
+    def __init__(self, backend: PlayedBackend, body: BackendBody, receiver: ResponseReceiver) -> None:
+        self._backend = backend
+        self._receiver = receiver
+        self._over = False
+        backend.begun.set()
+        self._playing = asyncio.create_task(self._play(body))
+
+    def resume(self) -> None:
+        self._backend.response.resume()
+
+    def let_go(self) -> None:
+        if not self._over:
+            self._end()
+            self._playing.cancel()
+
+    def _end(self) -> None:
+        self._over = True
+        self._backend.released += 1
+
+    async def _play(self, body: BackendBody) -> None:
+        backend, error = self._backend, None
         try:
-            if self.error is not None:
-                raise self.error
-            if not self.hold_body:
-                self.bodies.append(await whole(body))
-            yield self.response
-        finally:
-            self.released += 1
+            if backend.error is not None:
+                raise backend.error
+            if not backend.hold_body:
+                backend.bodies.append(await whole(body))
+            self._receiver.on_response(backend.response.status, backend.response.headers)
+            await backend.response.pour(self._receiver.on_body)
+        except Exception as failure:
+            error = failure
+        self._end()
+        self._receiver.on_over(error)
 
 
 async def whole(body: BackendBody) -> bytes:

@@ -52,11 +52,10 @@ async def agent_with(
     clock = clock or ManualClock()
     roster, listener = Roster(clock), Agent()
     roster.add(backend)
-    async with asyncio.TaskGroup() as tasks:
-        listener.runner = RequestRunner(roster, tasks, clock)
-        joined = Joined(listener, Recorder())
-        yield Set(roster, listener.runner, joined, clock)
-        joined.cut()
+    listener.runner = RequestRunner(roster, clock)
+    joined = Joined(listener, Recorder())
+    yield Set(roster, listener.runner, joined, clock)
+    joined.cut()
     assert roster.running == 0
 
 

@@ -1,11 +1,18 @@
 """A request to an engine from its first byte to the end of its answer."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 from agent.engines import wire
-from agent.engines.backend import BackendBody, BackendError, BackendFailed, BackendUnreachable
-from agent.engines.http.client.connections import ConnectionPool, IdleConnection
-from agent.engines.http.client.exchange import EngineExchange, Take
+from agent.engines.backend import (
+    BackendBody,
+    BackendError,
+    BackendFailed,
+    BackendUnreachable,
+    ResponseReceiver,
+)
+from agent.engines.http.client.connection import EngineConnection
+from agent.engines.http.client.connections import ConnectionPool
 from agent.engines.http.client.upload import EngineUpload, NoBody
 from agent.engines.settings import EngineTimeouts
 from shared.protocol.messages import RequestHead
@@ -16,10 +23,14 @@ closes it later may have worked on the request, and it is not for us to let it b
 
 
 class EngineCall:
-    """Implements :class:`agent.engines.backend.BackendResponse`, and is the context in which it is one.
+    """Implements :class:`agent.engines.backend.BackendRequest`, and is told of the answer by its connection.
 
-    A kept connection that turns out to be closed, without a word of an answer, is replaced by a fresh one:
-    once, and only if the request can be sent again.
+    A request whose body is there leaves at once over a kept connection. What has to be waited for is waited
+    for in a task: a fresh connection, the rest of a body. A kept connection that turns out to be closed,
+    without a word of an answer, is replaced by a fresh one: once, and only if the request can be sent again.
+
+    ``on_end`` is told once when the engine has let go of the request: with the error it ended with, None for
+    a whole answer and one that was let go.
     """
 
     def __init__(
@@ -29,118 +40,181 @@ class EngineCall:
         timeouts: EngineTimeouts,
         head: RequestHead,
         body: BackendBody,
+        receiver: ResponseReceiver,
+        on_end: Callable[[Exception | None], None] | None,
     ) -> None:
         self._pool = pool
         self._format = form
         self._timeouts = timeouts
         self._head = head
         self._body = body
-        self._connection: IdleConnection | None = None
-        self._exchange: EngineExchange | None = None
-        self._uploading: asyncio.Task[None] | None = None
-        """There while the request cannot be sent whole without waiting."""
-        self.status = 0
-        self.headers: tuple[tuple[str, str], ...] = ()
+        self._receiver = receiver
+        self._on_end = on_end
+        self._connection: EngineConnection | None = None
+        self._upload: EngineUpload | None = None
+        self._kept = False
+        """The connection was used before, and may have been closed by the engine meanwhile."""
+        self._waiting: asyncio.Task[None] | None = None
+        """There when something had to be waited for."""
+        self._over = False
+        self._method = head.method.upper()
+        self.on_body = receiver.on_body
 
-    async def __aenter__(self) -> "EngineCall":
+    def begin(self, after: Callable[[], Awaitable[object]] | None = None) -> None:
+        """Sends the request, ``after`` something else where that is given.
+
+        Raises :class:`agent.engines.backend.RequestUnfit`.
+        """
+        head = self._head
+        begins, length_bytes = self._format.head(self._method, head.path, head.headers)
+        bodiless = length_bytes is None and self._method in wire.BODILESS
+        if bodiless and self._body.ended:
+            bodiless, length_bytes = False, 0
+        connection = None if after is not None or bodiless else self._pool.kept()
+        if connection is None:
+            self._waiting = asyncio.create_task(self._begin_later(begins, length_bytes, after))
+            return
+        self._kept = True
+        self._frame(begins, length_bytes)
         try:
-            await self._answered(await self._upload())
-        except BaseException:
-            await self._end(keep=False)
-            raise
-        return self
-
-    async def __aexit__(self, *_error: object) -> None:
-        await self._end(keep=True)
-
-    async def pour(self, take: Take) -> None:
-        assert self._exchange is not None
-        await self._exchange.pour(take)
+            if not self._send_over(connection):
+                self._waiting = asyncio.create_task(self._send_rest_later(connection))
+        except BackendError as error:
+            self._finish(error)
 
     def resume(self) -> None:
-        if self._exchange is not None:
-            self._exchange.resume()
+        if self._connection is not None:
+            self._connection.resume()
 
-    async def _upload(self) -> EngineUpload:
-        """Raises :class:`agent.engines.backend.RequestUnfit`."""
-        head, body = self._head, self._body
-        method, path = wire.check_method(head.method), wire.check_path(head.path)
-        length_bytes = wire.declared_length(head.headers)
-        bodiless = method in wire.BODILESS
-        if length_bytes is None and bodiless:
-            await body.more()  # only its beginning can tell whether there is one
-            if body.ended:
-                length_bytes = 0
-        if length_bytes is None:
-            framing = b"transfer-encoding: chunked\r\n"
-        elif length_bytes or not bodiless:
-            framing = b"content-length: %d\r\n" % length_bytes
+    def let_go(self) -> None:
+        if not self._over:
+            self._end(None, keep=False)
+
+    # --- what the connection says
+
+    def on_answer(self) -> None:
+        connection = self._connection
+        assert connection is not None
+        if connection.status < 200:
+            raise BackendFailed(f"the engine answered with status {connection.status}")
+        headers = self._format.response_headers(connection.raw_headers)
+        connection.expect_within(self._timeouts.idle_s)
+        self._receiver.on_response(connection.status, headers)
+
+    def on_over(self, error: Exception | None) -> None:
+        if error is not None and self._kept and self._may_begin_again():
+            self._kept = False
+            self._waiting = asyncio.create_task(self._begin_again(error, self._waiting))
         else:
-            framing = b""
-        return EngineUpload(
-            self._format.head(method, path, head.headers, framing),
-            NoBody() if length_bytes == 0 else body,
-            length_bytes=length_bytes,
-            stall_s=self._timeouts.idle_s,
-        )
+            self._finish(error)
 
-    async def _answered(self, upload: EngineUpload) -> None:
-        """Returns with the answer's head read. Raises the :class:`BackendError` that fits."""
-        kept = self._pool.kept()
-        exchange = self._begin(kept or await self._pool.fresh(), upload)
-        try:
-            await exchange.head()
-        except BackendError as error:
-            if kept is None or not upload.replayable or not _was_stale(exchange):
-                raise
-            exchange = await self._begin_again(upload, error)
-            await exchange.head()
-        if exchange.status < 200:
-            raise BackendFailed(f"the engine answered with status {exchange.status}")
-        self.status, self.headers = exchange.status, self._format.response_headers(exchange.raw_headers)
-        exchange.expect_within(self._timeouts.idle_s)
+    # --- steps
 
-    async def _begin_again(self, upload: EngineUpload, error: BackendError) -> EngineExchange:
-        await self._end(keep=False)
+    def _frame(self, begins: bytes, length_bytes: int | None) -> None:
+        if length_bytes is None:
+            framing = b"transfer-encoding: chunked\r\n\r\n"
+        elif length_bytes or self._method not in wire.BODILESS:
+            framing = b"content-length: %d\r\n\r\n" % length_bytes
+        else:
+            framing = b"\r\n"
+        body = NoBody() if length_bytes == 0 else self._body
+        self._upload = EngineUpload(begins + framing, body, length_bytes, self._timeouts.idle_s)
+
+    def _send_over(self, connection: EngineConnection) -> bool:
+        """True: the request is whole. Raises :class:`agent.engines.http.client.upload.RequestBodyBroken`."""
+        upload = self._upload
+        assert upload is not None
+        self._connection = connection
+        self._pool.begin(connection, self, head_only=self._method == "HEAD")
+        whole = upload.begin(connection)
+        if whole:
+            connection.expect_within(self._timeouts.first_byte_s)
+        return whole
+
+    async def _begin_later(
+        self, begins: bytes, length_bytes: int | None, after: Callable[[], Awaitable[object]] | None
+    ) -> None:
+        await self._carry_out(self._prepare_and_send(begins, length_bytes, after))
+
+    async def _prepare_and_send(
+        self, begins: bytes, length_bytes: int | None, after: Callable[[], Awaitable[object]] | None
+    ) -> None:
+        if after is not None:
+            await after()
+        if length_bytes is None and self._method in wire.BODILESS:
+            await self._body.more()  # only its beginning can tell whether there is one
+            if self._body.ended:
+                length_bytes = 0
+        self._frame(begins, length_bytes)
+        connection = self._pool.kept()
+        self._kept = connection is not None
+        await self._send_whole(connection or await self._pool.fresh())
+
+    async def _begin_again(self, error: Exception, waiting: "asyncio.Task[None] | None") -> None:
+        """``error`` is what the first connection came to."""
+        await self._carry_out(self._send_again(error, waiting))
+
+    async def _send_again(self, error: Exception, waiting: "asyncio.Task[None] | None") -> None:
+        if waiting is not None:
+            waiting.cancel()
+            await asyncio.wait((waiting,))
+        self._release(keep=False)
         try:
-            return self._begin(await self._pool.fresh(), upload)
+            connection = await self._pool.fresh()
         except BackendUnreachable:
             raise error from None  # it may have seen the request, so it must not be said that it did not
+        await self._send_whole(connection)
 
-    def _begin(self, connection: IdleConnection, upload: EngineUpload) -> EngineExchange:
-        self._connection = connection
-        exchange = self._exchange = self._pool.begin(
-            connection, head_only=self._head.method.upper() == "HEAD"
-        )
-        if upload.begin(exchange):
-            exchange.expect_within(self._timeouts.first_byte_s)
-        else:
-            self._uploading = asyncio.create_task(self._send_rest(exchange, upload))
-        return exchange
+    async def _send_whole(self, connection: EngineConnection) -> None:
+        if not self._send_over(connection):
+            await self._send_rest(connection)
 
-    async def _send_rest(self, exchange: EngineExchange, upload: EngineUpload) -> None:
+    async def _send_rest_later(self, connection: EngineConnection) -> None:
+        await self._carry_out(self._send_rest(connection))
+
+    async def _send_rest(self, connection: EngineConnection) -> None:
+        assert self._upload is not None
+        await self._upload.rest(connection)
+        if not connection.status:
+            connection.expect_within(self._timeouts.first_byte_s)
+
+    async def _carry_out(self, step: Awaitable[None]) -> None:
         try:
-            await upload.rest(exchange)
+            await step
         except Exception as error:
-            exchange.fail(error)
-        else:
-            if not exchange.status:
-                exchange.expect_within(self._timeouts.first_byte_s)
+            if asyncio.current_task() is self._waiting:  # else the request goes on over another connection
+                self._finish(error)
 
-    async def _end(self, *, keep: bool) -> None:
-        """First of all the engine is let go: whoever waits here may be cancelled."""
-        uploading, self._uploading = self._uploading, None
+    def _may_begin_again(self) -> bool:
+        """The connection was closed, right away and without a word."""
+        connection, upload = self._connection, self._upload
+        assert connection is not None
+        assert upload is not None
+        now = asyncio.get_running_loop().time()
+        early = connection.closed and not connection.answered and now - connection.began_s <= STALE_S
+        return early and upload.replayable
+
+    def _finish(self, error: Exception | None) -> None:
+        """The request is over by itself."""
+        if not self._over:
+            self._end(error, keep=error is None)
+            self._receiver.on_over(error)
+
+    def _end(self, error: Exception | None, *, keep: bool) -> None:
+        """The engine is let go."""
+        self._over = True
+        waiting = self._waiting
+        if waiting is not None:
+            self._waiting = None
+            if not waiting.done():
+                keep = False
+                if waiting is not asyncio.current_task():
+                    waiting.cancel()
+        self._release(keep=keep)
+        if self._on_end is not None:
+            self._on_end(error)
+
+    def _release(self, *, keep: bool) -> None:
         connection, self._connection = self._connection, None
-        exchange, self._exchange = self._exchange, None
-        if connection is not None and exchange is not None:
-            keep = keep and (uploading is None or uploading.done())
-            self._pool.end(connection, exchange, keep=keep)
-        if uploading is not None and not uploading.done():
-            uploading.cancel()
-            await asyncio.wait((uploading,))
-
-
-def _was_stale(exchange: EngineExchange) -> bool:
-    """The connection was closed, right away and without a word."""
-    now = asyncio.get_running_loop().time()
-    return exchange.closed and not exchange.answered and now - exchange.began_s <= STALE_S
+        if connection is not None:
+            self._pool.end(connection, keep=keep)

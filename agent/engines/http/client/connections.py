@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from aiohappyeyeballs import AddrInfoType, start_connection
 
 from agent.engines.backend import BackendUnreachable
-from agent.engines.http.client.exchange import EngineExchange
+from agent.engines.http.client.connection import AnswerReceiver, EngineConnection
 
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 
@@ -103,47 +103,25 @@ IDLE = 256
 """Connections kept at once: a batch that ends together leaves as many as an engine has slots."""
 
 
-class IdleConnection(asyncio.Protocol):
-    """A connection, at rest: whatever comes now nobody asked for."""
-
-    transport: asyncio.Transport
-
-    def __init__(self, pool: "ConnectionPool") -> None:
-        self._pool = pool
-        self.rests_since_s = 0.0
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)
-
-    def data_received(self, data: bytes) -> None:
-        self.transport.abort()
-
-    def eof_received(self) -> None:
-        self._pool.forget(self)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._pool.forget(self)
-
-
 class ConnectionPool:
     """It has no limit of its own to how many are in use: that is bounded by the engine's slots."""
 
     def __init__(self, dialer: EngineConnector) -> None:
         self._dialer = dialer
-        self._idle: dict[IdleConnection, None] = {}
+        self._idle: dict[EngineConnection, None] = {}
         """Longest at rest first."""
-        self._exchanges: set[EngineExchange] = set()
+        self._busy: set[EngineConnection] = set()
         self._sweep: asyncio.TimerHandle | None = None
         self._closed = False
         self._heard_s = 0.0
-        """Of exchanges that are over."""
+        """Of answers that are over."""
 
     @property
     def heard_s(self) -> float:
         """When something of an answer came last, on the loop's clock; 0 if none ever did."""
-        return max(self._heard_s, *(exchange.heard_s for exchange in self._exchanges), 0.0)
+        return max([self._heard_s, *(each.heard_s for each in self._busy if each.status)])
 
-    def kept(self) -> IdleConnection | None:
+    def kept(self) -> EngineConnection | None:
         """The connection that has been at rest for the shortest time, if there is one."""
         now = asyncio.get_running_loop().time()
         while self._idle:
@@ -153,31 +131,32 @@ class ConnectionPool:
             connection.transport.abort()
         return None
 
-    async def fresh(self) -> IdleConnection:
+    async def fresh(self) -> EngineConnection:
         """Raises :class:`agent.engines.backend.BackendUnreachable`."""
-        return await self._dialer.dial(lambda: IdleConnection(self))
+        return await self._dialer.dial(lambda: EngineConnection(self.forget))
 
-    def begin(self, connection: IdleConnection, *, head_only: bool) -> EngineExchange:
-        """The next exchange over ``connection``; to be handed to :meth:`end`."""
-        exchange = EngineExchange(connection.transport, head_only=head_only)
-        self._exchanges.add(exchange)
-        return exchange
+    def begin(self, connection: EngineConnection, receiver: AnswerReceiver, *, head_only: bool) -> None:
+        """The next answer over ``connection`` is for ``receiver``, which hands it to :meth:`end` then."""
+        self._busy.add(connection)
+        connection.begin(receiver, head_only=head_only)
 
-    def end(self, connection: IdleConnection, exchange: EngineExchange, *, keep: bool) -> None:
+    def end(self, connection: EngineConnection, *, keep: bool) -> None:
         """Keeps the connection, if ``keep`` and it can be; else closes it."""
-        self._exchanges.discard(exchange)
-        self._heard_s = max(self._heard_s, exchange.heard_s)
-        keep = keep and exchange.reusable and len(self._idle) < IDLE and not self._closed
-        exchange.let_go(cut=not keep)
-        if keep:
-            loop = asyncio.get_running_loop()
-            connection.rests_since_s = loop.time()
-            connection.transport.set_protocol(connection)
-            self._idle[connection] = None
-            if self._sweep is None:
-                self._sweep = loop.call_later(KEEP_IDLE_S, self._drop_old)
+        self._busy.discard(connection)
+        if connection.status and connection.heard_s > self._heard_s:
+            self._heard_s = connection.heard_s
+        if not (keep and connection.reusable) or len(self._idle) >= IDLE or self._closed:
+            connection.transport.abort()
+            connection.end()
+            return
+        connection.end()
+        loop = asyncio.get_running_loop()
+        connection.rests_since_s = loop.time()
+        self._idle[connection] = None
+        if self._sweep is None:
+            self._sweep = loop.call_later(KEEP_IDLE_S, self._drop_old)
 
-    def forget(self, connection: IdleConnection) -> None:
+    def forget(self, connection: EngineConnection) -> None:
         """It is closed."""
         self._idle.pop(connection, None)
 
@@ -189,8 +168,8 @@ class ConnectionPool:
         for connection in self._idle:
             connection.transport.abort()
         self._idle.clear()
-        for exchange in tuple(self._exchanges):
-            exchange.transport.abort()
+        for connection in tuple(self._busy):
+            connection.transport.abort()
         await asyncio.sleep(0)  # for the sockets to be closed
 
     def _drop_old(self) -> None:

@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import dataclass, field
 
 from agent.engines.backend import BackendBody, BackendError, BackendTimeout
-from agent.engines.http.client.exchange import EngineExchange
+from agent.engines.http.client.connection import EngineConnection
 from shared.protocol.errors import ErrorCode
 
 REPLAY_BYTES = 64 * 1024
@@ -54,63 +54,59 @@ class EngineUpload:
     _wire: bytes = field(default=b"", init=False)
     """All that was written, as long as it is short enough to be written again."""
 
-    def begin(self, exchange: EngineExchange) -> bool:
+    def begin(self, connection: EngineConnection) -> bool:
         """Writes what is there. True: the request is whole and the socket took it.
 
-        A second call, with another exchange, begins anew. Raises :class:`RequestBodyBroken`.
+        A second call, with another connection, begins anew. Raises :class:`RequestBodyBroken`.
         """
-        if self._wire:
-            return self._written(exchange.write(self._wire))
-        return self._write(exchange, self.head)
+        return self._write(connection, self._wire or self.head + self._next())
 
-    async def rest(self, exchange: EngineExchange) -> None:
+    async def rest(self, connection: EngineConnection) -> None:
         """Writes what is still to come as it comes. Raises :class:`RequestBodyBroken`, EngineTimeout."""
-        await self._drained(exchange)
+        await self._drained(connection)
         while not self.ended:
             await self.body.more()
-            if not self._write(exchange, b""):
-                await self._drained(exchange)
+            data = self._next()
+            if not self._write(connection, data, self._wire):
+                await self._drained(connection)
 
-    def _write(self, exchange: EngineExchange, before: bytes) -> bool:
-        data = before + self._next()
-        self.replayable = self.replayable and len(self._wire) + len(data) <= REPLAY_BYTES
-        self._wire = self._wire + data if self.replayable else b""
-        return self._written(exchange.write(data))
-
-    def _written(self, drained: bool) -> bool:
-        if drained:
+    def _write(self, connection: EngineConnection, data: bytes, before: bytes = b"") -> bool:
+        if self.replayable and len(before) + len(data) <= REPLAY_BYTES:
+            self._wire = before + data
+        else:
+            self.replayable, self._wire = False, b""
+        drained = connection.write(data)
+        if drained and self._untaken_bytes:
             self._take()
         return drained and self.ended
 
     def _next(self) -> bytes:
         """What is there of the body, framed; the end of it too when it is known."""
         data = self.body.take()
-        self._sent_bytes += len(data)
-        self._untaken_bytes += len(data)
+        size_bytes = len(data)
+        self._sent_bytes += size_bytes
+        self._untaken_bytes += size_bytes
         self.ended = self.body.ended
-        if self.length_bytes is not None:
-            self._check_length(self.length_bytes)
-            return data
-        framed = b"%x\r\n%b\r\n" % (len(data), data) if data else b""
-        return framed + _LAST_CHUNK if self.ended else framed
-
-    def _check_length(self, length_bytes: int) -> None:
-        if self._sent_bytes > length_bytes:
-            raise RequestBodyBroken(f"the request's body is longer than its {length_bytes} bytes")
-        if self.ended and self._sent_bytes < length_bytes:
+        if self.length_bytes is None:
+            framed = b"%x\r\n%b\r\n" % (size_bytes, data) if data else b""
+            return framed + _LAST_CHUNK if self.ended else framed
+        if self._sent_bytes > self.length_bytes:
+            raise RequestBodyBroken(f"the request's body is longer than its {self.length_bytes} bytes")
+        if self.ended and self._sent_bytes < self.length_bytes:
             raise RequestBodyBroken(
-                f"the request's body ended after {self._sent_bytes} of {length_bytes} bytes"
+                f"the request's body ended after {self._sent_bytes} of {self.length_bytes} bytes"
             )
+        return data
 
-    async def _drained(self, exchange: EngineExchange) -> None:
+    async def _drained(self, connection: EngineConnection) -> None:
         try:
             async with asyncio.timeout(self.stall_s):
-                await exchange.drained()
+                await connection.drained()
         except TimeoutError:
             raise BackendTimeout(f"the engine took nothing of the request for {self.stall_s:g} s") from None
-        self._take()
+        if self._untaken_bytes:
+            self._take()
 
     def _take(self) -> None:
-        if self._untaken_bytes:
-            self.body.taken(self._untaken_bytes)
-            self._untaken_bytes = 0
+        self.body.taken(self._untaken_bytes)
+        self._untaken_bytes = 0

@@ -7,20 +7,21 @@ import asyncio
 import os
 import resource
 from collections.abc import Callable
+from typing import Any
 
 from agent.engines.backend import BackendUnreachable
 from agent.engines.http.openai import EngineSettings, OpenAIHTTPBackend
 from shared.protocol.messages import DeploymentStatus
 from tests.agent.engines.http.test_engine_client import chat, head
-from tests.agent.support.canned import once, read
+from tests.agent.support.canned import asked, once, read
 from tests.support.scripted_engine import ScriptedEngine
 
 REASON = "the agent has no file descriptors left for connections"
 
 
-async def ask(backend: OpenAIHTTPBackend) -> bytes:
-    body = chat(tokens=1)
-    async with backend.request(head(length=len(body)), once(body)) as response:
+async def ask(backend: OpenAIHTTPBackend, **script: Any) -> bytes:
+    body = chat(**script)
+    async with asked(backend, head(length=len(body)), once(body)) as response:
         return await read(response)
 
 
@@ -46,17 +47,20 @@ async def main() -> None:
         backend = OpenAIHTTPBackend(EngineSettings(url=engine.url, name="e", refresh_s=0.01))
         await backend.start()
         held = take_all()
-        answers = await asyncio.gather(*(ask(backend) for _ in range(4)), return_exceptions=True)
-        failures = [answer for answer in answers if isinstance(answer, BaseException)]
-        assert failures
+        asking = [asyncio.create_task(ask(backend, tokens=1000, tokens_per_s=5)) for _ in range(4)]
+        await until(lambda: any(task.done() for task in asking))  # others hold the kept connections
+        failures = [task.exception() for task in asking if task.done()]
         assert all(isinstance(error, BackendUnreachable) for error in failures), failures
         assert {str(error) for error in failures} == {REASON}
         await until(lambda: backend.deployments()[0].status is DeploymentStatus.FAILED)
         assert backend.deployments()[0].reason == REASON
+        for task in asking:
+            task.cancel()
+        await asyncio.gather(*asking, return_exceptions=True)
         for descriptor in held:
             os.close(descriptor)
         await until(lambda: backend.deployments()[0].status is DeploymentStatus.LOADED)
-        assert (await ask(backend)).endswith(b"[DONE]\n\n")
+        assert (await ask(backend, tokens=1)).endswith(b"[DONE]\n\n")
         await backend.close()
 
 

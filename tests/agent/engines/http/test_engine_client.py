@@ -14,7 +14,7 @@ from agent.engines.http.client.upload import RequestBodyBroken
 from agent.engines.http.engine_client import EngineClient
 from agent.engines.settings import EngineSettings, EngineTimeouts
 from shared.protocol.messages import RequestHead
-from tests.agent.support.canned import Body, canned, once, read, until
+from tests.agent.support.canned import Body, asked, canned, once, read, until
 from tests.support.scripted_engine import Fault, Script, ScriptedEngine
 
 CHAT = "/v1/chat/completions"
@@ -49,7 +49,7 @@ def noted(event: asyncio.Event) -> bool:
 
 
 async def fetch(made: EngineClient, body: bytes, request: RequestHead | None = None) -> tuple[int, bytes]:
-    async with made.request(request or head(length=len(body)), once(body)) as response:
+    async with asked(made, request or head(length=len(body)), once(body)) as response:
         return response.status, await read(response)
 
 
@@ -198,7 +198,7 @@ async def test_the_body_is_asked_for_only_as_fast_as_the_engine_takes_it() -> No
     body = Body(itertools.repeat(b"x" * 65536))
     async with canned(deaf=True) as server, client(server.url, timeouts=EngineTimeouts(idle_s=0.1)) as made:
         with pytest.raises(BackendTimeout):
-            async with made.request(head("/up"), body):
+            async with asked(made, head("/up"), body):
                 pass
     assert (
         body.taken_bytes < body.given_bytes < 32 * 1024 * 1024
@@ -208,7 +208,7 @@ async def test_the_body_is_asked_for_only_as_fast_as_the_engine_takes_it() -> No
 async def test_an_answer_nobody_reads_stops_the_engine() -> None:
     async with ScriptedEngine() as engine, client(engine.url) as made:
         body = chat(tokens=200_000, pad_bytes=1000)
-        async with made.request(head(length=len(body)), once(body)) as response:
+        async with asked(made, head(length=len(body)), once(body)) as response:
             pouring = asyncio.ensure_future(response.pour(lambda piece: False))
             before = -1
             while engine.stats.sent_tokens != before:
@@ -221,7 +221,7 @@ async def test_an_answer_nobody_reads_stops_the_engine() -> None:
 async def test_leaving_early_closes_the_connection() -> None:
     async with ScriptedEngine() as engine, client(engine.url) as made:
         body = chat(tokens=1000, tokens_per_s=100)
-        async with made.request(head(length=len(body)), once(body)) as response:
+        async with asked(made, head(length=len(body)), once(body)) as response:
             first = asyncio.Event()
             pouring = asyncio.ensure_future(response.pour(lambda piece: noted(first)))
             await first.wait()

@@ -13,7 +13,7 @@ from agent.engines.backend import BackendError, BackendFailed, BackendTimeout, B
 from agent.engines.http.openai import BUSY_SILENCE_S, NO_MODELS, EngineSettings, OpenAIHTTPBackend
 from shared.protocol.engine_state import EngineState
 from shared.protocol.messages import DeploymentStatus, RequestHead
-from tests.agent.support.canned import added, canned, once, read, until
+from tests.agent.support.canned import added, asked, canned, once, read, until
 from tests.support.scripted_engine import Fault, Habit, Script, ScriptedEngine
 
 BODY = orjson.dumps({"model": "scripted", "messages": [{"role": "user", "content": "hi"}]})
@@ -33,7 +33,7 @@ async def backend(url: str) -> AsyncIterator[OpenAIHTTPBackend]:
 
 
 async def ask(made: OpenAIHTTPBackend) -> int:
-    async with made.request(HEAD, once(BODY)) as response:
+    async with asked(made, HEAD, once(BODY)) as response:
         await read(response)
         return response.status
 
@@ -152,7 +152,7 @@ async def streaming(made: OpenAIHTTPBackend, got: bytearray) -> AsyncIterator["a
     """A streamed answer that runs; its bytes go to ``got``."""
 
     async def carry() -> None:
-        async with made.request(HEAD, once(STREAM)) as response:
+        async with asked(made, HEAD, once(STREAM)) as response:
             await response.pour(lambda piece: added(got, piece))
 
     task = asyncio.create_task(carry())

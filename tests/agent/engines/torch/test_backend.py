@@ -26,7 +26,7 @@ from agent.engines.torch.startup import EngineOptions
 from shared.protocol.engine_state import EngineState
 from shared.protocol.messages import DeploymentState, DeploymentStatus, RequestHead, UsageMode
 from tests.agent.engines.torch import played_engine
-from tests.agent.support.canned import Body, added, until
+from tests.agent.support.canned import Body, added, asked, until
 from tests.support.clock import ManualClock
 
 HEAD = RequestHead(
@@ -131,7 +131,7 @@ async def test_a_model_is_loading_until_its_engine_is_ready(houses: list[House],
     loading = house.backend.deployments()[0]
     assert (loading.id, loading.model, loading.status) == ("t/played", "played", DeploymentStatus.LOADING)
     with pytest.raises(BackendUnreachable, match="loading"):
-        async with house.backend.request(HEAD, Body()):
+        async with asked(house.backend, HEAD, Body()):
             pass
     assert house.backend.engine().status is DeploymentStatus.LOADING
     loaded = await house.until(DeploymentStatus.LOADED)
@@ -147,7 +147,7 @@ async def test_without_unix_sockets_the_engine_listens_on_loopback_and_wants_a_k
 ) -> None:
     house = await make(houses, clock, "serve", unix_sockets=False)
     await house.until(DeploymentStatus.LOADED)
-    async with house.backend.request(HEAD, Body()) as response:
+    async with asked(house.backend, HEAD, Body()) as response:
         assert response.status == 200
 
 
@@ -157,7 +157,7 @@ async def test_a_crash_fails_what_runs_and_the_engine_is_started_again(
     house = await make(houses, clock, "serve")
     await house.until(DeploymentStatus.LOADED)
     house.go.clear()
-    async with house.backend.request(HEAD, Body()) as response:
+    async with asked(house.backend, HEAD, Body()) as response:
         body = bytearray()
         pouring = asyncio.ensure_future(response.pour(lambda piece: added(body, piece)))
         await until(lambda: body == b"begun")
@@ -167,7 +167,7 @@ async def test_a_crash_fails_what_runs_and_the_engine_is_started_again(
     failed = await house.until(DeploymentStatus.FAILED, "again in 1 s")
     assert "SIGKILL" in failed.reason
     with pytest.raises(BackendUnreachable):
-        async with house.backend.request(HEAD, Body()):
+        async with asked(house.backend, HEAD, Body()):
             pass
     house.go.set()
     await house.until(DeploymentStatus.LOADED)

@@ -14,7 +14,7 @@ from agent.engines.http.client.upload import REPLAY_BYTES
 from agent.engines.http.engine_client import EngineClient
 from agent.engines.settings import EngineSettings, EngineTimeouts
 from shared.protocol.messages import RequestHead
-from tests.agent.support.canned import once, read, until
+from tests.agent.support.canned import asked, once, read, until
 from tests.support.tls import make_certificate
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
@@ -77,8 +77,8 @@ async def ask(
     client: EngineClient, body: bytes = b"hello", method: str = "POST", sending: BackendBody | None = None
 ) -> bytes:
     headers = () if sending is not None else (("content-length", str(len(body))),)
-    async with client.request(
-        RequestHead("e/m", method, "/x", headers, "m", "r"), sending or once(body)
+    async with asked(
+        client, RequestHead("e/m", method, "/x", headers, "m", "r"), sending or once(body)
     ) as response:
         return await read(response)
 

@@ -1,0 +1,330 @@
+"""A stream's way through the engine and back.
+
+Both directions are held back by whoever is slower: a request's bytes are credited once the engine's socket
+took them, and the engine's connection is not read while the tunnel does not take the response.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+
+from agent.capacity.roster import RosterEntry
+from agent.engines.backend import BackendError, BackendRequest
+from agent.engines.error_responses import (
+    MESSAGE_BYTES,
+    PATH_BODY_BYTES,
+    PATH_STATUSES,
+    REFUSING,
+    lacks_path,
+    refusal_of,
+    tells_of_memory,
+)
+from agent.requests.event_usage import EventUsage
+from agent.requests.usage import UsageReader, reader_for
+from shared.protocol.endpoint import Stream
+from shared.protocol.errors import ErrorCode, LocalError
+from shared.protocol.messages import Headers, Refusal, ResponseHead, Trailers, UsageMode
+from shared.protocol.routes import need_of_path
+
+log = structlog.get_logger("agent.request")
+
+
+class RequestRun:
+    """One request. Implements :class:`shared.protocol.stream_handler.StreamHandler` and
+    :class:`agent.engines.backend.ResponseReceiver`.
+
+    ``on_left`` is told once when the engine has let go and before the gateway hears of the end, ``on_closed``
+    when the stream is closed.
+    """
+
+    def __init__(
+        self,
+        stream: Stream,
+        seat: RosterEntry,
+        clock: Callable[[], float],
+        on_left: "Callable[[RequestRun], None]",
+        on_closed: "Callable[[RequestRun], None]",
+    ) -> None:
+        self.stream = stream
+        self.seat = seat
+        self._clock = clock
+        self._on_left = on_left
+        self._on_closed = on_closed
+        self._began_s = clock()
+        self._first_byte_s: float | None = None
+        self._body = RequestBody(stream)
+        self._request: BackendRequest | None = None
+        """There while the engine has it."""
+        self._deadline: asyncio.TimerHandle | None = None
+        self._headers: Headers = ()
+        """The response's."""
+        self._reader: UsageReader | None = None
+        """There once the response has begun."""
+        self._need: str | None = None
+        """What the engine may turn out not to have (:func:`shared.protocol.routes.need_of_path`)."""
+        self._message: bytearray | None = None
+        """How an error's body begins."""
+        self._head_waits = False
+        """The response's head waits until its body shows why the engine refused the request."""
+        self._rest = b""
+        """The last of the body, which waits until it may be sent."""
+        self._writable = True
+        self._over = False
+        self.status = 0
+        """The response's; 0 when there is none."""
+        self.code = ErrorCode.NO_ERROR
+        """Why the stream is reset; NO_ERROR when it ends in order."""
+        self.reason = ""
+        self.engine_failed = False
+        self.out_of_memory = False
+        self.lacks = ""
+        """What its engine turned out not to have."""
+        self.refusal: Refusal | None = None
+        """Why the engine refused it, where that can be told."""
+
+    # --- what the session says
+
+    def on_head(self, head: ResponseHead) -> None:
+        raise AssertionError("an agent receives no response")
+
+    def on_data(self, data: bytes) -> None:
+        if self._over:
+            self.stream.consumed(len(data))
+        else:
+            self._body.put(data)
+
+    def on_end(self, trailers: Trailers | None) -> None:
+        self._body.end()
+
+    def on_reset(self, code: ErrorCode, reason: str) -> None:
+        """The rest of the response is not wanted. After its end NO_ERROR concerns the request's body."""
+        if not self._over:
+            self.give_up(ErrorCode.CANCELLED)
+        elif code is not ErrorCode.NO_ERROR:
+            self.stream.reset(ErrorCode.CANCELLED)
+
+    def on_writable(self) -> None:
+        self._writable = True
+        if self._request is not None:
+            self._request.resume()
+        elif self._rest and not self._over:
+            self._complete(self._end)
+
+    # The engine works on meanwhile, as far as credit goes; who waits is told by on_writable.
+    def on_suspended(self) -> None: ...
+    def on_resumed(self) -> None: ...
+
+    def on_closed(self) -> None:
+        """Before our end only when the session is lost; a stream whose request was whole hears no reset."""
+        if not self._over:
+            self.give_up(ErrorCode.CANCELLED)
+        self._on_closed(self)
+
+    # --- what is done
+
+    def begin(self) -> None:
+        """Gives the request to its engine."""
+        if self._over:
+            return
+        head = self.stream.head
+        if head.deadline_s is not None:
+            loop = asyncio.get_running_loop()
+            self._deadline = loop.call_later(head.deadline_s, self._out_of_time)
+        try:
+            request = self.seat.backend.request(head, self._body, self)
+        except Exception as error:
+            self._fail(error)
+        else:
+            if not self._over:
+                self._request = request
+
+    def give_up(self, code: ErrorCode, reason: str = "") -> None:
+        """The engine is to let go of the request, and the stream is reset."""
+        if self._over:
+            return
+        request, self._request = self._request, None
+        if request is not None:
+            request.let_go()
+        self.code, self.reason = code, reason
+        self._leave()
+        self.stream.reset(code, reason)
+        self._body.drop()
+
+    def _out_of_time(self) -> None:
+        self.give_up(ErrorCode.DEADLINE, "the request's time was up")
+
+    # --- what the backend says
+
+    def on_response(self, status: int, headers: Headers) -> None:
+        head = self.stream.head
+        self.status, self._headers = status, headers
+        self._reader = reader_for(head.usage, headers)
+        if status >= 400:
+            if status in PATH_STATUSES and head.method == "POST":
+                self._need = need_of_path(head.path)
+            self._head_waits = self._need is not None or status in REFUSING
+            if self._head_waits or status >= 500:
+                self._message = bytearray()
+        if not self._head_waits:
+            self._send_head()
+
+    def on_body(self, piece: bytes) -> bool:
+        """The way of every token. Raises LocalError when nobody wants it any more."""
+        if self._message is not None:
+            return self._pass_error_on(self._message, piece)
+        return self._pass_on(piece)
+
+    def on_over(self, error: Exception | None) -> None:
+        """The engine has said all: what of it waits to leave needs no engine."""
+        self._request = None
+        if error is None:
+            self._complete(self._finish)
+        else:
+            self._fail(error)
+
+    def _send_head(self) -> None:
+        headers = self._headers
+        if self.stream.head.usage is UsageMode.STRIP and isinstance(self._reader, EventUsage):
+            # A response that may lose its usage chunk must not promise its length.
+            headers = tuple((name, text) for name, text in headers if name != "content-length")
+        self.stream.send_head(ResponseHead(self.status, headers, bool(self.lacks), self.refusal))
+
+    def _send_what_waits(self, message: bytes) -> bool:
+        """Send the head that waited, and what there is of the body."""
+        self._head_waits = False
+        self.refusal = refusal_of(self.status, message, self.seat.others)
+        self._send_head()
+        return not message or self._pass_on(message)
+
+    def _pass_on(self, piece: bytes) -> bool:
+        if self._first_byte_s is None:
+            self._first_byte_s = self._clock() - self._began_s
+        assert self._reader is not None
+        data = self._reader.feed(piece)
+        if not data or self.stream.send_data(data):
+            return True
+        self._writable = False
+        return False
+
+    def _pass_error_on(self, message: bytearray, piece: bytes) -> bool:
+        """The next piece of a body that may say why the engine did not do what was asked."""
+        if self._head_waits or len(message) < MESSAGE_BYTES:
+            message += piece
+        if not self._head_waits:
+            return self._pass_on(piece)
+        return len(message) <= PATH_BODY_BYTES or self._send_what_waits(bytes(message))
+
+    def _complete(self, step: Callable[[], None]) -> None:
+        try:
+            step()
+        except Exception as error:
+            self._fail(error)
+
+    def _finish(self) -> None:
+        """The response is whole: send what of it waits, and its end."""
+        if self._message is not None:
+            message = bytes(self._message)
+            if self._head_waits:
+                if self._need is not None and lacks_path(
+                    self.status, self._headers, message, self.stream.head.path
+                ):
+                    self.lacks = self._need
+                self._send_what_waits(message)
+            says_why = self.status >= 500 or self.status in REFUSING
+            self.out_of_memory = says_why and tells_of_memory(message)
+        assert self._reader is not None
+        self._rest = self._reader.finish()
+        if self._writable or not self._rest:
+            self._end()
+
+    def _end(self) -> None:
+        """Ends the stream in the turn in which the response ended, so that both leave together."""
+        assert self._reader is not None
+        if self._rest:
+            self.stream.send_data(self._rest)
+        trailers = Trailers(
+            self._reader.usage(),
+            0.0,  # a request goes to its engine at once: who waits, waits at the gateway
+            self._first_byte_s,
+            self._clock() - self._began_s,
+        )
+        self._leave()
+        try:
+            self.stream.end(trailers)
+        except LocalError:
+            pass  # the stream ended under us, its place is free all the same
+        self._body.drop()
+
+    def _fail(self, error: Exception) -> None:
+        """The engine has let go, for an error of its own or of ours."""
+        head = self.stream.head
+        code, reason = ErrorCode.INTERNAL, "the agent failed; its log says why"
+        if isinstance(error, BackendError):
+            code, reason = error.code, error.reason
+            self.engine_failed = code not in (ErrorCode.REFUSED, ErrorCode.PROTOCOL_ERROR)
+        elif isinstance(error, LocalError):
+            code, reason = ErrorCode.CANCELLED, ""  # the stream ended under us
+        elif isinstance(error, MemoryError):
+            code, reason = ErrorCode.OVERLOADED, "the agent is out of memory"
+            log.error("request failed, the agent is out of memory", request=head.request_id, exc_info=error)
+        else:
+            log.error("request failed", request=head.request_id, model=head.model, exc_info=error)
+        self.lacks, self.out_of_memory = "", False
+        self.give_up(code, reason)
+
+    def _leave(self) -> None:
+        self._over = True
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+        self._on_left(self)
+
+
+class RequestBody:
+    """What has come of a request's body. Implements :class:`agent.engines.backend.BackendBody`."""
+
+    __slots__ = ("_complete", "_moved", "_pieces", "_stream", "_untaken_bytes", "ended")
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self._pieces: list[bytes] = []
+        """Never more than was credited."""
+        self._untaken_bytes = 0
+        """Received and not yet said consumed."""
+        self._complete = False
+        self._moved: asyncio.Event | None = None
+        self.ended = False
+
+    def put(self, data: bytes) -> None:
+        self._pieces.append(data)
+        self._untaken_bytes += len(data)
+        if self._moved is not None:
+            self._moved.set()
+
+    def end(self) -> None:
+        self._complete = True
+        self.ended = not self._pieces
+        if self._moved is not None:
+            self._moved.set()
+
+    def drop(self) -> None:
+        """Nobody will take the rest."""
+        if self._untaken_bytes:
+            self._pieces = []
+            self.taken(self._untaken_bytes)
+
+    def take(self) -> bytes:
+        pieces, self._pieces = self._pieces, []
+        self.ended = self._complete
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def taken(self, size_bytes: int) -> None:
+        self._untaken_bytes -= size_bytes
+        self._stream.consumed(size_bytes)
+
+    async def more(self) -> None:
+        while not self._pieces and not self._complete:
+            self._moved = self._moved or asyncio.Event()
+            self._moved.clear()
+            await self._moved.wait()
