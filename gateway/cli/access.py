@@ -20,14 +20,14 @@ import typer
 
 from gateway.api.admin.resources.resource import AdminRequest, Operation
 from gateway.cli.options import CaOption, KeyOption, OptionalUrlOption, StateOption
+from gateway.cli_support.console import fail, note
 from gateway.domain.state_dir import DATABASE_NAME, own_state_dir
-from gateway.tools.console import fail, note
 from shared.process.startup import without_collection
 from shared.protocol.errors import JoinTokenInvalid
 
 if TYPE_CHECKING:
+    from gateway.cli_support.gateway_client import GatewayClient
     from gateway.storage import Store
-    from gateway.tools.gateway_client import GatewayClient
 
 DEFAULT_URL = "http://127.0.0.1:8700"
 
@@ -153,7 +153,7 @@ def _was_served(store: "Store", model: str, version: str | None) -> bool:
 @contextlib.contextmanager
 def gateway_client(url: str, key: str | None, ca_file: Path | None) -> Iterator["GatewayClient"]:
     """A client of the gateway at ``url``. Failures end the command with code 1, refused values with 2."""
-    from gateway.tools.gateway_client import GatewayClient, GatewayFailed
+    from gateway.cli_support.gateway_client import GatewayClient, GatewayFailed
 
     if not key:
         raise typer.BadParameter(

@@ -13,7 +13,7 @@ import typer
 from gateway.api.admin.resources.text import duration_s, split_commas
 from gateway.cli.access import GatewayAccess, read_pages, with_gateway_options
 from gateway.cli.options import JsonOption, wrong_usage
-from gateway.tools.console import note, print_json
+from gateway.cli_support.console import note, print_json
 from shared.process.command_line import command_group
 
 _END = re.compile(r"[0-9]{1,18}:[0-9a-fA-F]{64}")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from gateway.cli_support.console import fail, note
 from gateway.domain.scopes import AdminRole
 from gateway.domain.state_dir import own_state_dir
 from gateway.runtime.config import (
@@ -20,7 +21,6 @@ from gateway.runtime.config import (
     is_loopback,
     load,
 )
-from gateway.tools.console import fail, note
 from shared.process.command_line import CommandApp
 from shared.process.startup import program_version, without_collection, without_optional
 

@@ -8,11 +8,11 @@ import typer
 
 from gateway.cli.access import DEFAULT_URL, gateway_client
 from gateway.cli.options import CaOption, JsonOption, KeyOption, UrlOption
-from gateway.tools.console import note, print_json, print_table
+from gateway.cli_support.console import note, print_json, print_table
 from shared.process.excerpt import printable
 
 if TYPE_CHECKING:
-    from gateway.tools.gateway_client import GatewayClient
+    from gateway.cli_support.gateway_client import GatewayClient
 
 POLL_S = 1.0
 """Time between two looks at whether an agent's requests are over."""

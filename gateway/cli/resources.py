@@ -12,7 +12,7 @@ from gateway.api.admin.resources.table import RESOURCES
 from gateway.api.admin.resources.text import cell_text
 from gateway.cli.access import GatewayAccess, with_gateway_options
 from gateway.cli.options import JsonOption, wrong_usage
-from gateway.tools.console import fail, note, print_json, print_table
+from gateway.cli_support.console import fail, note, print_json, print_table
 from shared.process.command_line import CommandApp, command_group
 from shared.protocol.errors import JoinTokenInvalid
 

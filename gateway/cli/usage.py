@@ -12,8 +12,8 @@ from gateway.api.admin.resources.resource import BadInput
 from gateway.api.admin.resources.text import duration_s
 from gateway.cli.access import GatewayAccess, read_pages, with_gateway_options
 from gateway.cli.options import JsonOption
+from gateway.cli_support.console import print_json, print_table
 from gateway.domain.quotas import By
-from gateway.tools.console import print_json, print_table
 
 
 def register(parent: typer.Typer) -> None:

@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 
 from gateway.domain.errors import QueueFull
 from gateway.domain.request import Request, Tier
-from gateway.quota.shares import QueueShares
 from gateway.scheduling.base import Fit, estimated_work
 from gateway.scheduling.queue.drain import DrainRate
 from gateway.scheduling.queue.order import QueueOrder
+from gateway.scheduling.queue.shares import QueueShares
 from gateway.scheduling.queue.tickets import Backlog, Capacity, Ticket
 
 MAX_RETRY_AFTER_S = 120.0

@@ -12,6 +12,7 @@ from typing import Any
 import orjson
 import typer
 
+from gateway.cli_support.console import command_with, fail, note, print_json, print_table
 from gateway.tools.bench.driver import Driver, models_of
 from gateway.tools.bench.plan import (
     DURATION_S,
@@ -31,7 +32,6 @@ from gateway.tools.bench.report import (
     times_table,
     warnings_of,
 )
-from gateway.tools.console import command_with, fail, note, print_json, print_table
 from shared.process.startup import raise_file_limit
 
 _SPARE_FILES = 64

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import typer
 
-from gateway.tools.console import number_option
+from gateway.cli_support.console import number_option
 
 API = "/v1"
 DEFAULT_URL = "http://127.0.0.1:8700/v1"

@@ -5,10 +5,10 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 from typing import Any, TextIO
 
+from gateway.cli_support.console import StatusLine
 from gateway.tools.bench.driver import Driver
 from gateway.tools.bench.plan import BenchPlan, BenchRoute, BenchTarget
 from gateway.tools.bench.tally import BenchTally
-from gateway.tools.console import StatusLine
 
 TERMINAL_S = 0.25
 PLAIN_S = 5.0

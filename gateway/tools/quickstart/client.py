@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from gateway.tools.gateway_client import GatewayClient, GatewayFailed
+from gateway.cli_support.gateway_client import GatewayClient, GatewayFailed
 from gateway.tools.quickstart.processes import QuickstartFailed
 from shared.process.server_sent_events import ServerSentEvent, ServerSentEventReader
 

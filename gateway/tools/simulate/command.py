@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gateway.tools.console import command_with, fail, note, number_option, print_json, print_table
+from gateway.cli_support.console import command_with, fail, note, number_option, print_json, print_table
 from gateway.tools.simulate.chart import Heading, check_plot, write_plot
 from gateway.tools.simulate.devices import DEFAULT_MODEL, MODELS, model_named, own_device
 from gateway.tools.simulate.engine import NEVER

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TextIO
 
-from gateway.tools.console import StatusLine
+from gateway.cli_support.console import StatusLine
 from gateway.tools.simulate.inputs import Job, Traffic
 from gateway.tools.simulate.simulation import FleetAnswer, Goal, Trial
 

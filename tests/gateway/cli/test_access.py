@@ -93,7 +93,7 @@ def test_every_operation_has_what_does_it_and_what_asks_for_it(monkeypatch: pyte
             asked.append((method, path))
             return {}
 
-    monkeypatch.setattr("gateway.tools.gateway_client.GatewayClient", Client)
+    monkeypatch.setattr("gateway.cli_support.gateway_client.GatewayClient", Client)
     access = HttpAccess(URL, "k", None)
     for operation in OPERATIONS.values():
         if operation.only_here:

@@ -14,7 +14,7 @@ import typer
 from typer.testing import CliRunner, Result
 
 from gateway.cli.live import register
-from gateway.tools.gateway_client import GatewayClient, GatewayFailed
+from gateway.cli_support.gateway_client import GatewayClient, GatewayFailed
 from tests.support.tls import make_certificate
 
 KEY = "sk-tl-secret"

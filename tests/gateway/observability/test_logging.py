@@ -7,8 +7,8 @@ import orjson
 import pytest
 import structlog
 
+from gateway.cli_support.console import note
 from gateway.observability.logging import configure
-from gateway.tools.console import note
 
 
 @pytest.fixture(autouse=True)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from gateway.cli_support import console as cli_output
 from gateway.storage import Store
-from gateway.tools import console as cli_output
 from tests.gateway.cli.command_line import Run, running
 
 

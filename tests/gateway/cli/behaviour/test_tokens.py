@@ -95,7 +95,7 @@ def test_the_answer_of_a_gateway_of_an_earlier_version_is_told(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answer = {"token": "tlj_x", "id": "3fa9", "expires_s": 0.0, "uses": 2, "record": {"uses_allowed": 2}}
-    monkeypatch.setattr("gateway.tools.gateway_client.GatewayClient.ask", lambda *_, **__: answer)
+    monkeypatch.setattr("gateway.cli_support.gateway_client.GatewayClient.ask", lambda *_, **__: answer)
     result = run("token", "create", "--uses", "2", "--url", "http://127.0.0.1:1", "--key", "k")
     assert (result.exit_code, result.stdout) == (0, "tlj_x\n")
     assert "for 2 agents, until 1970-01-01 00:00 UTC" in result.stderr

@@ -1,4 +1,4 @@
-"""How commands speak: data on stdout, everything else on stderr, colours only on a terminal."""
+"""How commands write: data to stdout, everything else to stderr, colours only on a terminal."""
 
 import contextlib
 import inspect
