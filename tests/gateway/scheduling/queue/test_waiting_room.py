@@ -86,7 +86,7 @@ def test_answers_that_have_begun_go_before_others_of_their_tier() -> None:
 def test_lanes_do_not_hold_each_other_up() -> None:
     waiting = room()
     waiting.enter(request(), NO_SLOT, 0.0)
-    other = waiting.enter(request(route="embeddings"), NO_SLOT, 0.0)
+    other = waiting.enter(request(route="embeddings", need="embeddings"), NO_SLOT, 0.0)
     assert waiting.next_tickets("m", {Fit("embeddings"): 10}, 0.0) == [other]
 
 
