@@ -1,4 +1,4 @@
-"""Now, later or no: whether a request gets a place in the waiting room (SURFACE, HTTP; SCHEDULING §3)."""
+"""Decides whether a request may wait for a deployment, or is refused at once and with which error."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace

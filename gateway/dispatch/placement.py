@@ -1,4 +1,4 @@
-"""Placement at work: told what waits and what changes, has agents load and unload (SCHEDULING §5).
+"""Placement at work: told what waits and what changes, has agents load and unload.
 
 What goes where is decided in :mod:`gateway.scheduling.placement.placement`; commands are followed in
 :mod:`gateway.dispatch.load_commands`. It decides when somebody begins to wait for a model that could be

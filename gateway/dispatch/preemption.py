@@ -1,4 +1,4 @@
-"""Keeps what runs of lower tiers and has it give way to realtime requests (SCHEDULING §3).
+"""Keeps what runs of lower tiers and has it give way to realtime requests.
 
 Who gives way is decided by :mod:`gateway.scheduling.preempt`; here is what that needs to know, and the
 carrying out. A slot that was given back is free only once the agent has said that the engine let go, so

@@ -1,4 +1,4 @@
-"""The index of deployments by model, which is kept up to date at every change (SCHEDULING §4).
+"""The index of deployments by model, which is kept up to date at every change.
 
 So finding a free slot never scans the fleet. Everything belongs to the event loop's thread.
 """

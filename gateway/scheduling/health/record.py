@@ -1,6 +1,6 @@
 """Everything known of one deployment's health, what it may do for that, and the records of all deployments.
 
-**Slow start** (SCHEDULING §6). Slots of a deployment that is new or recovered come into use little by little.
+**Slow start**. Slots of a deployment that is new or recovered come into use little by little.
 An engine that just started has cold caches, kernels to compile and weights to page in; all its slots at
 once would make it slow for everybody on it. Envoy ramps the weight of a new endpoint in a straight line too
 (its slow start mode, from 10 %); here it is a quarter, because a deployment often has only four slots.
