@@ -141,9 +141,10 @@ class _Reading:
     def _looks_at(self, members: Mapping[str, Any]) -> bool:
         """Whether there is room for one more object; the body is taken to ask for all there is otherwise."""
         self._left -= 1 + len(members)
-        if self._left < 0:
-            self.endless = self.unlimited = True
-        return self._left >= 0
+        if self._left >= 0:
+            return True
+        self.endless = self.unlimited = True
+        return False
 
     def _member(self, name: str, lower: str, value: Any, outer: str) -> bool:
         """Whether it is a limit that is surely read."""

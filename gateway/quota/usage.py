@@ -63,11 +63,11 @@ class UsageLedger:
         sums.requests += 1
         if usage is None:
             return
-        prompt_tokens, completion_tokens = _bounded(usage.prompt_tokens), _bounded(usage.completion_tokens)
+        prompt_tokens, completion_tokens, cached_tokens = _bounded(usage)
         cost = self.price(request.model).of_tokens(prompt_tokens, completion_tokens)
         sums.prompt_tokens += prompt_tokens
         sums.completion_tokens += completion_tokens
-        sums.cached_tokens += _bounded(usage.cached_tokens)
+        sums.cached_tokens += cached_tokens
         sums.cost += cost
         if self._spent is not None:
             self._spent(request.principal.tenant, prompt_tokens + completion_tokens, 0.0, cost, now_s)
@@ -118,8 +118,14 @@ class UsageLedger:
         return sums
 
 
-def _bounded(tokens: int) -> int:
-    return 0 if tokens < 0 else MOST_TOKENS if tokens > MOST_TOKENS else tokens
+def _bounded(usage: Usage) -> tuple[int, int, int]:
+    """Tokens of the prompt, of the answer, and of the prompt those that were cached."""
+    tokens = usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens
+    for each in tokens:
+        if not 0 <= each <= MOST_TOKENS:
+            prompt, completion, cached = (min(max(each, 0), MOST_TOKENS) for each in tokens)
+            return prompt, completion, cached
+    return tokens
 
 
 @dataclass(slots=True)
