@@ -165,7 +165,13 @@ class DeploymentLoad:
         elif len(self._ends) > 4 * self.count + 16:
             self._ends = [(each.end_s, key) for key, each in self._running.items()]
             heapq.heapify(self._ends)
-        return self._concurrency(one, now - one.begun_s)
+        span_s = now - one.begun_s
+        if span_s > 0:
+            running = (self._running_area - one.running_area) / span_s
+            kv_tokens = (self._kv_area - one.kv_area) / span_s
+        else:
+            running, kv_tokens = self.count + 1.0, float(self.kv_tokens + one.kv_tokens)
+        return Concurrency(one.ahead_s, running, kv_tokens, self._read_s - one.read_s)
 
     def note_pace(self, reading: float, writing: float) -> None:
         """A prompt took ``reading`` times, and an answer ``writing`` times, as long as is known of the
@@ -215,14 +221,6 @@ class DeploymentLoad:
         return wait_s
 
     # --- Within ---
-
-    def _concurrency(self, one: _Running, span_s: float) -> Concurrency:
-        if span_s > 0:
-            running = (self._running_area - one.running_area) / span_s
-            kv_tokens = (self._kv_area - one.kv_area) / span_s
-        else:
-            running, kv_tokens = self.count + 1.0, float(self.kv_tokens + one.kv_tokens)
-        return Concurrency(one.ahead_s, running, kv_tokens, self._read_s - one.read_s)
 
     def _advance(self, now: float) -> None:
         elapsed_s = now - self._area_s

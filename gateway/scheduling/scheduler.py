@@ -22,7 +22,6 @@ from gateway.scheduling.base import Assignment, DeploymentView, Outcome, Policy,
 from gateway.scheduling.learning.knowledge import Knowledge
 from gateway.scheduling.learning.performance import Performance, PredictedWork, Speeds
 from gateway.scheduling.policies.handover import is_busy
-from shared.process.frozen import frozen
 
 MOST_MODELS = 4096
 """Models that nothing serves are forgotten beyond so many, the one used longest ago first."""
@@ -32,17 +31,12 @@ MOST_MODELS = 4096
 class _Model:
     knowledge: Knowledge
     policy: Policy
-    open: dict[tuple[int, str], "_Placed"]
+    open: "dict[tuple[int, str], _Placed]"
 
 
-@frozen
-class _Placed:
-    item: Waiting
-    view: DeploymentView
-    speeds: Speeds
-    predicted: PredictedWork
-    cold: bool
-    """Its model had to be loaded first: how long it took says nothing of how fast it runs."""
+_Placed = tuple[Waiting, Speeds, PredictedWork, bool]
+"""A request that runs; what it was predicted by, and to take; and whether its model had to be loaded first:
+how long it took says nothing then of how fast it runs."""
 
 
 class Scheduler:
@@ -145,7 +139,7 @@ class Scheduler:
             read_s=predicted.read_s,
             output_s=predicted.total_s - predicted.first_token_s,
         )
-        known.open[item.number, view.key] = _Placed(item, view, speeds, predicted, not view.loaded)
+        known.open[item.number, view.key] = item, speeds, predicted, not view.loaded
         return predicted
 
     def first_token(self, number: int, view: DeploymentView, now: float) -> bool:
@@ -166,10 +160,11 @@ class Scheduler:
         concurrency = view.load.end(number, now)
         if known is None or placed is None:
             return
-        if concurrency is not None and not placed.cold and outcome.ok and placed.speeds.should_learn(now):
+        item, speeds, predicted, cold = placed
+        if concurrency is not None and not cold and outcome.ok and speeds.should_learn(now):
             there = _without_way(outcome, view.rtt_s) if view.rtt_s > 0.0 else outcome
-            view.load.note_pace(*self.performance.learn(placed.speeds, placed.predicted, there, concurrency))
-        known.policy.finished(placed.item, view.key, outcome, now)
+            view.load.note_pace(*self.performance.learn(speeds, predicted, there, concurrency))
+        known.policy.finished(item, view.key, outcome, now)
 
     # --- Within ---
 

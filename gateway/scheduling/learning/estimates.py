@@ -76,7 +76,10 @@ class OutputEstimates:
         for known in (answers.models.get(model), answers.tenants.get((model, tenant))):
             if known is not None:
                 trust = known.trust
-                known_expected, known_high = known.within(limit)
+                if known.stale or limit < known.longest:
+                    known_expected, known_high = known.within(limit)
+                else:
+                    known_expected, known_high = known.mean, known.high
                 expected += trust * (known_expected - expected)
                 high += trust * (known_high - high)
         return OutputEstimate(round(expected), round(high))
@@ -96,7 +99,9 @@ class OutputEstimates:
     def learn_unlimited(self, model: str, tenant: str, output_tokens: int) -> None:
         """An answer that nothing limited came whole, and had so many tokens."""
         if output_tokens > 0:
-            self._unlimited.note(model, tenant, output_tokens)
+            unlimited = self._unlimited
+            unlimited.models.renewed(model, _Lengths).note(output_tokens)
+            unlimited.tenants.renewed((model, tenant), _Lengths).note(output_tokens)
 
     def learn(
         self,
@@ -112,7 +117,9 @@ class OutputEstimates:
         if input_tokens and size_bytes > 0:
             self._inputs.renewed(model, _Ratio).note(input_tokens / size_bytes)
         if output_tokens:
-            self._answers.note(model, tenant, output_tokens)
+            answers = self._answers
+            answers.models.renewed(model, _Lengths).note(output_tokens)
+            answers.tenants.renewed((model, tenant), _Lengths).note(output_tokens)
 
 
 class _Ratio:
@@ -140,10 +147,12 @@ class _Lengths:
         self._sums: list[int] = []
         self.count = 0
         """How many are remembered."""
+        self.stale = True
+        """They are to be sorted again before ``longest``, ``mean`` and ``high`` are read."""
+        self.longest = -1
+        self.mean = 0.0
+        self.high = 0
         self._new = 0
-        self._longest = -1
-        self._mean = 0.0
-        self._high = 0
         self.trust = 0.0
         """0 to 1: what they weigh against what is known without them."""
 
@@ -154,23 +163,24 @@ class _Lengths:
             self.count += 1
             if self.count < LATEST:
                 self.trust = self.count / (self.count + FAMILIAR)
+        self.stale = self._new >= FRESH or self._new >= self.count
 
     def within(self, limit: int) -> tuple[float, float]:
         """The mean, and the quantile ``HIGH``, of the lengths, none counted for more than ``limit``."""
-        if self._new >= FRESH or self._new >= self.count:
+        if self.stale:
             self._sort()
-        if limit >= self._longest:
-            return self._mean, self._high
+        if limit >= self.longest:
+            return self.mean, self.high
         shorter, count = bisect_right(self._sorted, limit), len(self._sorted)
-        return (self._sums[shorter] + (count - shorter) * limit) / count, min(limit, self._high)
+        return (self._sums[shorter] + (count - shorter) * limit) / count, min(limit, self.high)
 
     def _sort(self) -> None:
         lengths = self._sorted = sorted(self._latest)
         count = len(lengths)
         self._sums = list(accumulate(lengths, initial=0))
-        self._mean, self._longest = self._sums[-1] / count, lengths[-1]
-        self._high = lengths[min(int(HIGH * count), count - 1)]
-        self._new = 0
+        self.mean, self.longest = self._sums[-1] / count, lengths[-1]
+        self.high = lengths[min(int(HIGH * count), count - 1)]
+        self.stale, self._new = False, 0
 
 
 class _AnswerLengths:
@@ -179,7 +189,3 @@ class _AnswerLengths:
     def __init__(self, most_models: int, most_tenants: int) -> None:
         self.models = RecentDict[str, _Lengths](most_models)
         self.tenants = RecentDict[tuple[str, str], _Lengths](most_tenants)
-
-    def note(self, model: str, tenant: str, tokens: int) -> None:
-        self.models.renewed(model, _Lengths).note(tokens)
-        self.tenants.renewed((model, tenant), _Lengths).note(tokens)

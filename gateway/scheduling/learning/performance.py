@@ -16,6 +16,7 @@ answers, and is carried over from one device class to the others.
 
 import math
 from collections.abc import Iterator
+from operator import mul
 
 from gateway.scheduling.base import Outcome
 from gateway.scheduling.learning.devices import Prior, device_class
@@ -125,7 +126,8 @@ class Speeds:
         if outcome.cached_tokens is not None and (outcome.cached_tokens or self.reports_cached):
             self._learn_hits(predicted, outcome.cached_tokens)
         reading, writing = self._parts(predicted, outcome, output_tokens - 1, concurrency)
-        reading_s, writing_s = self.reading.explained(reading), self.writing.explained(writing)
+        reading_s = math.fsum(map(mul, self.reading.multipliers, reading))
+        writing_s = math.fsum(map(mul, self.writing.multipliers, writing))
         first_s = outcome.first_token_s
         if first_s is not None and output_tokens > 1 and outcome.total_s > first_s:
             self.reading.observe(reading, first_s, weight)

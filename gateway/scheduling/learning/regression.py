@@ -87,8 +87,7 @@ class ShareRegression:
         ratio = outcome / total
         ratio = LEAST if ratio < LEAST else MOST if ratio > MOST else ratio
         expected = math.fsum(map(mul, self.multipliers, shares))
-        ratio = self._within_reason(ratio, expected)
-        self._learn_common(ratio, weight)
+        ratio = self._take_in(ratio, expected, weight)
         self.count += 1
         kept = 1.0 - FORGETTING - FORGETTING_MORE * (self._spread / SPREAD_MOST) ** 3
         scaled = weight / (expected if expected > LEAST else LEAST) ** 2
@@ -100,8 +99,9 @@ class ShareRegression:
         if self.count < SETTLED or self.count % SOLVE_EVERY == 0:
             self._solve()
 
-    def _within_reason(self, ratio: float, expected: float) -> float:
-        """``ratio``, no further from what was expected than outcomes mostly are."""
+    def _take_in(self, ratio: float, expected: float, weight: float) -> float:
+        """``ratio``, no further from what was expected than outcomes mostly are, once the common multiplier
+        has learnt from it."""
         off, spread = math.log(ratio / expected), self._spread
         bound = TOLERANCE * spread
         far = off if off > 0.0 else -off
@@ -111,13 +111,12 @@ class ShareRegression:
         )
         if self.count < OPEN_MINDED and bound < FIRST_BOUND:
             bound = FIRST_BOUND
-        return expected * math.exp(-bound if off < -bound else bound if off > bound else off)
-
-    def _learn_common(self, ratio: float, weight: float) -> None:
+        ratio = expected * math.exp(-bound if off < -bound else bound if off > bound else off)
         common, count = self.common, self.count
         step = weight / (1.0 + (count if count < COMMON_STEPS else COMMON_STEPS))
         common *= math.exp(step * math.log(ratio / common) * (1.0 if count else 0.8))
         self.common = LEAST if common < LEAST else MOST if common > MOST else common
+        return ratio
 
     def _solve(self) -> None:
         common = self.common

@@ -144,7 +144,7 @@ class Cost(Policy):
         self.look_again_s, self.rests_until_s = None, 0.0
         if not waiting or not deployments:
             return []
-        if len(waiting) == 1 and len(self.views) == len(deployments) <= ALL:
+        if len(waiting) == 1 and len(self.knowledge.views) == len(deployments) <= ALL:
             view = choose_at_once(waiting[0], deployments, self.knowledge, self.known_to, now)
             if view is not None:
                 return [Assignment(waiting[0].number, view.key)]

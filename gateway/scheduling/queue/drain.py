@@ -19,17 +19,17 @@ class DrainRate:
         self._departures = 0.0
         self._waited_s = 0.0
         self._updated_s = now
-        self._backlogged = False
+        self.backlogged = False
+        """Whether requests wait that could not be given a slot; to be read only."""
 
     def set_backlogged(self, backlogged: bool, now: float) -> None:
         """Whether requests wait, from ``now`` on."""
-        if backlogged or self._backlogged:
-            self._forget(now)
-            self._backlogged = backlogged
+        self._forget(now)
+        self.backlogged = backlogged
 
     def departed(self, now: float) -> None:
         """One was taken out for a slot. Counts only if it had to wait."""
-        if self._backlogged:
+        if self.backlogged:
             self._forget(now)
             self._departures += 1.0
 
@@ -50,6 +50,6 @@ class DrainRate:
         kept = math.exp(-elapsed_s / DRAIN_MEMORY_S)
         self._departures *= kept
         self._waited_s *= kept
-        if self._backlogged:
+        if self.backlogged:
             self._waited_s += DRAIN_MEMORY_S * (1.0 - kept)
         self._updated_s = now

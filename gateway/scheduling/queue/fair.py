@@ -259,7 +259,11 @@ class TierQueue(Generic[T]):
         lowest, highest = self.virtual - LAG_WORK, self.virtual + DEBT_WORK
         if highest < before:
             highest = before
-        self._move(flow, lowest if virtual < lowest else highest if virtual > highest else virtual)
+        virtual = lowest if virtual < lowest else highest if virtual > highest else virtual
+        if flow.count:
+            self._move(flow, virtual)
+        else:
+            flow.virtual = virtual
 
     def ahead_of(self, tenant: str, departures_per_s: float, now: float) -> float:
         """How many will probably get a slot before a request of ``tenant`` that comes now: of those who
@@ -283,8 +287,11 @@ class TierQueue(Generic[T]):
         """``turn``, whose answer has not begun, came at ``now`` when nobody waited, and nothing else has
         happened before it got its slot: the same as :meth:`put`, :meth:`remove` and :meth:`charge`."""
         self.arrivals.arrived(now)
-        flow = self._flow(turn.tenant, now)
-        self._flows[turn.tenant] = self._flows.pop(turn.tenant)
+        flow = self._flows.pop(turn.tenant, None)
+        if flow is None:
+            flow = self._flow(turn.tenant, now)
+        else:
+            self._flows[turn.tenant] = flow
         flow.arrived(turn.work, now)
         if flow.virtual > self.virtual:
             self.virtual = flow.virtual

@@ -141,7 +141,9 @@ class WaitingRoom:
         if ticket.charged:
             model = ticket.request.model
             queue = self._queues.get(model) or self._queue(model, now)
-            queue.line_up().settle(ticket, work, now)
+            if queue.alone is not None:
+                queue.line_up()
+            queue.turns.settle(ticket, work, now)
 
     def lanes(self, model: str) -> list[Fit]:
         """The fits of those who wait for ``model``."""
@@ -336,15 +338,16 @@ class _ModelQueue:
         """``ticket`` waits no more: it leaves for a slot (``departed``), or without one."""
         ticket.waiting = False
         self.count -= 1
-        if departed:
-            self.drain.departed(now)
+        drain = self.drain
+        if departed and drain.backlogged:
+            drain.departed(now)
         if self.alone is not None and departed:
             self.alone = None
             self.turns.depart_alone(ticket, ticket.entered_s, now)
         else:
             self._take_out(ticket, now, departed=departed)
-        if not self.count:
-            self.drain.set_backlogged(False, now)
+        if drain.backlogged and not self.count:
+            drain.set_backlogged(False, now)
 
     def _put(self, ticket: Ticket, now: float) -> None:
         self.turns.put(ticket, now)
