@@ -32,6 +32,10 @@ STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 
 _STRING = re.compile(STRING, re.DOTALL)
 _TOKEN = re.compile(STRING + rb"|[{}\[\],]", re.DOTALL)
+_MODEL = b'"model"'
+_ESCAPED_LETTER = b"\\u006"
+"""How each of its letters begins that is written as an escape."""
+
 _MEMBER_VALUE = re.compile(rb"[ \t\r\n]*:[ \t\r\n]*(" + STRING + rb")", re.DOTALL)
 _TEXT_VALUE = re.compile(rb"[ \t\r\n]*(" + STRING + rb")", re.DOTALL)
 
@@ -81,13 +85,16 @@ def text_places(body: bytes, starts: Iterable[int], text: str) -> list[Place]:
     return [value.span(1) for value in values if value is not None and _reads(value[1], text)]
 
 
-def only_text(body: bytes, quoted: bytes) -> Place | None:
-    """The place, quotes included, of the value of a member that the JSON object ``body`` has at its top,
-    where that is a string and its name stands nowhere else; None where it takes more to find it. The name has
-    small letters alone, and comes with its quotes."""
-    if b"\\u006" in body or b"\\u007" in body or body.count(quoted) != 1:
+def only_model(body: bytes) -> Place | None:
+    """The place, quotes included, of the value of the member ``model`` that the JSON object ``body`` has at
+    its top, where that is a string and no other string reads ``model``; None where it takes more to find
+    it."""
+    if b"\\" in body and body.rfind(_ESCAPED_LETTER) >= 0:
         return None
-    value = _MEMBER_VALUE.match(body, body.index(quoted) + len(quoted))
+    name = body.find(_MODEL)
+    if body.rfind(_MODEL) != name:  # searching from the end is the quicker way
+        return None
+    value = _MEMBER_VALUE.match(body, name + len(_MODEL))
     return None if value is None else value.span(1)
 
 

@@ -150,6 +150,8 @@ async def _start(
 ) -> None:
     status, bodiless = response.status, response.status in _BODILESS
     event_stream = not bodiless and is_event_stream(response.headers)
+    if 300 <= status < 400:
+        check_redirect(status, target)
     headers = relayed_headers(response.headers, event_stream=event_stream, status=status, target=target)
     if bodiless:
         headers = [field for field in headers if field[0] != b"content-length"]
@@ -184,28 +186,26 @@ async def _require_events(response: Response) -> None:
     raise engine_refusal(response.status, bytes(body))
 
 
-class _Passing(Enum):
-    """Whether an engine's field of some name is passed on."""
+class _Condition(Enum):
+    """On what it depends whether and how an engine's field of some name is passed on."""
 
-    ALWAYS = auto()
-    UNLESS_EVENTS = auto()
-    """But not with a stream of events."""
-    REWRITTEN = auto()
-    """It leads somewhere."""
+    NO_EVENTS = auto()
+    """It is dropped from a stream of events."""
+    ADDRESS = auto()
+    """It may lead elsewhere."""
     LENGTH = auto()
-    NEVER = auto()
 
 
-def _passing(name: str) -> tuple[_Passing, bytes]:
-    """Of a field's name, and the name as it is written."""
+def _passing(name: str) -> tuple[bytes, _Condition | None]:
+    """Of a field's name: as it is written to clients, empty for one that is never passed on."""
     if name == "content-length":
-        return _Passing.LENGTH, b""
+        return b"content-length", _Condition.LENGTH
     if name in _NOT_RELAYED or name.startswith(_NOT_RELAYED_PREFIXES) or not FIELD_NAME.fullmatch(name):
-        return _Passing.NEVER, b""
+        return b"", None
     written = name.encode("ascii")
     if name in REWRITTEN:
-        return _Passing.REWRITTEN, written
-    return (_Passing.UNLESS_EVENTS if name in _NOT_RELAYED_EVENTS else _Passing.ALWAYS), written
+        return written, _Condition.ADDRESS
+    return written, _Condition.NO_EVENTS if name in _NOT_RELAYED_EVENTS else None
 
 
 _PASSINGS = Remembered(_passing, 256)
@@ -214,25 +214,27 @@ _PASSINGS = Remembered(_passing, 256)
 def relayed_headers(
     headers: Headers, *, event_stream: bool, status: int = 200, target: EngineTarget | None = None
 ) -> HeaderList:
-    """The header fields of an engine's answer to ``target`` for the client.
+    """The header fields of an engine's answer to ``target`` for the client, who may have it
+    (:func:`~gateway.domain.engine_paths.references.check_redirect`).
 
     A stream of events loses its length, because comments and a last error may be added to it. Raises
     :class:`EngineError` for lengths that contradict, and as
     :func:`gateway.domain.engine_paths.references.rewritten_headers` does.
     """
-    if 300 <= status < 400:
-        check_redirect(status, target)
     kept: HeaderList = []
     lengths: list[str] = []
     for name, value in headers:
-        passing, written = _PASSINGS[name]
-        if passing is _Passing.ALWAYS or (passing is _Passing.UNLESS_EVENTS and not event_stream):
-            kept.append((written, value.encode("latin-1", "replace")))
-        elif passing is _Passing.LENGTH:
+        written, condition = _PASSINGS[name]
+        if condition is None:
+            if written:
+                kept.append((written, value.encode("latin-1", "replace")))
+        elif condition is _Condition.LENGTH:
             lengths.append(value.strip())
-        elif passing is _Passing.REWRITTEN:
+        elif condition is _Condition.ADDRESS:
             for _, found in rewritten_headers(status, ((name, value),), target):
                 kept.append((written, found.encode("latin-1", "replace")))
+        elif not event_stream:
+            kept.append((written, value.encode("latin-1", "replace")))
     if lengths and not event_stream:
         length = lengths[0]
         if len(set(lengths)) > 1 or not _LENGTH.match(length):

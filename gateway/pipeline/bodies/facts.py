@@ -11,7 +11,7 @@ from gateway.domain.json_members import (
     Place,
     count_candidates,
     nested_too_deep,
-    only_text,
+    only_model,
     option_places,
     text_places,
     value_starts,
@@ -137,7 +137,7 @@ def read_facts(body: bytes, *, long: bool = False) -> JsonFacts:
     models: Sequence[Place] = ()
     named, kept = 0, members
     if "model" in members:
-        only = only_text(body, b'"model"')
+        only = only_model(body)
         models, named = ((only,), 1) if only is not None else _models(body, members["model"])
     if long:
         kept = _Excerpt().members(members)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gateway.domain.errors import BadRequest
 from gateway.domain.json_members import (
     MOST_REPEATED,
-    only_text,
+    only_model,
     option_places,
     text_places,
     top_values,
@@ -171,13 +171,13 @@ def test_a_text_is_found_with_its_quotes_if_it_reads_so() -> None:
         (b'{"model":"x","\\u006dodel":"m"}', None),
     ],
 )
-def test_the_only_text_of_a_name_is_found_at_once(body: bytes, found: bytes | None) -> None:
-    place = only_text(body, b'"model"')
+def test_the_only_model_is_found_at_once(body: bytes, found: bytes | None) -> None:
+    place = only_model(body)
     assert (None if place is None else body[slice(*place)]) == found
 
 
 @given(st.dictionaries(_keys, _values, max_size=4), st.booleans())
 def test_what_is_found_at_once_is_where_the_member_stands(members: dict[str, Any], escaped: bool) -> None:
     body = json.dumps({**members, "model": "m"}, ensure_ascii=escaped).encode("utf-8", "surrogatepass")
-    place = only_text(body, b'"model"')
+    place = only_model(body)
     assert place in (None, *text_places(body, top_values(body, "model"), "m"))
