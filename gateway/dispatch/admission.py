@@ -160,14 +160,15 @@ class Admission:
         return self.loads is not None and self._index.awaits_load(request.model, Fit.of(request))
 
     def _expected_capacity(self, request: Request, now: float) -> Capacity:
-        """What there is for it, or will be."""
+        """The capacity for ``request``: what is served now or, if nothing is, what loading its model will
+        give."""
         capacity = self._capacity(request)
         if capacity.slots or self.loads is None or not self.awaits_load(request):
             return capacity
         return _with(capacity, self.loads.prospect(request, now))
 
     def expiry(self, request: Request, now: float) -> float:
-        """Until when it may wait that comes back now."""
+        """Until when ``request``, which comes back to the queue now, may wait."""
         if self.loads is None or not self.awaits_load(request):
             return self._room.expiry(request, now)
         return self._room.expiry(request, now, self.loads.prospect(request, now).hold_s)
@@ -232,7 +233,8 @@ class Admission:
         return 0.0 if record is None else record.left_s + self._grace_s
 
     def hopeless_at(self, model: str) -> float | None:
-        """When those who wait for a model nothing serves are to be sent away. None while it is served."""
+        """When requests that wait for ``model`` are refused because nothing serves it; None while it is
+        served."""
         record = self._index.models.get(model)
         if record is None:
             return 0.0

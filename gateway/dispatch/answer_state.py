@@ -26,7 +26,7 @@ class AnswerPhase(Enum):
 
 
 class AnswerState:
-    """Of one answer. ``attempt`` is the one that it comes from, None while there is none."""
+    """The state of one answer. ``attempt`` is the attempt that produces it; None while there is none."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class AnswerState:
         self.stop(code, reason)
 
     def stop(self, code: ErrorCode, reason: str = "") -> None:
-        """Nobody wants more of it, or there is no more. Idempotent."""
+        """End the answer: the client has left, or the answer cannot continue. Idempotent."""
         if self.phase is AnswerPhase.WAITING:
             self._context.withdraw(self._ticket)
         if self.phase is not AnswerPhase.OVER:

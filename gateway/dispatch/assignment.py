@@ -70,7 +70,7 @@ class Assigner:
             self.mark(model)
 
     def close(self) -> None:
-        """Nobody is bound any more."""
+        """Assign no more requests."""
         looks = (timer for _, timer in self._looks.values())
         for timer in (self._turn, *self._grace.values(), *looks):
             if timer is not None:
@@ -191,8 +191,8 @@ class Assigner:
         self.mark(model)
 
     def _watch_for_loss(self, model: str) -> None:
-        """Those who wait for a model that nothing serves, or not where they may run or in their version, are
-        sent away once the grace is over."""
+        """Start the grace period of requests that nothing serves (their model, version or allowed place is
+        gone); at its end they are refused."""
         at_s = self._admission.hopeless_at(model)
         if at_s is None and any(self._stranded(model, fit) for fit in self._room.lanes(model)):
             at_s = self._admission.hopeless_there_at(model)

@@ -52,7 +52,7 @@ class StreamUpload:
             self._send_prefix()
 
     def stop(self) -> None:
-        """Nobody wants the rest. Idempotent."""
+        """Stop sending the rest of the body. Idempotent."""
         self._stopped = True
         if self._task is not None and self._task is not _current_task():
             self._task.cancel()
@@ -196,7 +196,7 @@ class Attempt:
         """None for a body that left at once."""
         self._noted = self._noted_bytes = 0
         self.given_up = False
-        """Nobody wants its answer; it holds its slot until the engine has let go."""
+        """The attempt was cancelled; it holds its slot until the engine has stopped."""
         self.followed: int | None = None
         """The ticket's number by which the scheduler is to hear its end; None: it is not."""
         self.outcome: Outcome | None = None
@@ -257,7 +257,7 @@ class Attempt:
             path.pieces = path.taken_bytes = 0
 
     def give_up(self, code: ErrorCode, reason: str = "") -> None:
-        """Nobody wants the answer of this attempt any more."""
+        """Cancel the attempt and discard its answer."""
         self.given_up = True
         self.response = None
         self._note_tokens()

@@ -19,7 +19,7 @@ from gateway.scheduling.scheduler import Scheduler
 from shared.protocol.messages import Usage
 
 QUANTILES = (0.5, 0.9)
-"""Of prediction errors, for export."""
+"""Quantiles of prediction errors that are exported."""
 
 CONTEXT_TOKENS = 4096
 """Of a model whose agents do not say what it holds."""

@@ -1,4 +1,4 @@
-"""What placement has to decide about, as plain data: who waits for what, and what agents could
+"""Collects the input of placement as plain data: which requests wait for which models, and what agents could
 load. Belongs to the event loop's thread."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -16,14 +16,14 @@ from gateway.scheduling.queue.tickets import Backlog
 from gateway.scheduling.queue.waiting_room import WaitingRoom
 
 UNWELL_S = 15.0
-"""Who has waited so long for a deployment whose tunnel is away or whose circuit is open waits for nothing."""
+"""After this wait a deployment whose tunnel is away or whose circuit is open no longer counts as serving."""
 
 SENT_AWAY_S = 30.0
-"""A request that was sent away because loading takes too long for it counts as waiting for so long."""
+"""How long a request that was refused because loading takes too long still counts as waiting."""
 
 
 class Demands:
-    """Of one gateway. What waits is looked for only among models that somebody was said to wait for."""
+    """The demands of one gateway. Only models for which a waiting request was reported are looked at."""
 
     def __init__(
         self,
@@ -39,26 +39,27 @@ class Demands:
         self._load_s = load_s
         self._pinned = pinned
         self.wanted: dict[str, None] = {}
-        """Models that somebody waits for and agents could load; forgotten once nobody does."""
+        """Models that requests wait for and that agents could load; removed when no request waits."""
         self._sent_away: dict[str, tuple[Fit, float, float]] = {}
-        """Models for which somebody was sent away: for what, since when, and until when it counts."""
+        """Models for which a request was refused: its fit, since when, and until when this counts as
+        demand."""
 
     def note_sent_away(self, model: str, fit: Fit, now: float) -> None:
-        """Somebody was sent away who will come again."""
+        """A request was refused; its client will probably try again."""
         since_s = self._sent_away[model][1] if model in self._sent_away else now
         self._sent_away[model] = whoever(fit), since_s, now + SENT_AWAY_S
 
     def give_up(self, model: str) -> None:
-        """It is no use for those who were sent away."""
+        """``model`` cannot be loaded, so refused requests no longer count as demand for it."""
         self._sent_away.pop(model, None)
 
     @property
     def sent_away_until_s(self) -> float | None:
-        """When the first of those who were sent away no longer counts."""
+        """When the first refused request stops counting as demand; None if there is none."""
         return min((until_s for _, _, until_s in self._sent_away.values()), default=None)
 
     def look(self, now: float) -> tuple[list[Demand], dict[str, list[Fit]]]:
-        """What waits, by model; and those kinds of requests among them that nothing serves."""
+        """The demand for each model, and by model the fits of waiting requests that no deployment serves."""
         demands, unserved = [], dict[str, list[Fit]]()
         self._sent_away = {model: each for model, each in self._sent_away.items() if now < each[2]}
         for model in list(self.wanted):

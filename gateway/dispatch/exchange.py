@@ -1,4 +1,4 @@
-"""One request from its place in the queue to its one end, over any number of attempts.
+"""The life of one request: it waits in the queue, is tried on deployments, and ends exactly once.
 
 States and what moves them::
 
@@ -130,7 +130,7 @@ class RequestExchange:
         self._say(error)
 
     def cancel(self) -> None:
-        """Nobody awaits the answer any more."""
+        """The client has left: reset the stream or take the request out of the queue."""
         if self._answer is not None:
             self._answer.response.abort()
         elif self._whole is not None:

@@ -95,20 +95,20 @@ class PendingAttempts:
         self._tries: AttemptCount | None = None
         """Made when an attempt fails."""
         self._rejecting: Deployment | None = None
-        """Which seemed to reject the option that asks for usage."""
+        """The deployment that seemed to reject the option that asks for usage."""
         self.refusals: Refusals | None = None
-        """Engines that had enough to do; None: none had."""
+        """Engines that refused the request because they were full; None while none has."""
         self._opened_s = 0.0
         """When the first was opened; later by the time that tunnels were away, or may have been."""
         self._looked_s = 0.0
-        """When it was last looked whether somebody else could take what waits for a tunnel or an engine."""
+        """When another deployment was last looked for, for a request that waits for a tunnel or an engine."""
         self._hedge_at_s: float | None = None
-        """When a second copy may be sooner."""
+        """When a second copy of the request may be worth sending."""
 
     # --- What happens to them ---
 
     def begin(self, attempt: Attempt, now: float) -> None:
-        """The first is open."""
+        """The first attempt has been opened."""
         request = self._request
         self.attempts = [attempt]
         self._opened_s = now

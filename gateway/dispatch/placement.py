@@ -1,4 +1,4 @@
-"""Placement at work: told what waits and what changes, has agents load and unload.
+"""Carries out placement: collects what waits and what has changed, and has agents load and unload models.
 
 What goes where is decided in :mod:`gateway.scheduling.placement.placement`; commands are followed in
 :mod:`gateway.dispatch.load_commands`. It decides when somebody begins to wait for a model that could be
@@ -161,7 +161,8 @@ class Placer:
         return until_s if now < until_s else None
 
     def note_sent_away(self, request: Request, now: float) -> None:
-        """A request was sent away because its model is not loaded: it is loaded all the same."""
+        """A request was refused because its model is not loaded yet; have the model loaded for the next
+        ones."""
         self._demands.note_sent_away(request.model, Fit.of(request), now)
         self.waiting(request.model)
 
@@ -182,7 +183,7 @@ class Placer:
     # --- Deciding ---
 
     def close(self) -> None:
-        """Decides no more."""
+        """Make no more decisions."""
         if self._due is not None:
             self._due[1].cancel()
             self._due = None
@@ -193,7 +194,7 @@ class Placer:
             self._soon()
 
     def _moved(self, deployment: Deployment) -> None:
-        """Something has become of it."""
+        """The state of ``deployment`` has changed: loading its model may be tried again."""
         self._not_loadable.pop(deployment.model, None)
         self._soon()
 
@@ -277,7 +278,7 @@ class Placer:
     # --- What is said of it ---
 
     def _left_s(self, deployment: Deployment, now: float) -> float | None:
-        """Until it is loaded that is being loaded."""
+        """In how many seconds ``deployment`` will have loaded its model; None: not known."""
         load_s, known = self._load_s(deployment)
         ran_s, done = now - self._loading.began_s(deployment), deployment.load_progress
         if done:
@@ -285,7 +286,7 @@ class Placer:
         return max(1.0, load_s - ran_s) if known else None
 
     def _note(self, request: Request) -> str | None:
-        """What it waits for."""
+        """What ``request`` waits for, as text for its client; None if its model is loaded."""
         model = request.model
         if not self._index.awaits_load(model, Fit.of(request)):
             return None
@@ -297,7 +298,7 @@ class Placer:
 
 
 def _load_refusal(model: str, not_loadable: NotLoadable, retry_s: float) -> NoDeployment:
-    """What is told to clients: of reasons that an engine gives only that there are some."""
+    """The error for clients. Reasons that an engine gave are not repeated in it, as they may hold secrets."""
     why = "loading it failed everywhere" if not_loadable.retry_s is not None else not_loadable.why
     return NoDeployment(
         f"The model {model!r} cannot be loaded now: {why}; try again later.",

@@ -1,8 +1,8 @@
-"""Keeps what runs of lower tiers and has it give way to realtime requests.
+"""Preempts running requests of lower tiers for realtime requests.
 
-Who gives way is decided by :mod:`gateway.scheduling.preempt`; here is what that needs to know, and the
-carrying out. A slot that was given back is free only once the agent has said that the engine let go, so
-until then it counts as coming free, and nobody else gives way for the same request.
+:mod:`gateway.scheduling.preempt` decides which requests are preempted. This module collects what that
+decision needs, and carries it out. A slot is free only when the agent has confirmed that the engine stopped;
+until then it counts as becoming free, and no second request is preempted for the same realtime request.
 """
 
 from collections import Counter as Tally
@@ -22,16 +22,16 @@ from gateway.scheduling.queue.tickets import Ticket
 from gateway.scheduling.queue.waiting_room import WaitingRoom
 
 MOST_AT_ONCE = 16
-"""Realtime requests for whom others give way in one go."""
+"""Realtime requests for which others are preempted in one round."""
 
 LOOKED_AT = 128
-"""So many of a model's running requests of each tier are looked at, the latest: they lose least."""
+"""How many running requests of each tier and model are considered: the latest, because they lose least."""
 
 ROUNDS = 4
-"""So often somebody else is asked, in one go, when one could not give way soundly."""
+"""How many times another request is chosen in one round when the chosen one cannot be interrupted safely."""
 
 LOOK_AGAIN_S = 1.0
-"""While realtime requests wait for those who run, it is looked so often whether that has become too long."""
+"""Interval at which the wait of realtime requests is checked while others run."""
 
 PACE_WEIGHT = 0.05
 """Weight of the latest request in the mean time a unit of work takes."""
@@ -40,21 +40,22 @@ PACES = 4096
 """Models whose pace is remembered."""
 
 PACE_GUESS_S = 0.02
-"""Seconds a unit of work takes (an output token) before any request has shown it."""
+"""Seconds that a unit of work (an output token) is assumed to take before it has been measured."""
 
 VAIN = 4
-"""So many requests of a tenant may leave within ``VAIN_S`` after somebody gave way for them; then nobody
-gives way for its requests until the first of them is so long ago. Waiting costs nothing, giving way work."""
+"""How many requests of a tenant may be cancelled within ``VAIN_S`` after others were preempted for them. From
+then on none is preempted for this tenant until the first of them is ``VAIN_S`` ago: preemption throws work
+away."""
 
 VAIN_S = 60.0
 
 TENANTS = 4096
-"""Tenants of whom that is remembered; the one that was first to do so is forgotten first."""
+"""Tenants for which this is remembered; the oldest is forgotten first."""
 
 _LOWER = (Tier.BATCH, Tier.STANDARD)
 
 _Attempts = dict[tuple[str, Tier], dict[Attempt, RequestExchange]]
-"""By model and tier."""
+"""Attempts and their requests, by model and tier."""
 
 
 class Preemption:
@@ -78,7 +79,7 @@ class Preemption:
         self.mark: Callable[[str], None] = lambda model: None
         """Has a model looked at once this turn of the loop is over."""
         self._realtime = Tally[str]()
-        """By model, slots that realtime requests hold."""
+        """Slots that realtime requests hold, by model."""
         self._paces: dict[str, float] = {}
         self._gave_way_for: set[int] = set()
         """Numbers of those who wait and for whom somebody gave way."""
@@ -224,7 +225,7 @@ class Preemption:
         return given_back
 
     def _ask_again(self, attempt: Attempt) -> None:
-        """Whether it can give way soundly is known now."""
+        """The answer of ``attempt`` has been read, so that it is known now whether it can be preempted."""
         exchange = _drop(self._freeing, attempt)
         if exchange is not None:
             request = attempt.request

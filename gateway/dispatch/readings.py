@@ -1,7 +1,7 @@
-"""Reads what is long a slice at a time, so that the event loop goes round between the slices.
+"""Parses long records in slices, one after another, so that the event loop can run between the slices.
 
-What is short is read first, whoever came before: hundreds of streams that are lost together wait for nobody
-who has a long one, and of long ones no more than one or two are half read, which takes memory.
+The shortest record is parsed first. Hundreds of streams that are lost together then do not wait for a long
+one, and not more than one or two long ones are half parsed, which takes memory.
 """
 
 from collections.abc import Callable
@@ -14,10 +14,10 @@ import structlog
 from gateway.domain.timers import Cancellable, Timers
 
 TURN_US = 1_500
-"""Of one turn of the event loop are spent on reading, and at most a slice more."""
+"""Microseconds of one turn of the event loop that are spent on parsing; at most one slice more."""
 
 THEN_US = 250
-"""What is done with what was read takes so long."""
+"""Microseconds that acting on a parsed record is assumed to take."""
 
 _log = structlog.get_logger(__name__)
 
@@ -41,11 +41,11 @@ class Task:
 
     def __init__(self, work: Work, then: Callable[[], None]) -> None:
         self.work: Work | None = work
-        """None: nobody wants to know any more."""
+        """None once the task was cancelled."""
         self._then: Callable[[], None] | None = then
 
     def cancel(self) -> None:
-        """Nobody wants to know any more. Without effect once it was told."""
+        """Do not call ``then``. Without effect after it was called."""
         self.work = self._then = None
 
     def tell(self) -> None:
@@ -60,10 +60,10 @@ class Readings:
     def __init__(self, timers: Timers) -> None:
         self._timers = timers
         self._tasks: list[tuple[int, int, Task]] = []
-        """A heap: by bytes, then in the order in which they came."""
+        """A heap, ordered by bytes left, then by arrival."""
         self._numbers = count()
         self._used_us = 0
-        """Of this turn of the loop."""
+        """Microseconds used in this turn of the event loop."""
         self._turn: Cancellable | None = None
 
     def read(self, work: Work, then: Callable[[], None]) -> Task | None:

@@ -100,7 +100,7 @@ class EngineResponse:
         self._sink: Sink | None = None
         """Only while the reader waits: then nothing is buffered, and nothing is joined."""
         self._sunk_bytes = 0
-        """Of the stream, bytes that the sink took and are not yet said consumed."""
+        """Bytes of the stream that the sink took and that are not yet reported as consumed."""
         self._path: BodyPath | None = None
         """The sink's, which was given to the stream."""
         self._outstanding_bytes = 0
@@ -108,7 +108,7 @@ class EngineResponse:
         self._on_full = on_full
         self._splicer: Splicer | None = None
         self._owed_bytes = 0
-        """Of the stream now joined, bytes that came and are not yet said consumed."""
+        """Bytes of the joined stream that arrived and are not yet reported as consumed."""
         self._older_bytes = 0
         """Outstanding bytes that the stream there is now does not wait for: they came from another, or there
         is room for them in ``_buffer``."""
@@ -173,7 +173,7 @@ class EngineResponse:
             self._has_room()
 
     def abort(self) -> None:
-        """Nobody reads on: reset the stream, drop what is buffered. Idempotent, safe after the end.
+        """Reset the stream and drop what is buffered. Idempotent, safe after the end.
 
         The deployment's slot is free once the agent has confirmed that the engine let go.
         """

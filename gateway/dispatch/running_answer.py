@@ -117,7 +117,7 @@ class RunningAnswer(AnswerState):
         return not (self._recovery.being_read or self._recovery.nearly_read or self._is_read(then))
 
     def give_up_waiting(self, reason: str) -> None:
-        """Nobody is left to go on with it."""
+        """No deployment is left that could continue the answer."""
         if self.phase is AnswerPhase.WAITING:
             self._context.withdraw(self._ticket)
             self._stop_waiting(reason)
@@ -285,8 +285,8 @@ class RunningAnswer(AnswerState):
             self._failed_to_go_on(attempt, found.trouble, found.reason, blamed=blamed)
 
     def _stop_waiting(self, reason: str) -> None:
-        """Nobody else goes on. An attempt whose tunnel is gone may still come back; else that was it.
-        The ticket has been withdrawn."""
+        """No other deployment continues the answer. If the tunnel of its attempt is only interrupted, the
+        answer waits for that; otherwise it fails. The ticket has been withdrawn."""
         attempt = self.attempt
         if attempt is not None and self.phase is AnswerPhase.WAITING:
             self.phase = AnswerPhase.STREAMING

@@ -38,9 +38,10 @@ class DispatchSettings:
     stall_s: float = 10.0
     """Shortest silence in the middle of an answer that is called a stall."""
     record_bytes: int = MIB
-    """Of each streamed answer so much is kept until it is complete, so that it can go on elsewhere."""
+    """How much of each streamed answer is recorded until it is complete, so that it can continue
+    elsewhere."""
     records_total_bytes: int = 64 * MIB
-    """Of all answers together. Those for which there is no room cannot go on elsewhere."""
+    """The same for all answers together. Answers without room in it cannot continue elsewhere."""
     unread_bytes: int = 256 * MIB
     """Memory for what clients have not read of their answers (:mod:`gateway.dispatch.unread`): a tenant may
     hold half of what the others leave, a key half of what its tenant may. 0: none."""
@@ -58,6 +59,6 @@ class DispatchSettings:
     preempt_standard: bool = False
     """Whether standard ones do."""
     preempt_after_s: float = 0.5
-    """Nobody gives way to a realtime request that has to wait for less."""
+    """A realtime request that would wait for less than this preempts nothing."""
     max_preemptions: int = 2
     """So often one request gives way at most."""

@@ -86,7 +86,7 @@ class SlowReaders:
         self._marks: dict[str, dict[Reader, _Mark]] = {}
         """By model."""
         self._freeing: dict[str, list[Stream]] = {}
-        """By model, streams of answers that were ended and that hold their slots still."""
+        """Streams of answers that were ended and still hold their slots, by model."""
 
     def __len__(self) -> int:
         return sum(map(len, self._marks.values()))
@@ -97,8 +97,8 @@ class SlowReaders:
         return sum(mark.let_go_s is None for marks in self._marks.values() for mark in marks.values())
 
     def note(self, model: str, reader: Reader, held_up: bool, now: float) -> None:
-        """The engine of this answer waits for its reader, as is to be said whenever it is found, or it need
-        not wait any more."""
+        """Record whether the engine of this answer has to wait for its reader. To be called every time it is
+        found to wait, and once when it need not any more."""
         readers = self._marks.get(model, {})
         mark = readers.get(reader)
         if not held_up:
@@ -111,7 +111,7 @@ class SlowReaders:
             self._marks[model] = {**readers, reader: _Mark(now, reader.response.taken_bytes)}
 
     def forget(self, model: str, reader: Reader) -> None:
-        """Nobody reads it any more."""
+        """The answer has ended or has no reader any more."""
         readers = self._marks.get(model)
         if readers is not None and readers.pop(reader, None) is not None and not readers:
             del self._marks[model]
@@ -153,7 +153,7 @@ class SlowReaders:
         return 0 < self._most_kept_s <= mark.kept_s
 
     def _due_s(self, mark: _Mark, now: float) -> float:
-        """When it may be too slow."""
+        """When to check the reader again: the earliest time at which it may count as too slow."""
         if not self._most_kept_s:
             return mark.due_s
         return min(mark.due_s, now + max(self._most_kept_s - mark.kept_s, LOOK_AGAIN_S))
@@ -171,5 +171,5 @@ class SlowReaders:
 
 
 def _let_go(mark: _Mark, now: float) -> bool:
-    """Whether the engine is not held up any more, nor was just now."""
+    """Whether the engine has not had to wait for this reader for more than ``PAUSE_S``."""
     return mark.let_go_s is not None and now - mark.let_go_s > PAUSE_S

@@ -1,7 +1,8 @@
-"""What the silence of an engine says: whether it is more than the answer's rhythm explains, whose it is, and
-when to look again.
+"""Decides whether an engine that sends nothing has stalled, whether its tunnel may be the cause instead, and
+when to check again.
 
-Decides; :class:`gateway.dispatch.running_answer.RunningAnswer` acts.
+A silence is judged by the pace at which the answer came before.
+:class:`gateway.dispatch.running_answer.RunningAnswer` acts on what is decided here.
 """
 
 from dataclasses import dataclass
@@ -16,16 +17,17 @@ from shared.protocol import limits
 from shared.protocol.errors import ErrorCode
 
 COMMENT_S = 15.0
-"""So often a client whose answer pauses gets a comment, before a proxy in between gives up."""
+"""Interval at which a client whose answer pauses gets a comment, so that no proxy between times out."""
 
 TIMES = 20.0
 """A silence is a stall when it is so many times as long as the answer's mean gap between pieces."""
 
 LOOKS = 4
-"""So often within ``stall_s`` it is looked whether bytes come: that exact is the rhythm known."""
+"""How many times within ``stall_s`` the bytes received are checked; this limits how exactly the pace is
+known."""
 
 LEAST_PIECES = 4
-"""Pieces from which an answer has a rhythm: before them a prompt may still be worked on."""
+"""An answer has a pace from this many pieces on; with fewer, the engine may still be reading the prompt."""
 
 
 def stalls_at_s(attempt: Attempt, settings: DispatchSettings) -> float:
@@ -37,14 +39,14 @@ def stalls_at_s(attempt: Attempt, settings: DispatchSettings) -> float:
 
 
 LOST_PATIENCE_S = 30.0
-"""So long it is waited for an engine that its agent has declared lost and from which nothing comes, when
-there is no other: an agent may err about an engine that is busy."""
+"""How long a silent engine that its agent has declared lost is waited for when no other can serve: an agent
+may take a busy engine for a lost one."""
 
 QUIET_S = 1.0
-"""A tunnel on which nothing came for so long is asked whether it lives, before an engine is blamed."""
+"""A tunnel that was silent for longer is probed before its engine is blamed."""
 
 ANSWER_S = 1.0
-"""When to look for the answer. A tunnel that gives none is suspended soon (PROTOCOL §7.2)."""
+"""How long after a probe its answer is looked for. A tunnel without one is suspended soon (PROTOCOL §7.2)."""
 
 
 def may_be_the_tunnels(attempt: Attempt, now: float) -> bool:
@@ -66,24 +68,28 @@ def may_be_the_tunnels(attempt: Attempt, now: float) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Silenced:
-    """The engine says no more: the attempt is given up for ``trouble``."""
+    """The engine has stalled or exceeded its time: give the attempt up because of ``trouble``."""
 
     trouble: Trouble
     reason: str
     code: ErrorCode = ErrorCode.ENGINE_TIMEOUT
-    """What the client is told when nobody goes on."""
+    """The error the client gets if no other engine continues the answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Suspected:
-    """Another deployment is to go on, if it can; otherwise the answer waits (None), or that was it."""
+    """The engine may have stalled: have another deployment continue the answer, if one can.
+
+    If none can, ``otherwise`` says that the attempt is given up; None: the answer keeps waiting for its
+    engine.
+    """
 
     trouble: Trouble
     otherwise: Silenced | None = None
 
 
 class AnswerWatch:
-    """Of one answer, from when its first attempt was opened. Sets the answer's timer."""
+    """Watches one answer for stalls and time limits from the opening of its first attempt; sets its timer."""
 
     __slots__ = ("_began_s", "_context", "_request", "_timer")
 

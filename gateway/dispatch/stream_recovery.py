@@ -1,5 +1,7 @@
-"""Whether and how one answer goes on at another engine: what came of it, the request that it answers, and how
-often that may be tried."""
+"""Decides whether and how a lost answer is continued by another engine.
+
+For this it has the record of the answer so far, the request, and the number of attempts that are left.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,22 +24,22 @@ REQUEST_BYTES = MIB
 """Longest request that is kept until its answer is complete."""
 
 MOST_FAULTS = 12
-"""So many engines may fail on one answer, however far it gets: a request can have engine after engine write a
-word and die of it."""
+"""How many engines may fail during one answer, even if each wrote some of it: otherwise one harmful request
+could crash engine after engine."""
 
 
 class RecoveryStep(Enum):
-    """What an answer does whose engine is lost."""
+    """What to do with an answer whose engine is lost."""
 
     CLOSE = auto()
-    """It ends: it is whole but for how its stream ends."""
+    """Only the end of the stream is missing: send it."""
     WAIT = auto()
-    """It waits for another deployment to go on with it."""
+    """Wait until another deployment can continue the answer."""
 
 
 class StreamRecovery:
-    """Of one answer, over one engine or several. Another engine must serve the same ``version``; ``record``
-    is None for answers that cannot go on elsewhere."""
+    """The recovery of one answer, over one engine or several. Another engine must serve the same ``version``;
+    ``record`` is None for answers that cannot go on elsewhere."""
 
     def __init__(
         self, context: DispatchContext, request: Request, version: str, record: AnswerRecord | None
@@ -56,10 +58,10 @@ class StreamRecovery:
         """In which it is being read."""
         self._splicer: Splicer | None = None
         self._tries: AttemptCount | None = None
-        """Without the answer getting further than ``_size_bytes``; made when an engine is lost."""
+        """Failed attempts since the answer last grew beyond ``_size_bytes``; made when an engine is lost."""
         self._size_bytes = 0
         self._faults = 0
-        """Of engines, all told."""
+        """How many engines failed during this answer."""
 
     @staticmethod
     def recordable(request: Request, head: ResponseHead) -> bool:
@@ -75,8 +77,8 @@ class StreamRecovery:
     # --- How far it came ---
 
     def is_read(self, then: Callable[[], None]) -> bool:
-        """Whether all of it has been read at once; else ``then`` is called when it has, unless nobody wants
-        to know any more."""
+        """Whether the record has been read at once. If not, ``then`` is called when it has been, unless
+        :meth:`stop_reading` is called before."""
         if self.record is not None:
             reading = self._read(self.record)
             self._task = self._context.readings.read(reading, lambda: self._was_read(then))
@@ -92,7 +94,7 @@ class StreamRecovery:
         return self._task is not None
 
     def stop_reading(self) -> None:
-        """Nobody wants to know any more how far it came."""
+        """Stop reading the record: its result is not needed any more."""
         if self._task is not None:
             self._task.cancel()
             self._task = None
@@ -119,8 +121,8 @@ class StreamRecovery:
         return self._reading
 
     def reason_not_recoverable(self) -> str | None:
-        """Why the answer so far cannot go on at another engine, fit to be told; None when it can, empty when
-        it goes without saying."""
+        """Why no other engine can continue the answer, for the client to read. None: one can. Empty: there is
+        nothing to explain."""
         try:
             self.read()
         except NotContinuable as error:
@@ -135,8 +137,8 @@ class StreamRecovery:
     # --- What follows when an engine is lost ---
 
     def after_loss(self, lost: Attempt | None, trouble: Trouble | None) -> RecoveryStep | str:
-        """What follows when the engine is lost, because of ``trouble``; or why nothing does, empty when that
-        goes without saying."""
+        """What to do now that the engine is lost because of ``trouble``. A string instead says why the answer
+        cannot continue; it is empty if there is nothing to explain."""
         why_not = self.reason_not_recoverable()
         if why_not is not None:
             return why_not
@@ -149,27 +151,28 @@ class StreamRecovery:
         return self._close_or_wait(trouble) or "too many engines failed on it"
 
     def after_failed_continuation(self, trouble: Trouble | None) -> RecoveryStep | str:
-        """The same when the engine that was to go on did not."""
+        """Like :meth:`after_loss`, for an engine that was asked to continue the answer and failed to."""
         why_not = self.reason_not_recoverable()
         return (self._close_or_wait(trouble) or "") if why_not is None else why_not
 
     def while_it_lives(self, trouble: Trouble) -> RecoveryStep | None:
-        """What follows when the attempt may still go on; None: it is waited for."""
+        """What to do while the attempt is silent but not lost; None: keep waiting for it."""
         return self._close_or_wait(trouble) if self._somebody_can() else None
 
     def may_pause(self, attempt: Attempt) -> bool:
-        """The answer can be gone on with later, if only where it is now, and there is more to come."""
+        """Whether the answer may be interrupted and continued later, at its own deployment or another one,
+        and is not complete."""
         if self.reason_not_recoverable() is not None or self.closing is not None:
             return False
         return self._request.route in attempt.deployment.continues or self._somebody_can()
 
     def somebody_might(self) -> bool:
-        """Somebody else is there who could go on with it, and whether it can be gone on with takes long to
-        find out."""
+        """Whether another engine might continue the answer. True only while the record has long to be read,
+        so that this is not known for certain."""
         return not self.nearly_read and self._somebody_could()
 
     def want_another(self) -> None:
-        """From now on the request is one for engines that can go on with its answer."""
+        """From now on schedule the request only to engines that can continue its answer."""
         self._request.version, self._request.continuing = self._version, True
 
     def _somebody_can(self) -> bool:

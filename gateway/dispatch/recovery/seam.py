@@ -76,7 +76,7 @@ class Seam:
         self._rests = [
             stop[size:] for stop in stops for size in range(1, len(stop)) if text.endswith(stop[:size])
         ]
-        """What of a stop string would have to follow."""
+        """For each stop string that ``text`` may end with the beginning of: the rest of that stop string."""
 
     def feed(self, piece: str) -> str:
         """Takes the next text; gives what belongs to the answer now. Raises :class:`SpliceFailed`."""

@@ -138,15 +138,16 @@ class UnreadBuffer:
         return self._spilled.write(done)
 
     def ask_again(self, ask: Callable[[], None]) -> None:
-        """Have ``ask`` called once when something was given back, unless no more is wanted before."""
+        """Have ``ask`` called once when memory was given back, unless :meth:`ask_no_more` is called
+        before."""
         self._budget._waiting.setdefault(self, ask)
 
     def ask_no_more(self) -> None:
-        """No more is wanted."""
+        """No more memory is wanted."""
         self._budget._waiting.pop(self, None)
 
     def read(self, size_bytes: int) -> None:
-        """The client took so many bytes, or nobody wants them any more."""
+        """The client took ``size_bytes``, or they were discarded: give their memory back."""
         if size_bytes > self._held_bytes:
             size_bytes = self._held_bytes
         if size_bytes:
@@ -156,7 +157,7 @@ class UnreadBuffer:
                 self._budget._freed()
 
     def clear(self) -> None:
-        """Nobody wants any of it."""
+        """Discard everything that waits, and give its memory and its blocks back."""
         self._chunks.clear()
         if self._spilled is not None:
             self._spilled.close()

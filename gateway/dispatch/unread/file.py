@@ -1,7 +1,7 @@
-"""A file without a name for what waits for slow readers, and which of its blocks are free.
+"""An unnamed temporary file for parts of answers that wait for slow readers, and its free blocks.
 
-What is written can be read by nobody else, nor after the process has ended: the file has no name, and its
-blocks are encrypted with a key that is in this process's memory and nowhere else.
+Other processes cannot read the contents, and nothing can be read after the process has ended: the file has no
+name, and its blocks are encrypted with a key that exists only in this process's memory.
 """
 
 import os
@@ -20,21 +20,21 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from shared.protocol.limits import KIB, MIB
 
 BLOCK_BYTES = 16 * KIB
-"""The file is shared out in pieces of this size."""
+"""The file is allocated in blocks of this size."""
 
 EXTENT_BLOCKS = 4
-"""What is read at once: as much as a reader takes at once."""
+"""Blocks that are read at once, which is as much as a reader takes at once."""
 
 _TAG_BYTES = 16
 _NONCE_BYTES = 12
 
 PAYLOAD_BYTES = BLOCK_BYTES - _TAG_BYTES
-"""What one block takes: the rest says that it is what was written."""
+"""Bytes of data in one block; the rest is the tag that proves that the data is what was written."""
 
 LEFT_FREE_BYTES = 1024 * MIB
 LEFT_FREE_PARTS = 20
-"""A disk is left with so much free, or one part in so many of it if that is more: others write there, too,
-the gateway's own state among them."""
+"""Disk space that is left free: this much, or one part in ``LEFT_FREE_PARTS`` if that is more. Other files,
+such as the gateway's own state, may be on the same disk."""
 
 
 class NoDiskSpace(OSError):
@@ -146,7 +146,7 @@ class SpillFile:
         return self._file.fileno()
 
     def _forget(self, block: int) -> None:
-        """Nobody reads the block again: the system need not keep it in memory."""
+        """The block is not read again, so the system need not keep it in its page cache."""
         if hasattr(os, "posix_fadvise"):
             where = block * BLOCK_BYTES, BLOCK_BYTES
             os.posix_fadvise(self._descriptor, *where, os.POSIX_FADV_DONTNEED)

@@ -1,4 +1,4 @@
-"""The part of one answer that waits in the file, and what comes behind it."""
+"""The part of one answer that waits in the file, and the part that follows it in memory."""
 
 from collections import deque
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from gateway.dispatch.unread.space import SpillSpace
 from shared.protocol.limits import KIB
 
 WRITE_BYTES = 256 * KIB
-"""So much is written at once, or one piece if that is longer."""
+"""Bytes that are written at once; a longer piece is written alone."""
 
 
 class SpillQueue:
@@ -30,7 +30,7 @@ class SpillQueue:
         """Where that is written."""
         self._tail = ChunkQueue()
         self._fetched = b""
-        """What was read from the file, and its reader has not taken."""
+        """Bytes that were read from the file and that the reader has not taken yet."""
         self._fetching = False
         self._error: Exception | None = None
         """Why the file cannot be read."""
@@ -113,7 +113,7 @@ class SpillQueue:
         return self._tail.take(most_bytes)
 
     def close(self) -> None:
-        """Nobody wants it any more."""
+        """Discard everything and free the blocks in the file."""
         self._closed = True
         self._tail.clear()
         self._writing = None

@@ -117,7 +117,7 @@ class SpillSpace:
         return self._file, self._file.allocate(count, size_bytes)
 
     def free(self, key: str, tenant: str, file: SpillFile, extents: Sequence[Extent]) -> None:
-        """Nobody needs what is there any more, and nobody writes it."""
+        """Free ``extents``, which are neither needed nor being written any more."""
         self._tally.count(key, tenant, -BLOCK_BYTES * sum(len(each.blocks) for each in extents))
         for each in extents:
             file.free(each)
