@@ -173,7 +173,21 @@ class RequestExchange:
         elif StreamRecovery.recordable(self.request, head):
             most_bytes = self._context.settings.record_bytes
             record = AnswerRecord(self.request.route, self._context.records, most_bytes)
-        attempt.response = self._response(attempt, head, record, held)
+        principal = self.request.principal
+        attempt.response = EngineResponse(
+            head,
+            attempt.stream,
+            agent=attempt.deployment.agent,
+            deployment=attempt.deployment.key,
+            queue_s=self._queue_s,
+            attempts=len(self.request.attempts),
+            on_done=self._reader_done,
+            record=record,
+            on_full=(lambda: self._begin_answer(attempt, None)) if held else None,
+            version=attempt.deployment.version,
+            unread=UnreadBuffer(self._context.unread, principal.key_id, principal.tenant),
+            on_held_up=self._held_up,
+        )
         if not held:
             self._begin_answer(attempt, record)
 
@@ -262,25 +276,6 @@ class RequestExchange:
         self.state = ExchangeState.WAITING
         self._context.wait_again(self.ticket, preempted=preempted, refused=held)
         self._timer.set(self.ticket.expires_s)
-
-    def _response(
-        self, attempt: Attempt, head: ResponseHead, record: AnswerRecord | None, held: bool
-    ) -> EngineResponse:
-        principal = self.request.principal
-        return EngineResponse(
-            head,
-            attempt.stream,
-            agent=attempt.deployment.agent,
-            deployment=attempt.deployment.key,
-            queue_s=self._queue_s,
-            attempts=len(self.request.attempts),
-            on_done=self._reader_done,
-            record=record,
-            on_full=(lambda: self._begin_answer(attempt, None)) if held else None,
-            version=attempt.deployment.version,
-            unread=UnreadBuffer(self._context.unread, principal.key_id, principal.tenant),
-            on_held_up=self._held_up,
-        )
 
     def _answer_begins(self, attempt: Attempt, now: float) -> None:
         """From here on the client hears of it."""

@@ -201,7 +201,10 @@ class EngineResponse:
         """Body bytes came."""
         sink, record = self._sink, self._record
         if sink is None:
-            self._feed_reader(data)
+            if record is None and self._splicer is None and self._broken is None and self._ending is None:
+                self._put(data)
+            else:
+                self._feed_reader(data)
             return
         if record is not None and record.between and data.endswith(_WHOLE) and sink(data):
             record.fresh.append(data)  # the way of every token
@@ -219,9 +222,6 @@ class EngineResponse:
     def _feed_reader(self, data: bytes) -> None:
         if self._broken is not None or self._ending is not None:
             self._stream.consumed(len(data))
-            return
-        if self._splicer is None and self._record is None:
-            self._put(data)
             return
         if self._splicer is not None:
             self._owed_bytes += len(data)
@@ -376,8 +376,13 @@ class EngineResponse:
 
     def end(self, trailers: Trailers | None) -> None:
         """The body is complete."""
-        if self._waiter is None and self._outstanding_bytes > self._older_bytes:
-            self._read_ahead()  # or the stream's window would be held until the last byte is read
+        own_bytes = self._outstanding_bytes - self._older_bytes
+        if self._waiter is None and own_bytes > 0:
+            # The stream's window would be held until the last byte is read.
+            if own_bytes < HOLD_BACK_BYTES:
+                self._kept(self._buffer.hold(own_bytes))
+            else:
+                self._read_ahead()
         self._ended = True
         self.trailers = trailers
         if self._waiter is not None:
