@@ -98,13 +98,13 @@ class Assigner:
             self._assign(model)
 
     def _assign(self, model: str) -> None:
-        now = self._timers.time()
-        if not self._context.decisions.scheduler.is_resting(model, now):
-            depth = self._room.depth(model)
-            front = offered_at_once(depth)
+        now, depth = self._timers.time(), self._room.depth(model)
+        if depth and not self._context.decisions.scheduler.is_resting(model, now):
+            front = 1 if depth == 1 else offered_at_once(depth)
             if self._assign_front(model, front, now) and front < depth:
                 self._assign_front(model, depth, now)
-        if self._room.depth(model):
+            depth = self._room.depth(model)
+        if depth:
             placer = self.placer
             self._room.still_waiting(model, now, slots=placer is None or self._index.slots(model) > 0)
             if placer is not None:
@@ -128,10 +128,10 @@ class Assigner:
     def _assign_front(self, model: str, most: int, now: float) -> bool:
         """Place whom the policy will of the first ``most`` of each lane. Whether nobody of them is held, so
         that those behind may be asked too."""
-        tickets = self._candidates(model, most, now)
+        open_now = self._index.open(model)
+        tickets = self._candidates(model, most, now) if open_now else []
         if not tickets:
             return True
-        open_now = self._index.open(model)
         scheduler = self._context.decisions.scheduler
         for assignment in scheduler.assign(model, tickets, list(open_now.values()), now):
             self._carry_out(assignment, open_now.get(assignment.key), now)
@@ -141,11 +141,9 @@ class Assigner:
         return again_s is None
 
     def _candidates(self, model: str, most: int, now: float) -> list[Waiting]:
-        """Those who wait for ``model`` and might be placed now, in order of turns: of each lane as many as
-        there are slots, ``most`` of them."""
+        """Those who wait for ``model``, which has slots free, and might be placed now, in order of turns: of
+        each lane as many as there are slots, ``most`` of them."""
         room, index = self._room, self._index
-        if not most or not index.open(model):
-            return []
         only = room.only(model)
         if only is not None and not only.lane.avoid:
             return [only.as_waiting()] if index.free(model, only.lane, 1) else []
