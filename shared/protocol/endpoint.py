@@ -220,8 +220,9 @@ class SessionEndpoint:
     def dispatch(self) -> TrunklineError | None:
         """Hands out what has happened. Returns the peer's reason when it closed the session."""
         session = self.session
-        while session._events:
-            for event in session.take_events():
+        while session.events:
+            events, session.events = session.events, []
+            for event in events:
                 if type(event) is DataReceived:  # nearly always
                     stream = self.streams.get(event.stream_id)
                     if stream is not None:

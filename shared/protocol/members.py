@@ -42,7 +42,8 @@ Headers = tuple[tuple[str, str], ...]
 def _check_headers(headers: Headers) -> Headers:
     size_bytes = 0
     for name, text in headers:
-        if not _is_field_name(name) or FORBIDDEN_IN_VALUE.search(text):
+        # What is printable has no control characters; only what is not is searched for them.
+        if not _is_field_name(name) or not (text.isprintable() or not FORBIDDEN_IN_VALUE.search(text)):
             raise ValueError("a header must have a lower-case name and no control characters")
         size_bytes += len(name) + len(text)
     if size_bytes > limits.HEADER_BYTES:
@@ -138,4 +139,11 @@ class Payload:
     @classmethod
     def from_payload(cls, payload: bytes) -> Self:
         """What a frame's payload says. Raises :class:`FrameMalformed`."""
-        return cls.read(read_object(payload))
+        try:
+            value = orjson.loads(payload)
+            if type(value) is dict:
+                message: Self = _ADAPTERS[cls].validator.validate_python(value)
+                return message
+        except (orjson.JSONDecodeError, KeyError, ValidationError):
+            pass
+        return cls.read(read_object(payload))  # says what is wrong

@@ -161,7 +161,10 @@ class Outbox:
             left = self._take_control(pieces, left)
         if left > 0:
             self._take_bodies(pieces, left)
-        return in_messages(b"".join(pieces)) if pieces else []
+        if not pieces:
+            return []
+        frames = b"".join(pieces)
+        return [frames] if len(frames) <= limits.MESSAGE_BYTES else in_messages(frames)
 
     def _take_bodies(self, pieces: list[Buffer], left: int) -> None:
         """Takes one turn after the other, as pieces of frames.

@@ -39,7 +39,7 @@ class ReceivingStreams(SessionStreams):
             start,
             self._streams,
             self._received,
-            self._events,
+            self.events,
             DataReceived,
             _AT_AN_AGENT if self.role is TunnelRole.AGENT else _AT_A_GATEWAY,
             _DATA,
@@ -68,13 +68,13 @@ class ReceivingStreams(SessionStreams):
         self._streams[frame.stream_id] = OpenStream(Half.HEAD, Half.BODY, out, ReceiveCredit(window, now))
         if window > self._windows.floor:
             self._outbox.credits[frame.stream_id] = window
-        self._events.append(StreamOpened(frame.stream_id, head))
+        self.events.append(tuple.__new__(StreamOpened, (frame.stream_id, head)))
 
     def _receive_head(self, frame: Frame, now: float) -> None:
         stream = self._advance_peer(frame)
         head = ResponseHead.from_payload(frame.payload)
         if stream.local is not Half.RESET:
-            self._events.append(HeadReceived(frame.stream_id, head))
+            self.events.append(tuple.__new__(HeadReceived, (frame.stream_id, head)))
 
     def _receive_data(self, frame: Frame, now: float) -> None:
         stream = self._advance_peer(frame)
@@ -84,14 +84,15 @@ class ReceivingStreams(SessionStreams):
         if stream.local is Half.RESET or (self.role is TunnelRole.AGENT and stream.local is Half.ENDED):
             self._discard(frame.stream_id, stream.credit)
         else:
-            self._events.append(DataReceived(frame.stream_id, frame.payload))
+            self.events.append(DataReceived(frame.stream_id, frame.payload))
 
     def _receive_end(self, frame: Frame, now: float) -> None:
         stream = self._advance_peer(frame)
         trailers = Trailers.from_payload(frame.payload) if frame.payload else None
         if stream.local is not Half.RESET:
-            self._events.append(StreamEnded(frame.stream_id, trailers))
-        self._outbox.credits.pop(frame.stream_id, None)  # there is nothing left that it could let through
+            self.events.append(tuple.__new__(StreamEnded, (frame.stream_id, trailers)))
+        if self._outbox.credits:
+            self._outbox.credits.pop(frame.stream_id, None)  # there is nothing left that it could let through
         if stream.local in OVER and stream.out.end is None:
             self._close_if_over(frame.stream_id, stream)
         elif self.role is TunnelRole.GATEWAY:
@@ -105,7 +106,7 @@ class ReceivingStreams(SessionStreams):
         stream = self._advance_peer(frame)
         code, reason = decode_reason(frame.payload)
         if stream.local is not Half.RESET:
-            self._events.append(StreamReset(frame.stream_id, code, reason))
+            self.events.append(StreamReset(frame.stream_id, code, reason))
             if self.role is TunnelRole.GATEWAY or stream.local is Half.ENDED:
                 if self._has_more(stream):
                     self._drop_local(frame.stream_id, stream, code, "")

@@ -10,6 +10,7 @@ Times are seconds of one monotonic clock. Nothing here blocks, waits or knows of
 
 from collections import deque
 from collections.abc import Callable, Mapping
+from math import inf
 from typing import Any, ClassVar
 
 import orjson
@@ -86,8 +87,10 @@ class ProtocolSession(ReceivingStreams):
         self._link: deque[bytes] = deque()
         """Link frames to send, ahead of everything; bounded, see :meth:`_put_link`."""
         self._ack_due = False
+        self.timer_at = inf
+        """When the program calls :meth:`handle_deadline` next; the program sets it."""
         self.deadline_nearer = True
-        """:meth:`next_deadline` may have come nearer since the program that sees to it set this to False."""
+        """:meth:`next_deadline` has come nearer than that; the program sets it to False."""
 
     # --- Called by the program ---
 
@@ -163,7 +166,7 @@ class ProtocolSession(ReceivingStreams):
         """Any inbound byte is a sign of life (PROTOCOL §7.2). True when it ended a silence."""
         heartbeat = self._heartbeat
         if heartbeat.silent:
-            self._events.append(TunnelEvent.PEER_HEARD)
+            self.events.append(TunnelEvent.PEER_HEARD)
             return heartbeat.heard(now)
         heartbeat.heard_at, heartbeat.awaiting_at = now, None  # what heard() does when nothing was amiss
         return False
@@ -178,7 +181,7 @@ class ProtocolSession(ReceivingStreams):
             return False
         kind, start = message_kind(message), 0
         if kind is _NUMBERED:
-            if self.log.ack_at is None:
+            if self.log.ack_at is None and now + limits.ACK_DELAY_S < self.timer_at:
                 self.deadline_nearer = True
             if self.log.record_received(len(message), now):
                 self._ack_due = True
@@ -212,7 +215,7 @@ class ProtocolSession(ReceivingStreams):
             self.control_frames.spend(control_frame_units(len(frame.payload), frame.type), now)
 
     def _receive_control(self, frame: Frame, now: float) -> None:
-        self._events.append(ControlReceived(frame.type, _CONTENT[frame.type](frame.payload)))
+        self.events.append(ControlReceived(frame.type, _CONTENT[frame.type](frame.payload)))
 
     def _receive_ping(self, frame: Frame, now: float) -> None:
         self._put_link(encode(FrameType.PONG, 0, frame.payload))
@@ -221,7 +224,7 @@ class ProtocolSession(ReceivingStreams):
         self._heartbeat.handle_pong(decode_offset(frame.payload), now)
         if self.rtt_s != self._heartbeat.rtt_s:
             self.rtt_s = self._heartbeat.rtt_s
-            self._events.append(TunnelEvent.ROUND_TRIP_MEASURED)
+            self.events.append(TunnelEvent.ROUND_TRIP_MEASURED)
 
     def _receive_ack(self, frame: Frame, now: float) -> None:
         if not self.log.acknowledged(decode_offset(frame.payload)):
@@ -233,7 +236,7 @@ class ProtocolSession(ReceivingStreams):
 
     def _receive_close(self, frame: Frame, now: float) -> None:
         self.closed = True
-        self._events.append(PeerClosed(*decode_reason(frame.payload)))
+        self.events.append(PeerClosed(*decode_reason(frame.payload)))
 
     _receivers: ClassVar[dict[int, Callable[[Any, Frame, float], None]]] = {
         FrameType.OPEN: ReceivingStreams._receive_open,
@@ -265,7 +268,7 @@ class ProtocolSession(ReceivingStreams):
         was_silent = self._heartbeat.silent
         number = self._heartbeat.handle_deadline(now)
         if self._heartbeat.silent and not was_silent:
-            self._events.append(TunnelEvent.PEER_SILENT)
+            self.events.append(TunnelEvent.PEER_SILENT)
         if number is not None:
             self._put_link(encode(FrameType.PING, 0, encode_offset(number)))
             self._heartbeat.sent(now)
@@ -309,13 +312,14 @@ class ProtocolSession(ReceivingStreams):
             if self._outbox.drained or self._outbox.ended:
                 self._take_output_events()
         if numbered and heartbeat.awaiting_at is None:
-            heartbeat.sent(now)
-            self.deadline_nearer = True
+            heartbeat.awaiting_at = now  # what sent() does
+            if now + limits.SILENT_AFTER_S < self.timer_at:
+                self.deadline_nearer = True
         return messages + numbered if messages else numbered
 
     def take_events(self) -> list[Event]:
         """What has happened since the last call, in order."""
-        events, self._events = self._events, []
+        events, self.events = self.events, []
         return events
 
     # --- Steps ---

@@ -29,7 +29,7 @@ from shared.protocol.outbox import Outbox, OutStream
 from shared.protocol.stream_state import OVER, TRANSITIONS, Half
 from shared.speedups import BodyPath
 
-_BODY, _RESET = Half.BODY, Half.RESET
+_HEAD, _BODY, _ENDED, _RESET = Half.HEAD, Half.BODY, Half.ENDED, Half.RESET
 """For the path of every frame: a global is found faster than a member of an enumeration."""
 
 
@@ -61,7 +61,8 @@ class SessionStreams:
         """Smoothed round trip of the tunnel, None until measured."""
         self._peer = peer
         self._windows = windows
-        self._events: list[Event] = []
+        self.events: list[Event] = []
+        """What has happened and was not yet taken, in order."""
         self._pool = WindowPool(windows)
         self._send_credit = SendCredit(peer.session_window_bytes)
         self._received = SessionReceiveCredit(windows.session)
@@ -114,7 +115,10 @@ class SessionStreams:
     def send_head(self, stream_id: int, head: ResponseHead) -> None:
         """Sends HEAD (agent). Raises :class:`~shared.protocol.errors.StreamHalfClosed` when our half is
         over."""
-        stream = self._advance_local(stream_id, FrameType.HEAD)
+        stream = self._streams.get(stream_id)
+        if stream is None or stream.local is not _HEAD or self.closed:
+            stream = self._advance_local(stream_id, FrameType.HEAD)
+        stream.local = _BODY
         if stream.peer is not Half.RESET:
             stream.out.head = encode(FrameType.HEAD, stream_id, head.to_payload())
             self._outbox.queue(stream.out)
@@ -146,7 +150,10 @@ class SessionStreams:
 
         Raises :class:`~shared.protocol.errors.StreamHalfClosed` when it is over already.
         """
-        stream = self._advance_local(stream_id, FrameType.END)
+        stream = self._streams.get(stream_id)
+        if stream is None or stream.local is not _BODY or self.closed:
+            stream = self._advance_local(stream_id, FrameType.END)
+        stream.local = _ENDED
         if stream.peer is Half.RESET:
             self.reset(stream_id, ErrorCode.CANCELLED)
             return
@@ -227,17 +234,19 @@ class SessionStreams:
             out = stream.out
             if out.waiting and out.pending_bytes <= self._send_buffer(out):
                 out.waiting = False
-                self._events.append(StreamWritable(stream_id))
+                self.events.append(StreamWritable(stream_id))
 
     def _take_output_events(self) -> None:
         """Makes the events of what has just left the outbox."""
         outbox = self._outbox
         if outbox.drained:
-            self._events += [StreamWritable(stream_id) for stream_id in outbox.drained]
+            self.events += [StreamWritable(stream_id) for stream_id in outbox.drained]
             outbox.drained.clear()
         if outbox.ended:
             for stream_id in outbox.ended:
-                self._close_if_over(stream_id, self._streams[stream_id])
+                stream = self._streams[stream_id]
+                if stream.peer in OVER:
+                    self._close_if_over(stream_id, stream)
             outbox.ended.clear()
 
     def _send_buffer(self, out: OutStream) -> int:
@@ -267,8 +276,9 @@ class SessionStreams:
         if stream.local not in OVER or stream.peer not in OVER or stream.out.end is not None:
             return
         del self._streams[stream_id]
-        self._outbox.drop(stream.out)
-        self._events.append(StreamClosed(stream_id))
+        if self._outbox.credits:
+            self._outbox.credits.pop(stream_id, None)  # all else has left or was dropped
+        self.events.append(tuple.__new__(StreamClosed, (stream_id,)))
         credit = stream.credit
         if credit.consumed == credit.received:
             self._pool.free += credit.window - self._windows.floor
@@ -278,7 +288,7 @@ class SessionStreams:
     def _settle(self, stream_id: int, credit: ReceiveCredit) -> None:
         """Gives a closed stream's window back once the program holds none of its bytes."""
         if credit.consumed == credit.received and self._owed.pop(stream_id, None) is not None:
-            self._pool.give_back(credit.window - self._windows.floor)
+            self._pool.free += credit.window - self._windows.floor
 
     def _discard(self, stream_id: int, credit: ReceiveCredit) -> None:
         """Counts everything that came as consumed, because nobody will take it."""
@@ -294,4 +304,11 @@ class SessionStreams:
             self._outbox.credits[0] = offset
 
     def _first_window(self) -> int:
-        return self._windows.floor + self._pool.borrow(self._windows.initial - self._windows.floor)
+        """The floor, and what is to be had of the rest: what :meth:`WindowPool.borrow` gives."""
+        windows, pool = self._windows, self._pool
+        rest = windows.initial - windows.floor
+        if rest > pool.free // 2:
+            rest = pool.borrow(rest)
+        else:
+            pool.free -= rest
+        return windows.floor + rest

@@ -178,7 +178,7 @@ class Tunnel(asyncio.Protocol):
                     continue
                 if session.receive_message(message, now):
                     follow_up = True
-                if session._events:
+                if session.events:
                     self._dispatch()
         except ProtocolError as error:
             self._fail(error)
@@ -269,7 +269,7 @@ class Tunnel(asyncio.Protocol):
             full = size_bytes > self._room.size_bytes
             if full and not transport.get_write_buffer_size() and self._room.taken():
                 self._room.set_on(transport)
-            if session._events:
+            if session.events:
                 self._dispatch()
             elif size_bytes < room_bytes:
                 break  # nothing more is ready
@@ -305,9 +305,10 @@ class Tunnel(asyncio.Protocol):
         at = self._session.next_deadline()
         if self._timer is not None:
             if self._timer_at <= at:
+                self._session.timer_at = self._timer_at
                 return
             self._timer.cancel()
-        self._timer_at = at
+        self._timer_at = self._session.timer_at = at
         self._timer = self._loop.call_later(max(0.0, at - self._clock()), self._handle_deadline)
 
     def _handle_deadline(self) -> None:

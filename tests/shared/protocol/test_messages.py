@@ -14,8 +14,28 @@ from shared.protocol.messages import (
     DeploymentState,
     DeploymentStatus,
     Refusal,
+    RequestHead,
     ResponseHead,
+    Trailers,
+    Usage,
+    UsageMode,
 )
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        RequestHead(
+            "d", "POST", "/v1/x", (("a", "b"),), "m", "r", True, UsageMode.KEEP, "batch", 2.5, 9, "t"
+        ),
+        RequestHead("", "GET", "/", (), "", ""),
+        Trailers(Usage(1, 2, 3), 0.1, 0.2, 0.3),
+        Trailers(),
+    ],
+)
+def test_payloads_written_member_by_member_say_all_of_them(payload: RequestHead | Trailers) -> None:
+    assert payload.to_payload() == orjson.dumps(payload)
+    assert type(payload).from_payload(payload.to_payload()) == payload
 
 
 def test_a_state_without_labels_says_nothing_of_labels() -> None:

@@ -56,6 +56,49 @@ def frames_of(messages: list[bytes]) -> list[tuple[str, int]]:
     ]
 
 
+def test_a_body_that_came_whole_gets_no_further_credit(pair: SessionPair) -> None:
+    whole = pair.gateway.open_stream(request_head(), pair.now)
+    pair.gateway.send_data(whole, b"prompt")
+    pair.gateway.end(whole)
+    goes_on = pair.gateway.open_stream(request_head(), pair.now)
+    pair.gateway.send_data(goes_on, b"pro")
+    pair.send(pair.gateway)
+    pair.deliver(pair.agent)
+    assert frames_of(pair.send(pair.agent)) == [("CREDIT", goes_on)]
+
+
+def test_messages_of_bodies_say_whether_anything_follows_from_them(pair: SessionPair) -> None:
+    stream_id = opened(pair)
+    pair.gateway.send_data(stream_id, b"prompt")
+    (message,) = pair.gateway.data_to_send(1 << 20, pair.now)
+    agent = pair.agent
+    agent.timer_at = agent.next_deadline()
+    agent.deadline_nearer = False
+    for _ in range(limits.ACK_MESSAGES - agent.log._unacked_messages - 1):
+        assert not agent.receive_message(message, pair.now)
+        assert not agent.wants_to_send
+        assert agent.next_deadline() >= agent.timer_at
+    assert agent.receive_message(message, pair.now), "an ACK is due"
+    assert agent.wants_to_send
+
+
+def test_a_session_says_when_its_deadline_has_come_nearer(pair: SessionPair) -> None:
+    for session in (pair.gateway, pair.agent):
+        session.handle_deadline(0.0)  # PING
+        session.data_to_send(1 << 20, 0.0)
+        session.bytes_received(0.0)
+        session.timer_at = session.next_deadline()
+        session.deadline_nearer = False
+    assert pair.agent.timer_at == limits.HEARTBEAT_S
+    pair.gateway.open_stream(request_head(), 0.0)
+    assert not pair.gateway.deadline_nearer
+    (message,) = pair.gateway.data_to_send(1 << 20, 0.0)
+    assert pair.agent.receive_message(message, 0.0)
+    for session, nearer_s in ((pair.gateway, limits.SILENT_AFTER_S), (pair.agent, limits.ACK_DELAY_S)):
+        assert session.deadline_nearer
+        assert session.next_deadline() == nearer_s
+
+
 def test_a_request_and_its_response_in_order(pair: SessionPair) -> None:
     stream_id = pair.gateway.open_stream(request_head(), pair.now)
     pair.gateway.send_data(stream_id, b"prompt")

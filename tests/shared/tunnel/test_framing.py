@@ -146,3 +146,14 @@ def test_it_tells_what_the_core_alone_tells(
     assert type(websocket.parser_exc) is type(alone.parser_exc)
     assert websocket.state is alone.state
     assert websocket.data_to_send() == alone.data_to_send() or side is Side.CLIENT
+
+
+def test_an_agent_masks_every_message_otherwise() -> None:
+    framer, _ = opened(Side.CLIENT)
+    masks = set()
+    for count in (1, 3, 2, 300, 1) * 20:
+        messages = [b"%d" % number for number in range(count)]
+        data = framer.frame(messages)
+        assert cut_messages(data, 0, True, limits.MESSAGE_BYTES) == (messages, len(data))
+        masks.add(data[2:6])
+    assert len(masks) == 100
