@@ -1,6 +1,6 @@
 """Which handler answers which path."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import cache
 from types import MappingProxyType
 from typing import Any
@@ -34,13 +34,13 @@ class PathRouter(Router):
                 if first is route:  # no pattern before it takes the path
                     self._exact[route.path] = route.app
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+    def __call__(self, scope: Any, receive: Any, send: Any) -> Coroutine[Any, Any, None]:
         found = self._exact.get(scope["path"])
         if found is None:
-            await super().__call__(scope, receive, send)
-            return
+            return super().__call__(scope, receive, send)
         scope["path_params"] = {}
-        await found(scope, receive, send)
+        handled: Coroutine[Any, Any, None] = found(scope, receive, send)
+        return handled
 
 
 def build_router(

@@ -42,6 +42,7 @@ from gateway.runtime.garbage import young_collections_only
 from gateway.runtime.lifecycle import Lifecycle
 from gateway.runtime.machine import MachineGuard, make_room
 from gateway.storage import Store
+from shared.process.logs import batched_log
 
 _log = structlog.get_logger("gateway")
 
@@ -116,7 +117,8 @@ class Gateway:
         http = factories.http_settings(settings)
         budget = BufferBudget(settings.http.buffer_bytes, self._machine.pressure.check)
         audit = RequestAudit(self.audit.add, self._limits.price) if settings.audit.requests else None
-        log = RequestLog(metrics, figures, lines=settings.log.requests, audit=audit)
+        lines = batched_log("gateway.request", loop.call_later)
+        log = RequestLog(metrics, figures, lines=settings.log.requests, audit=audit, log=lines)
         self._reader = BodyReader()
         self.app = RequestMiddleware(edge(router, http), http, budget, self.lifecycle, log, self._reader)
         self.address = Address(*settings.address, factories.tls_files(settings))

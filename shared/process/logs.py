@@ -4,6 +4,7 @@ A log that cannot be written (a full disk, a reader that went away) is no reason
 are lost, and how many is said once it can be written again.
 """
 
+import atexit
 import logging
 import re
 import sys
@@ -44,10 +45,11 @@ def configure_logs(
     processors: list[Any] = _text_processors(text_time, colors=out.isatty()) if text else [_json_line]
     if not text and binary is None:
         processors.append(_decoded)
+    logger = _line_logger(out, binary, _LOST_AS_TEXT if text else _LOST_AS_JSON, LEVELS[level])
     structlog.configure(
         processors=processors,
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
-        logger_factory=_factory(out, binary, _LOST_AS_TEXT if text else _LOST_AS_JSON),
+        logger_factory=lambda *_: logger,
         cache_logger_on_first_use=True,
     )
     root = logging.getLogger()
@@ -80,15 +82,58 @@ class DroppingWriter:
                 self._lost += data.count(b"\n" if isinstance(data, bytes) else "\n")
 
 
+BATCH_S = 0.02
+"""So long a line of a :class:`LineBatch` may wait to be written with others."""
+
+
+Later = Callable[[float, Callable[[], None]], object]
+
+
+class LineBatch:
+    """A logger for lines of which many come every second. They are made at once and written together; those
+    of other loggers may stand before them. To be used on the event loop's thread."""
+
+    def __init__(self, write: Callable[[bytes], None], least: int, later: Later) -> None:
+        """``least`` is the lowest level that is written; ``later`` is the event loop's ``call_later``."""
+        self._write = write
+        self._later = later
+        self._least = least
+        self._lines: list[bytes] = []
+        atexit.register(self.flush)
+
+    def debug(self, event: str, **facts: Any) -> None:
+        if self._least <= LEVELS["debug"]:
+            facts["event"] = event
+            self._add(_json_line(None, "debug", facts))
+
+    def info(self, event: str, **facts: Any) -> None:
+        if self._least <= LEVELS["info"]:
+            facts["event"] = event
+            self._add(_json_line(None, "info", facts))
+
+    def _add(self, line: bytes) -> None:
+        if not self._lines:
+            self._later(BATCH_S, self.flush)
+        self._lines.append(line)
+
+    def flush(self) -> None:
+        """Write what waits."""
+        if self._lines:
+            lines, self._lines = self._lines, []
+            self._write(b"\n".join([*lines, b""]))
+
+
 class _LineLogger:
     """What structlog gives rendered lines to."""
 
-    def __init__(self, writer: DroppingWriter, end: Any) -> None:
-        self._write = writer.write
+    def __init__(self, writer: DroppingWriter, end: Any, least: int) -> None:
+        self.write = writer.write
+        self.least = least
+        """The lowest level that comes here."""
         self._end = end
 
     def msg(self, line: Any) -> None:
-        self._write(line + self._end)
+        self.write(line + self._end)
 
     log = debug = info = warn = warning = msg
     fatal = failure = err = error = critical = exception = msg
@@ -98,12 +143,19 @@ _LOST_AS_JSON = '{{"event": "lines of the log were lost", "level": "warning", "l
 _LOST_AS_TEXT = "{} lines of the log were lost\n"
 
 
-def _factory(out: TextIO, binary: Any, note: str) -> Callable[..., _LineLogger]:
+def _line_logger(out: TextIO, binary: Any, note: str, least: int) -> _LineLogger:
     if binary is None:
-        logger = _LineLogger(DroppingWriter(out, note.format), "\n")
-    else:
-        logger = _LineLogger(DroppingWriter(binary, lambda lines: note.format(lines).encode()), b"\n")
-    return lambda *_: logger
+        return _LineLogger(DroppingWriter(out, note.format), "\n", least)
+    return _LineLogger(DroppingWriter(binary, lambda lines: note.format(lines).encode()), b"\n", least)
+
+
+def batched_log(name: str, later: Later) -> Any:
+    """A :class:`LineBatch` where the log is JSON and written as bytes, else an ordinary logger."""
+    config = structlog.get_config()
+    logger = config["logger_factory"]()
+    if isinstance(logger, _LineLogger) and config["processors"][-1] is _json_line:
+        return LineBatch(logger.write, logger.least, later)
+    return structlog.get_logger(name).bind()
 
 
 def _text_processors(text_time: str, *, colors: bool) -> list[Any]:

@@ -155,7 +155,7 @@ class HttpExchange:
     def set_principal(self, principal: Principal) -> None:
         """Note whose request it is, and whose share of memory its body takes."""
         self.principal = principal
-        self.inbound.belongs_to(BufferOwner(principal.tenant, principal.key_id))
+        self.inbound.owner = BufferOwner(principal.tenant, principal.key_id)
 
     def set_limit_headers(self, headers: Callable[[], HeaderList]) -> None:
         """Have the answer say what ``headers`` gives when its head is sent."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from gateway.api.exchange.buffers import BodyReservation, BufferBudget, BufferOwner
+from gateway.api.exchange.buffers import NOBODY, BodyReservation, BufferBudget
 from gateway.domain.errors import BadRequest, BodyTimeout, BodyTooLarge, ClientGone, RequestError
 from gateway.runtime.pressure import SMALL_BYTES
 
@@ -64,6 +64,8 @@ class Inbound:
         self._limits = limits
         self._budget = budget
         self._take_whole = take_whole
+        self.owner = NOBODY
+        """Whose memory it takes. To be set before anything is read."""
         self._reservation: BodyReservation | None = None
         self._slot = b""
         self._fault: RequestError | None = None
@@ -72,11 +74,6 @@ class Inbound:
         self.declared_bytes = declared_bytes
         self.received_bytes = 0
         self.complete = False
-
-    def belongs_to(self, owner: BufferOwner) -> None:
-        """Whose memory it is to take, from before anything is read."""
-        assert not self.received_bytes
-        self._reservation = BodyReservation(self._budget, owner)
 
     @cached_property
     def _filled(self) -> asyncio.Event:
@@ -96,13 +93,14 @@ class Inbound:
         if size_bytes > self._limits.body_bytes:
             raise self._too_large(self._limits.body_bytes)
         if size_bytes:
-            self._reserve().take_small(size_bytes)
+            self._reservation = BodyReservation(self._budget, self.owner)
+            self._reservation.take_small(size_bytes)
         self.received_bytes, self.complete = size_bytes, True
         return data
 
     def _reserve(self) -> BodyReservation:
         if self._reservation is None:
-            self._reservation = BodyReservation(self._budget)
+            self._reservation = BodyReservation(self._budget, self.owner)
         return self._reservation
 
     async def read(self, enough: Callable[[bytes], bool], announced_bytes: int | None = None) -> bytes:

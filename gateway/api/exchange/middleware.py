@@ -108,28 +108,26 @@ class RequestMiddleware:
         failure: RequestError | None = None
         lifecycle.enter()
         try:
-            failure = await self._answer(exchange, scope, receive, send)
+            await self.router(scope, receive, send)
+        except Exception as error:
+            failure = await self._failed(exchange, error)
         finally:
             lifecycle.leave()
             status = failure.status if failure is not None else exchange.reply.status
             self.observe(exchange, status, failure)
             exchange.close()
 
-    async def _answer(
-        self, exchange: HttpExchange, scope: MutableMapping[str, Any], receive: Receive, send: Send
-    ) -> RequestError | None:
-        try:
-            await self.router(scope, receive, send)
-            return None
-        except ClientGone as gone:
-            return _without_history(gone)
-        except RequestError as error:
+    async def _failed(self, exchange: HttpExchange, error: Exception) -> RequestError:
+        """Answer with what went wrong."""
+        if isinstance(error, ClientGone):
+            return _without_history(error)
+        if isinstance(error, RequestError):
             failure = error
-        except StateError as error:
+        elif isinstance(error, StateError):
             _log.error("state_failed", id=exchange.id, error=str(error))
             failure = StateUnavailable("This gateway cannot check API keys just now; send the request again.")
-        except Exception:
-            _log.exception("request_failed", id=exchange.id, method=exchange.method)
+        else:
+            _log.error("request_failed", id=exchange.id, method=exchange.method, exc_info=error)
             failure = internal_error(exchange.id)
         await exchange.reply.fail(failure)
         return _without_history(failure)

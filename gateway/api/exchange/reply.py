@@ -127,8 +127,8 @@ class Reply:
 
     async def end(self, data: bytes = b"") -> None:
         """Send the last bytes of the body."""
-        if self.direct is not None:
-            self._end_direct()
+        if self._direct is not None and self.direct is not None:
+            self._direct.flush()
         elif data and self.first_byte_s is None:
             self._begin_body()
         self.ended = True

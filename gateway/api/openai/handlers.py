@@ -1,6 +1,6 @@
 """What the gateway does with the requests of each path. Every handler is a plain ASGI application."""
 
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -44,7 +44,8 @@ class Proxied:
         self._pipeline = pipeline
         self._lifecycle = lifecycle
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Coroutine[Any, Any, None]:
+        """Raises what is wrong with the path or the method at once; whoever awaits the rest gets it too."""
         exchange = exchange_of(scope)
         if not exchange.set_endpoint(self.endpoint):
             raise not_found(exchange)
@@ -52,7 +53,7 @@ class Proxied:
             raise wrong_method(exchange, self._methods)
         if self._lifecycle.draining:
             self._lifecycle.check()
-        await self._pipeline(exchange)
+        return self._pipeline(exchange)
 
 
 @dataclass(frozen=True)

@@ -208,7 +208,9 @@ class AnswerCycle(RequestResponseCycle):
             return
         if not self.response_started or self.response_complete:
             raise RuntimeError("The answer has not begun yet, or is complete already.")
-        out = self._framed(data, more)
+        out = b""
+        if data or self.expected_content_length or self.chunked_encoding:
+            out = self._framed(data, more)
         if self._flushing is not None:
             self._flushing.cancel()
             self._flushing = None

@@ -127,7 +127,8 @@ class BoundedHttpProtocol(RequestParser):
             self._discard(len(data))
             return
         if self.timeout_keep_alive_task is not None:
-            self._unset_keepalive_if_required()
+            self.timeout_keep_alive_task.cancel()
+            self.timeout_keep_alive_task = None
         self.parse(data)
         cycle = self.cycle
         if self._in_head and not self._head_bytes and cycle is not None and not cycle.response_complete:

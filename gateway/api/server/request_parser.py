@@ -7,7 +7,7 @@ complete, and its bytes are counted only where more came than a head may have.
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 from urllib.parse import unquote
 
 from httptools import HttpParserError, HttpParserUpgrade
@@ -165,7 +165,7 @@ class RequestParser(HttpToolsProtocol):
         }
 
     def on_body(self, body: bytes) -> None:
-        cycle = cast(AnswerCycle, self.cycle)
+        cycle: Any = self.cycle  # an AnswerCycle
         if self._upgrading or cycle.response_complete:
             return
         cycle.feed(body)
@@ -176,7 +176,7 @@ class RequestParser(HttpToolsProtocol):
         self._in_head = True
         if self._timer is not None:
             self._stop_timer()
-        cycle = cast(AnswerCycle, self.cycle)
+        cycle: Any = self.cycle  # an AnswerCycle
         if not (self._upgrading or cycle.response_complete):
             cycle.end_request()
 

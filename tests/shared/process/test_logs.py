@@ -3,14 +3,14 @@
 import io
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import structlog
 
-from shared.process.logs import configure_logs
+from shared.process.logs import BATCH_S, batched_log, configure_logs
 
 
 @pytest.fixture(autouse=True)
@@ -114,3 +114,41 @@ def test_a_line_of_json_has_level_time_and_traceback_and_no_secrets() -> None:
     assert line["exception"].endswith("ValueError: broken")
     assert line["timestamp"].endswith("Z")
     file.close()
+
+
+def test_lines_of_a_batch_are_written_together_and_masked() -> None:
+    disk = FullDisk()
+    stream = io.TextIOWrapper(disk)
+    configure_logs("info", "json", stream=stream)
+    waiting: list[Callable[[], None]] = []
+
+    def later(seconds: float, flush: Callable[[], None]) -> None:
+        assert seconds == BATCH_S
+        waiting.append(flush)
+
+    log = batched_log("gateway.request", later)
+    log.info("request", id="one", path="/tlj_0123456789abcdef")
+    log.debug("request", id="unwanted")
+    log.info("request", id="two")
+    assert not disk.getvalue()
+    [flush] = waiting
+    flush()
+    one, two = [json.loads(line) for line in disk.getvalue().splitlines()]
+    assert (one["id"], one["path"], one["level"], two["id"]) == ("one", "/tlj_***", "info", "two")
+    disk.full = True
+    log.info("request", id="lost")
+    log.info("request", id="lost")
+    log.flush()
+    disk.full = False
+    log.info("request", id="after")
+    log.flush()
+    note, after = [json.loads(line) for line in disk.getvalue().splitlines()[2:]]
+    assert (note["lines"], after["id"]) == (2, "after")
+    stream.close()
+
+
+def test_lines_for_people_are_written_at_once() -> None:
+    file = io.StringIO()
+    configure_logs("info", "text", stream=file)
+    batched_log("gateway.request", lambda seconds, flush: None).info("request", id="one")
+    assert "id=one" in file.getvalue()

@@ -186,7 +186,7 @@ async def test_memory_is_reserved_as_it_comes_and_given_back() -> None:
     budget = BufferBudget(64 * MIB)
     feed = Feed(piece(b"x" * 40))
     body = inbound(feed, 80, budget)
-    body.belongs_to(BufferOwner("acme", "k1"))
+    body.owner = BufferOwner("acme", "k1")
     reading = asyncio.create_task(body.read(whole, 80))
     for _ in range(5):
         await asyncio.sleep(0)
