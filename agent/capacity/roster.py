@@ -66,9 +66,10 @@ class _Engine:
         return any(deployment.status is DeploymentStatus.LOADED for deployment in self.deployments)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class RosterEntry:
-    """A place that a request has at an engine. To be given back with :meth:`Roster.leave`, once."""
+    """A place that a request has at an engine. To be given back with :meth:`Roster.leave`, once. It is not
+    frozen because that makes it three times as dear, and one is made for each request."""
 
     session: Hashable
     engine: str

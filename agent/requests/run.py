@@ -63,8 +63,10 @@ class RequestRun:
         """There once the response has begun."""
         self._need: str | None = None
         """What the engine may turn out not to have (:func:`shared.protocol.routes.need_of_path`)."""
-        self._message: bytearray | None = None
+        self._message = b""
         """How an error's body begins."""
+        self._watching = False
+        """The body may say why the engine did not do what was asked."""
         self._head_waits = False
         """The response's head waits until its body shows why the engine refused the request."""
         self._rest = b""
@@ -164,16 +166,24 @@ class RequestRun:
             if status in PATH_STATUSES and head.method == "POST":
                 self._need = need_of_path(head.path)
             self._head_waits = self._need is not None or status in REFUSING
-            if self._head_waits or status >= 500:
-                self._message = bytearray()
+            self._watching = self._head_waits or status >= 500
         if not self._head_waits:
             self._send_head()
 
     def on_body(self, piece: bytes) -> bool:
         """The way of every token. Raises LocalError when nobody wants it any more."""
-        if self._message is not None:
-            return self._pass_error_on(self._message, piece)
-        return self._pass_on(piece)
+        if self._watching:
+            piece = self._watch(piece)
+            if not piece:
+                return True
+        if self._first_byte_s is None:
+            self._first_byte_s = self._clock() - self._began_s
+        assert self._reader is not None
+        data = self._reader.feed(piece)
+        if not data or self.stream.send_data(data):
+            return True
+        self._writable = False
+        return False
 
     def on_over(self, error: Exception | None) -> None:
         """The engine has said all: what of it waits to leave needs no engine."""
@@ -190,30 +200,20 @@ class RequestRun:
             headers = tuple((name, text) for name, text in headers if name != "content-length")
         self.stream.send_head(ResponseHead(self.status, headers, bool(self.lacks), self.refusal))
 
-    def _send_what_waits(self, message: bytes) -> bool:
-        """Send the head that waited, and what there is of the body."""
-        self._head_waits = False
-        self.refusal = refusal_of(self.status, message, self.seat.others)
-        self._send_head()
-        return not message or self._pass_on(message)
-
-    def _pass_on(self, piece: bytes) -> bool:
-        if self._first_byte_s is None:
-            self._first_byte_s = self._clock() - self._began_s
-        assert self._reader is not None
-        data = self._reader.feed(piece)
-        if not data or self.stream.send_data(data):
-            return True
-        self._writable = False
-        return False
-
-    def _pass_error_on(self, message: bytearray, piece: bytes) -> bool:
-        """The next piece of a body that may say why the engine did not do what was asked."""
-        if self._head_waits or len(message) < MESSAGE_BYTES:
-            message += piece
+    def _watch(self, piece: bytes) -> bytes:
+        """What of a body that is watched is to be passed on now, when ``piece`` has come."""
+        self._message += piece
         if not self._head_waits:
-            return self._pass_on(piece)
-        return len(message) <= PATH_BODY_BYTES or self._send_what_waits(bytes(message))
+            self._watching = len(self._message) < MESSAGE_BYTES
+            return piece
+        return b"" if len(self._message) <= PATH_BODY_BYTES else self._send_waiting_head()
+
+    def _send_waiting_head(self) -> bytes:
+        """What there is of the body, which is to follow the head."""
+        self._head_waits = self._watching = False
+        self.refusal = refusal_of(self.status, self._message, self.seat.others)
+        self._send_head()
+        return self._message
 
     def _complete(self, step: Callable[[], None]) -> None:
         try:
@@ -223,16 +223,15 @@ class RequestRun:
 
     def _finish(self) -> None:
         """The response is whole: send what of it waits, and its end."""
-        if self._message is not None:
-            message = bytes(self._message)
-            if self._head_waits:
-                if self._need is not None and lacks_path(
-                    self.status, self._headers, message, self.stream.head.path
-                ):
-                    self.lacks = self._need
-                self._send_what_waits(message)
-            says_why = self.status >= 500 or self.status in REFUSING
-            self.out_of_memory = says_why and tells_of_memory(message)
+        if self._head_waits:
+            if self._need is not None and lacks_path(
+                self.status, self._headers, self._message, self.stream.head.path
+            ):
+                self.lacks = self._need
+            if waiting := self._send_waiting_head():
+                self.on_body(waiting)
+        if self.status >= 500 or self.status in REFUSING:
+            self.out_of_memory = tells_of_memory(self._message)
         assert self._reader is not None
         self._rest = self._reader.finish()
         if self._writable or not self._rest:

@@ -158,7 +158,9 @@ class EngineCall:
         if waiting is not None:
             waiting.cancel()
             await asyncio.wait((waiting,))
-        self._release(keep=False)
+        if self._connection is not None:
+            self._pool.end(self._connection, keep=False)
+        self._connection = None
         try:
             connection = await self._pool.fresh()
         except BackendUnreachable:
@@ -210,11 +212,9 @@ class EngineCall:
                 keep = False
                 if waiting is not asyncio.current_task():
                     waiting.cancel()
-        self._release(keep=keep)
+        connection = self._connection
+        if connection is not None:
+            self._connection = None
+            self._pool.end(connection, keep=keep)
         if self._on_end is not None:
             self._on_end(error)
-
-    def _release(self, *, keep: bool) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            self._pool.end(connection, keep=keep)

@@ -63,8 +63,8 @@ class EngineConnection(asyncio.Protocol):
             lenient_headers=True, lenient_optional_cr_before_lf=True, lenient_spaces_after_chunk_size=True
         )  # what is in a header is looked at by :mod:`agent.engines.wire`
         self._feed: Callable[[bytes], None] = self._parser.feed_data
-        self._full = False
-        """The socket has not taken all that was written."""
+        self.full = False
+        """The socket has not taken all that was written: wait for :meth:`drained`."""
         self._drained: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_s = inf
@@ -108,14 +108,9 @@ class EngineConnection(asyncio.Protocol):
         self._reset(head_only=head_only)
         self._receiver = receiver
 
-    def write(self, data: bytes) -> bool:
-        """Hands ``data`` to the socket. False: it has not taken it all yet, wait for :meth:`drained`."""
-        self.transport.write(data)
-        return not self._full
-
     async def drained(self) -> None:
         """Waits until the socket took what was written, or the connection is gone."""
-        if self._full and not self.transport.is_closing():
+        if self.full and not self.transport.is_closing():
             self._drained = self._loop.create_future()
             await self._drained
 
@@ -154,7 +149,7 @@ class EngineConnection(asyncio.Protocol):
     @property
     def reusable(self) -> bool:
         """Another request may go over the connection."""
-        return self.whole and self._keep_alive and not self._full and not self.transport.is_closing()
+        return self.whole and self._keep_alive and not self.full and not self.transport.is_closing()
 
     @property
     def answered(self) -> bool:
@@ -194,10 +189,10 @@ class EngineConnection(asyncio.Protocol):
         self._parser, self._timer, self._feed = None, None, _ignore  # the parser holds us
 
     def pause_writing(self) -> None:
-        self._full = True
+        self.full = True
 
     def resume_writing(self) -> None:
-        self._full = False
+        self.full = False
         if self._drained is not None:
             if not self._drained.done():
                 self._drained.set_result(None)

@@ -75,10 +75,12 @@ class EngineUpload:
             self._wire = before + data
         else:
             self.replayable, self._wire = False, b""
-        drained = connection.write(data)
-        if drained and self._untaken_bytes:
+        connection.transport.write(data)
+        if connection.full:
+            return False
+        if self._untaken_bytes:
             self._take()
-        return drained and self.ended
+        return self.ended
 
     def _next(self) -> bytes:
         """What is there of the body, framed; the end of it too when it is known."""
