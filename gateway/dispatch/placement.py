@@ -298,7 +298,7 @@ class Placer:
 
 
 def _load_refusal(model: str, not_loadable: NotLoadable, retry_s: float) -> NoDeployment:
-    """The error for clients. Reasons that an engine gave are not repeated in it, as they may hold secrets."""
+    """The error for clients. Where engines failed to load the model, it does not repeat their reasons."""
     why = "loading it failed everywhere" if not_loadable.retry_s is not None else not_loadable.why
     return NoDeployment(
         f"The model {model!r} cannot be loaded now: {why}; try again later.",
