@@ -12,7 +12,7 @@ log = structlog.get_logger("agent")
 
 FILE = "load_times.json"
 WEIGHT = 0.3
-"""Of the newest load in the average: the first one reads a disk, later ones a cache."""
+"""Weight of the newest load in the mean: the first load reads a disk, later ones a cache."""
 MOST = 512
 """Engines remembered; above it the one measured longest ago is forgotten."""
 

@@ -35,7 +35,7 @@ lowered only after a request for one of them has come, and a request for the oth
 one with a single slot, which a second request would wait in, or break."""
 
 ENGINES_BYTES = 16 * 1024
-"""Of a state's bytes, at most so many tell of engines."""
+"""The most bytes of a state that describe engines."""
 
 STATE_BYTES = limits.CONTROL_PAYLOAD_BYTES - limits.FRAME_HEADER_BYTES
 

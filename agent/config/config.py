@@ -81,7 +81,7 @@ class AgentConfig(BaseModel):
     continues: Annotated[Continues | None, NoDecode, BeforeValidator(_split_continues)] = None
     """For engines that have none of their own here. As text: ``ROUTE=WAY,…``, or ``none``."""
     labels: Annotated[dict[str, str], NoDecode, BeforeValidator(_split_labels)] = Field(default_factory=dict)
-    """Of this host. A gateway goes by the labels of the agent's identity, and logs those that differ."""
+    """Labels of this host. A gateway uses the labels of the agent's identity, and logs those that differ."""
     find_engines: bool | None = None
     """Look for engines on the usual local ports. Default: when no engine is named."""
     drain_s: Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)] = 30.0

@@ -31,7 +31,7 @@ Continues = Annotated[dict[str, str], AfterValidator(check_continues)]
 ``prefill``, for completions ``prompt``. Empty: not at all."""
 
 IDLE_TIMEOUT_S = 600.0
-"""Of engines that are loaded on demand, unless they say otherwise."""
+"""The default idle timeout of engines that are loaded on demand."""
 
 _OF_COMMANDS = ("port", "environment", "ready_s", "stop_s")
 _OF_LOADING = ("load", "load_s", "memory", "idle_timeout_s")

@@ -32,7 +32,7 @@ _OUT_OF_MEMORY = (
 )
 
 MESSAGE_BYTES = 4096
-"""Of an error's body so much is looked at."""
+"""How many bytes of an error's body are looked at."""
 
 
 def tells_of_memory(text: bytes) -> bool:

@@ -56,7 +56,7 @@ class _Port:
     pause: int = 0
     """Rounds left until it is asked again."""
     name: str | None = None
-    """Of the engine that was found there."""
+    """The name of the engine that was found there."""
 
     @property
     def url(self) -> str:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 LINE_CHARS = 2000
-"""Of a longer line the rest is lost."""
+"""Longest line of output that is kept; the rest of a longer one is dropped."""
 
 REASON_CHARS = 300
 """Longest reason for an engine's end."""

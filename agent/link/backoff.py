@@ -37,7 +37,7 @@ class Backoff:
         self._failures = 0 if lived_s >= STEADY_S else self._failures + 1
 
     def failed(self, *, refused: bool = False) -> None:
-        """An attempt came to nothing; ``refused``: nobody listens there."""
+        """An attempt to connect failed; ``refused``: nothing listens at the address."""
         self._failures += 0.5 if refused else 1
         self._refused = refused
 

@@ -65,7 +65,7 @@ FormerCertificates = Annotated[
 Fingerprint = Annotated[
     bytes, PlainValidator(_read_fingerprint), PlainSerializer(bytes.hex), Field(alias="gateway")
 ]
-"""Of a gateway's key."""
+"""The fingerprint of a gateway's key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +82,9 @@ class MemberRecord:
 
     name: str
     fingerprint: Fingerprint
-    """Of the newest key heard of."""
+    """The fingerprint of the newest key that is known."""
     certificate: Certificate
-    """The one to show."""
+    """The certificate to present."""
     former_names: tuple[str, ...] = ()
     former_keys: tuple[FormerKey, ...] = ()
     former_certificates: FormerCertificates = ()

@@ -171,7 +171,8 @@ class RequestRun:
             self._send_head()
 
     def on_body(self, piece: bytes) -> bool:
-        """The way of every token. Raises LocalError when nobody wants it any more."""
+        """Pass a piece of the engine's body on to the gateway. Raises LocalError if the request was
+        cancelled."""
         if self._watching:
             piece = self._watch(piece)
             if not piece:
@@ -308,7 +309,7 @@ class RequestBody:
             self._moved.set()
 
     def drop(self) -> None:
-        """Nobody will take the rest."""
+        """Discard what was not taken: no reader is left."""
         if self._untaken_bytes:
             self._pieces = []
             self.taken(self._untaken_bytes)

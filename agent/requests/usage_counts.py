@@ -41,9 +41,9 @@ _WINDOW_BYTES = 64 * KIB
 _DECODER = json.JSONDecoder()
 
 DOCUMENTS = 256
-"""Of the documents in the end of an answer so many are looked at."""
+"""How many documents at the end of an answer are looked at."""
 CUT_BYTES = 4096
-"""Of a document that is cut at the front so much of the end is looked at."""
+"""How many bytes at the end of a document without its beginning are looked at."""
 
 _DETAILS = ("prompt_tokens_details", "input_tokens_details")
 USAGE_HEADERS = ("x-prompt-tokens", "x-generated-tokens", "x-compute-tokens")
@@ -138,7 +138,7 @@ def _tgi(details: Any) -> Usage | None:
 
 
 def _of_cut(tail: bytes) -> Usage | None:
-    """Of a document whose beginning is not there any more: counts stand at the end of all of these."""
+    """The counts of a document whose beginning is missing: all formats have them at the end."""
     end = tail[-CUT_BYTES:]
     end = end[end.rfind(b'\\"') + 1 :]
     found = {name.decode(): int(digits) for name, digits in _FLAT.findall(end)}

@@ -180,7 +180,7 @@ def engine_paths(settings: Settings) -> EnginePaths:
 
 
 def reuse_rules(settings: Settings) -> dict[str, CacheRule]:
-    """By model, what of its answers may be reused."""
+    """The rules for reusing answers, by model."""
     return {model: CacheRule(**rule.model_dump()) for model, rule in settings.reuse.models.items()}
 
 

@@ -61,7 +61,7 @@ class Reload:
 
 
 def _values(settings: Settings) -> dict[tuple[str, ...], Any]:
-    """By path; a table within a table, which an operator fills in, is one value."""
+    """All settings by their path. A table that the operator fills in counts as one value."""
     found: dict[tuple[str, ...], Any] = {}
     for name, value in settings:
         if isinstance(value, BaseModel):

@@ -53,7 +53,7 @@ class KeyRing:
         self._wall = wall
         self._entries: dict[bytes, _Entry] = {}
         self._digests: dict[str, tuple[bytes, ...]] = {}
-        """By the key's id."""
+        """Digests of the secrets of each key, by its id."""
         self._same: dict[Hashable, Hashable] = {}
         """What many keys have in common is kept once. Belongs to whoever reads."""
         self._used_s: dict[str, float] = {}

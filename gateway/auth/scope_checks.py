@@ -11,7 +11,7 @@ from gateway.domain.scopes import Scopes, listed
 from gateway.domain.surface import ENGINE
 
 _INSTEAD = (Tier.STANDARD, Tier.REALTIME, Tier.BATCH)
-"""Of the tiers allowed, the first of these is that of a request which names none."""
+"""A request that names no tier gets the first of these that is allowed."""
 
 _JSON = re.compile(
     rb"(?:\xef\xbb\xbf|\xff\xfe(?:\x00\x00)?|(?:\x00\x00)?\xfe\xff)?"

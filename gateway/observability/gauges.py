@@ -24,7 +24,7 @@ class AgentFigures:
     """Requests it takes at once now, over all its models."""
     in_flight: int
     round_trip_s: float | None
-    """Of its tunnel, None before it was measured."""
+    """The round trip of its tunnel; None before it was measured."""
 
 
 @dataclass(slots=True)
@@ -35,7 +35,7 @@ class FleetFigures:
     """Connected agents by state, in lower case."""
     each_agent: list[AgentFigures] = field(default_factory=list)
     deployments: Tally[tuple[str, str]] = field(default_factory=Tally)
-    """By model and state."""
+    """Deployments by model and state."""
     slots: Tally[str] = field(default_factory=Tally)
     """Granted and usable, by model."""
     in_flight: Tally[str] = field(default_factory=Tally)
@@ -65,7 +65,7 @@ class PredictionFigures:
     bias: float
     """Mean of ln(actual / predicted)."""
     off: Mapping[str, float]
-    """By quantile, the factor (1 or more) that this share of predictions was off by at most."""
+    """For each quantile, the factor (1 or more) by which this share of predictions was off at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,8 @@ class GaugeSources(Collector):
         self.tunnels: Callable[[], Stepwise[TunnelFigures]] = lambda: _at_once(TunnelFigures())
         self.predictions: Callable[[], Iterable[PredictionFigures]] = tuple
         self.version_skew: Callable[[], Stepwise[Mapping[str, int]]] = lambda: _at_once({})
-        """By how many a model's versions are more than one, where nothing tells them apart."""
+        """How many versions beyond the first a model has, for models whose versions no alias
+        distinguishes."""
         self.unread: Callable[[], UnreadFigures] = UnreadFigures
 
     def collect(self) -> Iterator[Metric]:

@@ -87,7 +87,7 @@ class Metrics(MetricTable):
     ``gauges``."""
 
     CONTENT_TYPE = CONTENT_TYPE_LATEST
-    """Of what :meth:`render` returns."""
+    """The content type of what :meth:`render` returns."""
 
     requests = counter("trunkline_requests", "Client requests by status class.", "model", "route", "status")
     request_s = histogram(

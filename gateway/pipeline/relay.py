@@ -166,7 +166,7 @@ async def _start(
 
 
 async def _drop_body(response: Response) -> None:
-    """Nobody expects one: what an engine sends all the same would be read as the next answer."""
+    """Discard the body of a response that must not have one: a client would read it as the next response."""
     while chunks := await response.next_chunks():
         response.consumed(sum(map(len, chunks)))
 
@@ -197,7 +197,7 @@ class _Condition(Enum):
 
 
 def _passing(name: str) -> tuple[bytes, _Condition | None]:
-    """Of a field's name: as it is written to clients, empty for one that is never passed on."""
+    """How a header field's name is written to clients; empty for a field that is never passed on."""
     if name == "content-length":
         return b"content-length", _Condition.LENGTH
     if name in _NOT_RELAYED or name.startswith(_NOT_RELAYED_PREFIXES) or not FIELD_NAME.fullmatch(name):

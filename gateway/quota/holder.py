@@ -12,7 +12,7 @@ from gateway.quota.window import MinuteWindow, WindowSlot
 MOST_WAIT_S = 120.0
 LEAST_WAIT_S = 0.05
 HOLD_WEIGHT = 0.1
-"""Of the latest request in how long requests last."""
+"""Weight of the latest request in the mean duration of requests."""
 
 NO_END = 1 << 60
 """More tokens than any budget has."""
@@ -55,7 +55,7 @@ _BUDGETS = {
     "money_per_day": (Limit.DAY_MONEY, "money", False),
     "money_per_month": (Limit.MONTH_MONEY, "money", True),
 }
-"""By the fields of :class:`Budgets`."""
+"""What each field of :class:`Budgets` limits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class LimitHolder:
         self.arriving = 0
         """Requests whose body is being read: they count as requests at once, and for nothing else yet."""
         self.reserved = Amounts()
-        """Of the budgets, for requests that run."""
+        """What is reserved from the budgets for running requests."""
         self._hold_s = 1.0
 
     def limit(self, rates: Rates, budgets: Budgets = NO_BUDGETS) -> None:
@@ -124,7 +124,7 @@ class LimitHolder:
         return self.rates.tpm is not None or any(budget.amount != "gpu_s" for budget in self.budgets)
 
     def left(self, spending: Spending, wall_s: float) -> Amounts:
-        """Of its budgets, spent and reserved taken off; without one as much as there is of anything."""
+        """What is left of its budgets after what was spent and reserved; no end where it has no budget."""
         left = Amounts(NO_END, float("inf"), float("inf"))
         if self.budgets:
             reserved, spent = self.reserved, spending.of(self._tenant, wall_s)

@@ -1,17 +1,16 @@
-"""The stage of a request's way at which what it may use is set aside, before anything is done for it.
+"""The stage that reserves from a request's limits and budgets what it may use, before it is admitted.
 
-**What is reserved.** The tokens of its prompt, estimated, and those of its answer: as many as the
-request allows (``max_tokens`` and what else engines read, :mod:`gateway.quota.tokens`), and where it does
-not say, what nine of ten unlimited answers of this model to this tenant stayed within; the model's context
-while too few of them are known. What the engine counted is settled when the answer is over, and where it
-did not count, what was seen of the answer.
+**What is reserved.** The estimated tokens of its prompt and the tokens of its answer. For the answer these
+are as many as the request allows (``max_tokens`` and what else engines read, :mod:`gateway.quota.tokens`),
+and where it does not say, what nine of ten unlimited answers of this model to this tenant stayed within; the
+model's context while too few of them are known. When the answer is over, the reservation is replaced by what
+the engine counted or, if it did not count, by what was seen of the answer.
 
 **What is guaranteed.** Requests let in within any 60 s never have more tokens together than the limit,
-whatever their number at once, as long as none uses more than was reserved for it. One that does (its
-prompt had more tokens than its bytes let expect, or it set no ``max_tokens``) is not cut short: the rest
-is owed, and taken from the minutes after before anybody is let in. So the mean stays within the limit in
-any case, and one minute is overdrawn by what running requests used beyond their reservations and by no
-more.
+however many run at once, as long as none uses more than was reserved for it. A request that does (its prompt
+had more tokens than its size suggested, or it set no ``max_tokens``) is not cut short. The excess becomes
+debt, which is taken from the following minutes before further requests are let in. So the mean never exceeds
+the limit, and one minute exceeds it at most by what running requests used beyond their reservations.
 """
 
 import time
@@ -45,7 +44,7 @@ MOST_IDLE = 4096
 
 MOST_MODELS = 4096
 GPU_WEIGHT = 0.05
-"""Of the latest request in what a token takes of a GPU."""
+"""Weight of the latest request in the mean GPU time of a token."""
 
 FREE = Price()
 
@@ -119,7 +118,7 @@ class Limits:
         return {name: each.queue_share for name, each in tenants if each.queue_share is not None}
 
     def price(self, model: str) -> Price:
-        """Of ``model`` now."""
+        """The current price of ``model``."""
         prices = self._terms.prices
         if not prices:
             return FREE
@@ -128,7 +127,7 @@ class Limits:
     # --- For the request path ---
 
     def guard(self, principal: Principal) -> "Guard | None":
-        """What holds for the requests of ``principal``; None: nothing."""
+        """The limits for requests of ``principal``; None: it has none."""
         if principal.rates is None and not self._tenants:
             return None
         holders = self.holders(principal, new=True)
@@ -147,7 +146,7 @@ class Limits:
         return (key,) if tenant is None else (key, tenant)
 
     def need(self, request: Request, holders: tuple[LimitHolder, ...]) -> Amounts:
-        """What to set aside for ``request``."""
+        """What to reserve for ``request``."""
         input_tokens, output_tokens = self.bounds(request)
         tokens, guessed = input_tokens + output_tokens, request.most_tokens is None
         if guessed:

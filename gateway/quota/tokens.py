@@ -196,12 +196,12 @@ _COUNTED = _LIMITS | _LEAST | _CHOICES
 
 
 JSON_BYTES = 64 * KIB
-"""Of bodies that are passed on unread so much is looked at for what they ask for."""
+"""How much of a body that is passed on unread is searched for what it asks for."""
 
 SAMPLE_BYTES = 64 * KIB
 
 BYTES_PER_TOKEN = 4
-"""Of text in JSON, roughly."""
+"""Bytes of JSON text per token, roughly."""
 
 NOT_GENERATING = frozenset[str]().union(
     ("tokenize", "detokenize", "apply-template", "input_tokens", "count_tokens", "tokenizer_info"),

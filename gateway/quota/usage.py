@@ -51,7 +51,7 @@ class UsageLedger:
         self._day_ends_s = self._day_begins_s = 0.0
         self._day = ""
         self.dropped = 0
-        """Requests that found no room."""
+        """Requests that were not counted because there were too many sums."""
 
     def finished(self, request: Request, usage: Usage | None) -> None:
         """A request's answer is over; ``usage`` is what its engine counted, if it said so."""
@@ -73,7 +73,8 @@ class UsageLedger:
             self._spent(request.principal.tenant, prompt_tokens + completion_tokens, 0.0, cost, now_s)
 
     def ran(self, request: Request, deployment: str, gpu_s: float) -> None:
-        """An attempt at a request is over in ``deployment``. Copies for a shadow are nobody's."""
+        """An attempt of ``request`` at ``deployment`` has ended. Copies for a shadow are charged to
+        nobody."""
         if request.shadow:
             return
         cost, now_s = gpu_s * self.price(request.model).gpu_second, self._wall()
@@ -85,12 +86,12 @@ class UsageLedger:
             self._spent(request.principal.tenant, 0, gpu_s, cost, now_s)
 
     def take(self) -> dict[Account, Amount]:
-        """What is there; it is not here any more."""
+        """Return all sums and begin anew, so that the caller can write them to the store."""
         taken, self._amounts = self._amounts, {}
         return taken
 
     def put_back(self, taken: dict[Account, Amount]) -> None:
-        """What could not be written."""
+        """Add ``taken`` again, because it could not be written."""
         for account, amount in taken.items():
             sums = self._amounts.get(account) or self._new(account)
             if sums is None:

@@ -100,8 +100,8 @@ class MinuteWindow:
         return not (self.used or self.debt)
 
     def advance(self, now: float) -> None:
-        """Let go of what is a minute old. What is owed is paid as of the moment at which there was
-        room."""
+        """Remove what was used more than a minute ago. Debt is paid as of the moment at which there was room
+        for it."""
         slots = self._slots
         while slots and slots[0].last_s + MINUTE_S <= now:
             gone = slots.popleft()
@@ -119,8 +119,9 @@ class MinuteWindow:
             self.take(amount, at_s)
 
     def _left_s(self, amount: int) -> float:
-        """When so much of what is used, and of debts paid meanwhile, will have left. While there is debt,
-        what leaves is paid in as soon as there is less than the limit, and leaves again a minute later."""
+        """When ``amount`` of what is used, and of debts paid meanwhile, will have left the window. While
+        there is debt, room that becomes free is taken by debt at once, and becomes free again a minute
+        later."""
         rounds, rest = 0, amount - 1
         if amount > self.used:
             paid = min(self.used, self.limit)

@@ -24,7 +24,7 @@ RESERVE = 64
 with patience, and of any number without."""
 
 RESERVE_SHARE = 8
-"""Of a small limit no more than an eighth is kept back."""
+"""If the limit is small, at most one part in this many is kept back."""
 
 LOOK_S = 1.0
 """How often it is looked whether there are descriptors again."""

@@ -1,4 +1,5 @@
-"""What fails when the machine does, and who watches for it."""
+"""Watches the machine (descriptors, memory, garbage, the event loop) and limits the gateway when they run
+short."""
 
 import asyncio
 import ctypes

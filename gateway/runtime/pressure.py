@@ -18,8 +18,8 @@ SMALL_BYTES = 64 * 1024
 """A body up to here is small: chats go on while uploads have to wait."""
 
 ROOMY_BYTES = 20 * 1024**3
-"""Of more memory than this only the part that is free counts: 2 GiB are room enough for a gateway, however
-small a share of the machine they are."""
+"""Free memory is compared with the machine's memory, but with no more than this: 2 GiB free are enough for a
+gateway on any machine."""
 
 BACK_SHARE = 0.03
 """So far below its threshold a level ends."""

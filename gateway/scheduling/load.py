@@ -1,4 +1,4 @@
-"""What one deployment has to do, in aggregates, so that reading it takes the same time however much runs.
+"""The load of one deployment as aggregates, so that reading it takes the same time however many requests run.
 
 Two facts make a new request wait at a deployment that has a slot free: prompts that are read before its own,
 one after the other, and the company in which it then writes its answer. The first is kept as a virtual clock
@@ -16,15 +16,16 @@ SHARE_MEMORY_S = 20.0
 """Reading that was placed this long ago counts half in ``DeploymentLoad.reading_share``."""
 
 SHARE_MOST = 0.7
-"""Engines continue to write, however much there is to read."""
+"""Highest share of time that counts as reading: engines continue to write however much there is to read."""
 
 PACE_WEIGHT = 0.05
 PACE_MOST = 1.5
-"""Of the latest outcome in a pace, and how far, as a logarithm, one outcome can be off."""
+"""The weight of the latest outcome in a pace, and the largest error (a logarithm) of one outcome that
+counts."""
 
 QUEUEING_WEIGHT = 0.2
-"""Of the latest first token in ``DeploymentLoad.queueing``, where it came behind others for at least as long
-as its own prompt took; less where that was less."""
+"""Weight of the latest first token in ``DeploymentLoad.queueing`` if the prompts ahead took at least as long
+as its own; smaller if they took less."""
 
 MOST_RUNNING = 1 << 16
 """Requests followed at one deployment. Slots are far fewer; what is over this runs unfollowed."""
@@ -82,8 +83,8 @@ class DeploymentLoad:
     writing_pace: float = 1.0
     """How long answers take to write, in the same way."""
     queueing: float = 1.0
-    """Of the time that prompts ahead of one were expected to take it really waited for so much, 0 to 1:
-    little where several are read at once, as by an engine that is really several."""
+    """The share (0 to 1) of the expected time of the prompts ahead for which a request really waited. It is
+    small if the engine reads several prompts at once."""
     _ends_sum_s: float = 0.0
     """Sum over what runs of when it is expected to end."""
     _reading_off: float = 0.0

@@ -26,7 +26,7 @@ class PreemptRules:
     preempt_after_s: float = 0.5
     """Realtime requests wait this long before a running request is preempted."""
     reserved_share: float = 0.1
-    """Of a model's slots, rounded down."""
+    """The share of a model's slots that is kept for realtime requests, rounded down."""
 
     def reserved(self, slots: int) -> int:
         """How many of ``slots`` are reserved for realtime."""

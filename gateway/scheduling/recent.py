@@ -59,7 +59,7 @@ class CountWindow:
         return sum(bucket[0] for bucket in self._buckets), sum(bucket[1] for bucket in self._buckets)
 
     def take_back(self, now: float) -> None:
-        """One of the second count, if there is one."""
+        """Take one of the second count back, if there is one."""
         self._forget(now)
         for bucket in self._buckets:
             if bucket[1] >= 1.0:

@@ -66,7 +66,7 @@ class KeyRecord:
     """On the admin API; None: nothing."""
     expires_s: float | None = None
     previous_digest: bytes | None = field(default=None, repr=False)
-    """Of the secret before the last rotation."""
+    """The hash of the secret before the last rotation."""
     previous_until_s: float | None = None
     """When that one ends."""
     last_used_s: float | None = None

@@ -149,7 +149,7 @@ def _total(row: Row[tuple[object, ...]]) -> Total:
 
 
 def _sum(before: ColumnElement[Any], added: ColumnElement[Any]) -> ColumnElement[Any]:
-    """Of what is there and what is added, ``MOST`` at the most."""
+    """The sum of the stored and the added amount, ``MOST`` at most."""
     return case((before + added > MOST, MOST), else_=before + added)
 
 

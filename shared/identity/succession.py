@@ -19,7 +19,7 @@ class Succession:
     until_s: int
     """Seconds since 1970: from then on the new key alone counts."""
     signature: bytes = field(repr=False)
-    """By the old key, 64 bytes."""
+    """The old key's signature, 64 bytes."""
 
     @classmethod
     def sign(cls, old: GatewayIdentity, new_key: bytes, until_s: int) -> "Succession":

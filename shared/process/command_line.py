@@ -20,7 +20,7 @@ EXAMPLE = "Example: "
 NO_TEXT = "what was given holds bytes that are no text (UTF-8)"
 
 INPUT_CHARS = 80
-"""Of a wrong value, in a message."""
+"""How many characters of a wrong value a message quotes."""
 
 _PLAIN: dict[str, str] = {
     "int_parsing": "{input} is no whole number",
@@ -55,7 +55,7 @@ def command_group(text: str, *, example: str) -> CommandApp:
 
 
 class _CheckedPaths:
-    """Of a command or a group: no empty path, which would be this directory, is taken."""
+    """For a command or a group: refuses an empty path, which would mean this directory."""
 
     params: list[Any]
 

@@ -9,7 +9,7 @@ from http.client import BadStatusLine, RemoteDisconnected
 from urllib.parse import urlsplit
 
 TEXT_CHARS = 200
-"""Of what somebody else answers, at most so much is repeated."""
+"""How many characters of a peer's answer are repeated at most."""
 
 
 def explain_connection_error(url: str, error: Exception, proxy: str | None = None) -> str:

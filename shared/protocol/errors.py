@@ -53,7 +53,7 @@ class ErrorCode(IntEnum):
     REFUSED = 6
     """The engine never saw the request: always safe to give to another deployment."""
     CANCELLED = 7
-    """Nobody wants the answer any more."""
+    """The client has left, so the answer is not needed any more."""
     DEADLINE = 8
     ENGINE_UNREACHABLE = 9
     """The engine could not be connected to; it never saw the request."""

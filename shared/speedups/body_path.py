@@ -14,7 +14,7 @@ _WHOLE = (b"\n\n", b"\r\n\r\n")
 
 
 class BodyPath:
-    """Of one response. Belongs to the event loop's thread."""
+    """The path of one response's body. Belongs to the event loop's thread."""
 
     __slots__ = (
         "flow",

@@ -1,4 +1,4 @@
-"""Joins a session, a WebSocket and a clock: the only asyncio in ``shared`` (PROTOCOL §2, §8).
+"""Runs a session over a WebSocket on asyncio, which is also what gives it the time (PROTOCOL §2, §8).
 
 :class:`Tunnel` is an asyncio protocol on a raw transport. The WebSocket is the sans-I/O core of the
 ``websockets`` library, the session is ours; these files move bytes between them, once in a turn of the event

@@ -93,7 +93,7 @@ class CommandProcess(ChildProcess):
         self.on_progress: Callable[[float], None] = lambda progress: None
         """Called with a share from 0 to 1 when the engine's output says how much of the model is loaded."""
         self.engine_pid: int | None = None
-        """Of the engine's first process, which leads its group."""
+        """The process id of the engine's first process, which leads its group."""
         self._engine = engine
         self._grace_s = grace_s
 

@@ -39,7 +39,7 @@ class EngineKind:
     openapi_path: str = "/openapi.json"
     """Where it describes its paths, if it does."""
     stateful: bool = False
-    """What a request for one of its own paths leaves behind, others ask for."""
+    """Whether requests for its own paths leave state behind that later requests refer to."""
     continues: Mapping[str, str] = field(default_factory=dict)
     """Route → how it is asked to go on with an answer that another engine began (PROTOCOL §4.7); only what
     its documentation or source says, as an engine that begins anew instead would spoil the answer."""
@@ -68,7 +68,7 @@ BUILT_IN = EngineKind(
     ("trunkline",),
     continues=_FINAL_MESSAGE,
 )
-"""Says all else of itself in ``/v1/models``."""
+"""The built-in engine; it reports everything else about itself in ``/v1/models``."""
 
 VLLM = EngineKind(
     "vllm",

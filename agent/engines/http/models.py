@@ -17,11 +17,11 @@ MODELS = 200
 """Most models of one engine that are offered; the state of more would not fit into a frame."""
 
 LISTED = 2048
-"""Of a list of models so many are looked at."""
+"""How many models of a list are looked at."""
 
 LOGGED = 20
 LOGGED_CHARS = 80
-"""Of names that are left out, and of one of them, that a log shows."""
+"""How many left-out names a log line shows, and how many characters of each."""
 
 _STATUSES = {str(status): status for status in DeploymentStatus}
 _CONTEXT_MEMBERS = ("max_model_len", "loaded_context_length", "context_length", "max_context_length")

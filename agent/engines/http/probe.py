@@ -50,7 +50,7 @@ class EngineView:
     gone: bool = True
     reason: str = "the engine has not been looked at"
     loading: bool = False
-    """It is gone, and says that it is loading."""
+    """It does not serve yet, and reports that it is loading."""
     late: int = 0
     """Looks in a row that timed out."""
     reported_slots: int | None = None
@@ -58,18 +58,19 @@ class EngineView:
     """Its routes and what it lacks of them, as its OpenAPI document says; None: it has none."""
     has_health: bool = True
     was_well: bool = False
-    """It has said so, so it knows what it says when it does not."""
+    """Its health path has answered with success before, so a failure there means that it is not well."""
     has_metrics: bool = True
     tells_load: bool = False
     """Its ``/metrics`` has told of its load."""
     left_out: tuple[tuple[str, str], ...] = ()
-    """Models that it lists and that cannot be offered: what they are called, and why."""
+    """Models that it lists and that cannot be offered: their names and the reasons."""
     foreign: bool = False
-    """What answers there is no engine, or not any more."""
+    """Whether something that is no engine answers at its address."""
 
     @property
     def while_busy(self) -> WhileBusy:
-        """What comes of asking it while requests run. One that tells of its load is asked for it."""
+        """How the engine reacts to probes while requests run. An engine of an unknown kind that reports its
+        load counts as one that answers."""
         known = self.kind.while_busy
         return WhileBusy.ANSWERS if known is WhileBusy.UNKNOWN and self.tells_load else known
 

@@ -20,7 +20,7 @@ from shared.process.request_errors import QueueFull, RequestError
 
 _FIRST_GUESS_S = 1.0
 _WEIGHT = 0.2
-"""Of the newest request in the average time that one takes."""
+"""Weight of the newest request in the mean time of a request."""
 _LONGEST_S = 120.0
 """SDKs ignore a longer Retry-After."""
 

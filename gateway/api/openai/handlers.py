@@ -29,7 +29,7 @@ Scope = MutableMapping[str, Any]
 Json = dict[str, Any]
 JSON = b"application/json"
 PATH_CHARS = 200
-"""Of a path that is quoted in an error."""
+"""How many characters of a path an error quotes."""
 
 Respond = Callable[[HttpExchange, Mapping[str, str]], Awaitable[None]]
 """Answers one request. The mapping holds the names in its path."""

@@ -1,4 +1,4 @@
-"""Uvicorn, run by our own hand: our sockets, our signals, our way to stop."""
+"""Runs uvicorn with the gateway's own sockets, signal handling and way to stop."""
 
 import asyncio
 import contextlib

@@ -19,14 +19,14 @@ from gateway.runtime.descriptors import ConnectionVerdict, DescriptorBudget, roo
 from shared.tunnel.turns import Turns, TurnsFull
 
 HANDSHAKES = 256
-"""Of one address, which may be a proxy with a whole fleet behind it."""
+"""Handshakes of one address at once; it may be a proxy with a whole fleet behind it."""
 
 _LEAST_S = 0.01
 
 
 @dataclass
 class TlsHandshakeLimiter:
-    """Of one server."""
+    """Limits the TLS handshakes of one server."""
 
     context: ssl.SSLContext
     places: PerAddressLimiter

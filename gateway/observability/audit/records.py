@@ -86,7 +86,7 @@ class RequestFacts(NamedTuple):
     gpu_s: float
     """Seconds of devices, as far as they are known at its end."""
     price: Price | None
-    """Of its model."""
+    """The price of its model."""
 
     def entry(self) -> AuditEntry:
         return AuditEntry(self.at_s, "request", facts_of(self))
@@ -112,7 +112,7 @@ def timestamp(wall_s: float) -> str:
 
 
 def hash_of(line: bytes) -> str:
-    """Of a line without its newline."""
+    """The hash of a line without its newline."""
     return hashlib.sha256(line).hexdigest()
 
 

@@ -51,7 +51,7 @@ def of_day(wall_s: float) -> str:
 
 PAGE_LINES = 1000
 PAGE_BYTES = 1024 * 1024
-"""Of the log that are read for one page, whether they are wanted or not."""
+"""The most lines in one page, and the most bytes of the log that are read for it, matching or not."""
 
 
 @dataclass(frozen=True, slots=True)

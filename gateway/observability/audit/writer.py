@@ -60,7 +60,7 @@ class AuditWriter:
         self._acts = acts
         self._changed = changed
         self._version: int | None = None
-        """Of the database, when its acts were taken up last."""
+        """The database's version when its acts were last taken up."""
         self._wall = wall
         self._clock = clock
         self._believed: BelievedTime | None = None
@@ -179,7 +179,7 @@ class AuditWriter:
         return bool(self._buffer)
 
     def _prune(self) -> None:
-        """By the time of day that is believed, once an hour."""
+        """Delete old segments, once an hour, by the time of day that is believed."""
         now_s = self._clock()
         if self._believed is None or now_s - self._pruned_s < DAY_S / 24:
             return

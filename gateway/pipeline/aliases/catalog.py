@@ -30,14 +30,14 @@ class AliasCatalog:
         return heapq.merge(models, described, key=lambda info: info.id)
 
     def model(self, name: str) -> ServedModel | None:
-        """One of them; None when it is neither an alias nor was ever served."""
+        """The model or alias called ``name``; None if it is no alias and was never served."""
         record = self._aliases.records.get(name)
         if record is None or not record.alias.targets:
             return self._models.model(name)
         return self._describe(record)
 
     def _describe(self, record: AliasRecord) -> ServedModel:
-        """Ready as soon as one of the targets is that gets requests."""
+        """The alias as a model. It is ready if at least one of its targets with a weight is ready."""
         targets = [target for target in record.alias.targets if target.weight]
         known = [each for target in targets for each in deployments_of(self._models.index, target)]
         serving = [each for each in known if each.promising]

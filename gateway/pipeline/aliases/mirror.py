@@ -20,7 +20,7 @@ from shared.protocol.limits import MIB
 
 MOST_OPEN = 16
 MOST_BODY_BYTES = MIB
-"""Of a request that is copied: what it holds is in no budget once the real one is over."""
+"""Longest body that is copied: the copy is in no budget once the real request is over."""
 
 PATIENCE_S = 5.0
 """So long a copy waits when its slot was taken after all. Less than it takes to be let in before others."""

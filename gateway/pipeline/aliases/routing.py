@@ -32,15 +32,15 @@ from shared.protocol.routes import ANY_ROUTE
 VERSION = b"x-trunkline-version"
 FALLBACK = b"x-trunkline-fallback"
 ALLOW = "allow"
-"""As :data:`FALLBACK`: whatever the operator says."""
+"""The value of :data:`FALLBACK` that allows every fallback the operator has set."""
 
 HEADER_CHARS = 4096
-"""Of :data:`FALLBACK` that are read."""
+"""How many characters of :data:`FALLBACK` are read."""
 
 _PRINTED = bytes.maketrans(bytes(range(32)) + b"\x7f", b"?" * 33)
 
 _SATURATED = (QueueFull, QueueTimeout, EngineBusy, NoDeployment)
-"""What a fallback may spare a client."""
+"""The errors on which a fallback is tried."""
 
 
 class MirrorSink(Protocol):
@@ -133,7 +133,8 @@ class AliasResolution:
     # --- Steps ---
 
     def _requests(self) -> Iterator[Request]:
-        """The request, then as others may answer it. Each is made when the one before came to nothing."""
+        """The request for its first choice, then for each fallback; each is made only after the one before
+        failed."""
         yield self._first
         if self._first.body.rest_begun:
             return
@@ -208,7 +209,7 @@ class AliasResolution:
 
 
 def session_key(alias: Alias, request: Request) -> str:
-    """By what a target is chosen: a tenant's session, or each request for itself."""
+    """The key by which a target is chosen: the same for a tenant's session, or different for each request."""
     if alias.sticky and request.session_key is not None:
         return f"{request.principal.tenant}\n{request.session_key}"
     return request.id

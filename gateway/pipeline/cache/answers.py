@@ -68,7 +68,7 @@ class CachedResponse:
         return [body] if body else []
 
     def consumed(self, size_bytes: int) -> None:
-        """Nobody waits for credit."""
+        """Nothing to do: the answer is in memory, so no sender waits for credit."""
 
     def abort(self) -> None:
         self._left = b""

@@ -41,7 +41,7 @@ _LONG_NUMBER = b"0" * 16
 
 
 class CacheKey(NamedTuple):
-    """Of identical requests. Tenants share nothing, whatever the digests."""
+    """The key that identical requests of one tenant share. Tenants never share entries."""
 
     tenant: str
     digest: bytes
@@ -93,22 +93,22 @@ _SLACK = 64
 
 @dataclass(frozen=True, slots=True)
 class CachedAnswer:
-    """An answer with status 200, whole."""
+    """A complete answer with status 200."""
 
     headers: Headers
     """Those that describe its content, without its length."""
     body: bytes
     agent: str
-    """Who computed it."""
+    """The agent that computed it."""
     version: str
-    """Of the deployment that did."""
+    """The version of the deployment that computed it."""
     kept_s: float
     """When it was complete."""
     expires_s: float
 
     @property
     def size_bytes(self) -> int:
-        """What it counts for."""
+        """Its size in the cache's memory, overhead included."""
         named = sum(len(name) + len(value) for name, value in self.headers)
         return OVERHEAD_BYTES + len(self.body) + named + len(self.agent) + len(self.version)
 
@@ -128,9 +128,9 @@ class AnswerCache:
         self._numbers = itertools.count()
         self.kept_bytes = 0
         self.reserved_bytes = 0
-        """Of answers that are being collected."""
+        """Bytes reserved for answers that are being collected."""
         self.evicted = 0
-        """Entries that went for others, so far."""
+        """How many entries were removed to make room for others."""
 
     def figures(self) -> list[Family]:
         """What is exposed of it, for a :class:`gateway.observability.gauges.FamilyCollector`."""

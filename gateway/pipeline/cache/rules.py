@@ -19,8 +19,8 @@ HEADER = b"x-trunkline-cache"
 
 @dataclass(frozen=True, slots=True)
 class CacheRule:
-    """Of one model. ``cache_s``: so long an answer is kept, 0 for not at all; ``coalesce``: identical
-    requests that come while one runs wait for its answer."""
+    """The rule for one model. ``cache_s`` is how long an answer is kept, 0 for not at all. With ``coalesce``,
+    identical requests that come while one runs wait for its answer."""
 
     cache_s: float = 0.0
     coalesce: bool = True
@@ -36,7 +36,7 @@ class CacheSettings:
     header_cache_s: float = 3600.0
     """How long answers are kept then."""
     cache_bytes: int = 64 * 1024 * 1024
-    """Of all answers together, those included that are being collected."""
+    """Memory for all answers together, including those that are being collected."""
     entry_bytes: int = 1024 * 1024
     """Longest answer that is kept or shared."""
     entries: int = 100_000
@@ -74,15 +74,14 @@ _COMPUTED = frozenset((Route.EMBEDDINGS, Route.RERANK))
 _WRITTEN = frozenset((Route.CHAT, Route.COMPLETIONS, Route.RESPONSES))
 
 _ELSEWHERE = ("previous_response_id", "conversation", "background", "web_search_options", "prompt_id")
-"""Members that make the answer one of more than the request."""
+"""Members with which the answer depends on more than the request itself."""
 
 _TOOLS = frozenset({"function", "custom"})
 """Tools that the client runs."""
 
 
 def deterministic(route: str, members: Mapping[str, Any], body: bytes) -> bool:
-    """Whether the answer to a request of ``route`` with these ``members``, as ``body`` has them, depends on
-    nothing else."""
+    """Whether the answer to a request of ``route`` depends on nothing but these ``members`` of ``body``."""
     if route not in _COMPUTED and not (route in _WRITTEN and _greedy(members) and _alone(route, members)):
         return False
     return not _fetches(members, body)

@@ -152,7 +152,7 @@ class DispatchTable(_Table):
     record_bytes: Annotated[int, Field(ge=4096, le=1024 * MIB)] = MIB
     """Longest answer that is kept so that another agent can go on with it."""
     records_total_bytes: Annotated[int, Field(ge=4096)] = 64 * MIB
-    """Of all answers kept together."""
+    """The same for all answers that are kept together."""
     unread_bytes: Annotated[int, Field(ge=0)] = 256 * MIB
     """Memory for what clients have not read of their answers; a tenant may hold half of what others leave."""
     unread_disk_bytes: Annotated[int, Field(ge=0)] = 4096 * MIB
@@ -176,7 +176,7 @@ class DispatchTable(_Table):
     preempt_standard: bool = False
     """Standard ones do, too."""
     preempt_after_s: Annotated[float, Field(ge=0, le=3600)] = 0.5
-    """Nobody gives way to a realtime request that has to wait for less."""
+    """A realtime request that would wait for less than this preempts nothing."""
     max_preemptions: Annotated[int, Field(ge=0, le=100)] = 2
     """So often one request gives way at most."""
 

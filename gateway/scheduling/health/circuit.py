@@ -25,7 +25,7 @@ LEAST_OUTCOMES = 10
 FAILED_SHARE = 0.5
 COOL_DOWN_S = 1.0
 GONE_COOL_DOWN_S = 0.5
-"""Of an engine that is not there: a request to it costs next to nothing, and it may be back soon."""
+"""The cool-down of an engine that cannot be connected to: asking it costs little, and it may be back soon."""
 MAX_COOL_DOWN_S = 60.0
 JITTER = 0.25
 """Cool-downs are shortened by up to this share, so that those that began together do not end together."""

@@ -80,7 +80,8 @@ MOST_MOVES = 16
 
 
 class AttemptCount:
-    """How many attempts of one request failed, and how many were moved for what is nobody's fault."""
+    """Counts the failed attempts of one request, and its moves for reasons that are not the engine's
+    fault."""
 
     __slots__ = ("_failures", "_most_failures", "_moves")
 
@@ -95,7 +96,7 @@ class AttemptCount:
         return self._failures < self._most_failures and self._moves < MOST_MOVES
 
     def count_move(self) -> bool:
-        """Count a move to another deployment for what is nobody's fault. False when there were too many."""
+        """Count a move for a reason that is not the engine's fault. False if there were too many."""
         allowed = self._moves < MOST_MOVES
         self._moves += allowed
         return allowed
@@ -176,7 +177,7 @@ def retry_after_s(headers: Headers) -> float | None:
 
 
 def may_be_repeated(request: Request, effect: Effect) -> bool:
-    """Whether a request that came to nothing may be given to an engine again."""
+    """Whether a request whose attempt failed may be given to an engine again."""
     safe = effect is Effect.NONE or (effect is Effect.HARMLESS and request.route != ANY_ROUTE)
     return safe and not request.body.rest_begun
 

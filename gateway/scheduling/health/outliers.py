@@ -16,12 +16,12 @@ from enum import Enum, auto
 from typing import TypeVar
 
 WEIGHT = 0.1
-"""Of the latest answer, once there are ten: about the last twenty count."""
+"""Weight of the latest answer, once there are ten: about the last twenty count."""
 
 LEAST_SAMPLES = 10
 
 USUAL_WEIGHT = 0.005
-"""Of the latest answer in what is usual: about the last four hundred count."""
+"""Weight of the latest answer in the usual speed: about the last four hundred count."""
 
 
 class Measure(Enum):
@@ -35,7 +35,7 @@ LEAST: dict[Measure, float] = {Measure.STREAM_FIRST_BYTE_S: 0.1}
 
 
 class _GeometricMean:
-    """Of all values at first, of about the latest ``1 / weight`` later."""
+    """The geometric mean of all values at first, and of about the latest ``1 / weight`` later."""
 
     def __init__(self, weight: float) -> None:
         self._weight = weight

@@ -56,7 +56,8 @@ PAIR_FLOPS = 4.0 * 32 * 4096
 """Attention of one token to one before it: 4 x 32 layers x a width of 4096."""
 
 KV_TOKEN_BYTES = 131_072.0
-"""Of a model of 8 billion parameters: 32 layers x 8 heads x 128 values x 2 bytes, keys and values."""
+"""Keys and values of one token in a model of 8 billion parameters: 32 layers x 8 heads x 128 values x 2
+bytes, twice."""
 
 COMPUTE_SHARE = 0.5
 BANDWIDTH_SHARE = 0.7

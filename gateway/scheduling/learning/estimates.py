@@ -13,14 +13,14 @@ from gateway.scheduling.recent import RecentDict
 from shared.process.frozen import frozen
 
 TOKENS_PER_BYTE = 0.25
-"""Of English text in JSON, roughly, before a model's engines have reported any."""
+"""Tokens per byte of English text in JSON, roughly; used until a model's engines have reported counts."""
 
 LEAST_PER_BYTE, MOST_PER_BYTE = 1e-4, 2.0
 """A prompt of images has few tokens for its bytes; no tokenizer makes more than one of a byte, but a
 chat template may add to a short prompt."""
 
 RATIO_WEIGHT = 0.02
-"""Of the latest request in tokens per byte, once there were some."""
+"""Weight of the latest request in a model's tokens per byte, after the first ones."""
 
 MOST_MODELS = 4096
 MOST_TENANTS = 16_384
@@ -60,7 +60,7 @@ class OutputEstimates:
         self._inputs = RecentDict[str, _Ratio](most_models)
         self._answers = _AnswerLengths(most_models, most_tenants)
         self._unlimited = _AnswerLengths(most_models, most_tenants)
-        """Of the answers that nothing limited."""
+        """Lengths of the answers that nothing limited."""
 
     def input_tokens(self, model: str, size_bytes: int) -> int:
         """Input tokens of a request of ``size_bytes`` bytes."""
@@ -68,8 +68,8 @@ class OutputEstimates:
         return round(size_bytes * (known.value if known is not None else TOKENS_PER_BYTE))
 
     def output(self, model: str, tenant: str, most: int | None = None, guess: int = GUESS) -> OutputEstimate:
-        """Of an answer that may have ``most`` tokens (None: as many as it likes). ``guess`` is what to take
-        for its length while nothing is known."""
+        """The length of an answer that may have ``most`` tokens (None: no limit). ``guess`` is the length to
+        assume while nothing is known."""
         limit = NO_LIMIT if most is None else max(0, most)
         answers = self._answers
         expected, high = (float(min(guess, limit)),) * 2
@@ -130,7 +130,7 @@ class _Ratio:
         self.count = 0
 
     def note(self, ratio: float) -> None:
-        """Of one more request, within what is believed of any."""
+        """Learn from the ratio of one more request, limited to plausible values."""
         if not LEAST_PER_BYTE <= ratio <= MOST_PER_BYTE:
             ratio = min(max(ratio, LEAST_PER_BYTE), MOST_PER_BYTE)
         self.count += 1

@@ -29,11 +29,11 @@ MOST_PAIRS = 4096
 """Pairs of model and device class remembered; the one used longest ago is forgotten first."""
 
 FIXED_S = 0.02
-"""Of every request, before anything is computed: HTTP, the tokenizer, the engine's own queue."""
+"""Time that every request takes before anything is computed: HTTP, the tokenizer, the engine's own queue."""
 
 CACHED_SHARE = 0.02
-"""Of what reading a token takes, where it was read before. Learnt too: an engine that caches nothing,
-and does not say so, shows in its times."""
+"""The share of a token's reading time that a cached token takes. It is learnt too: times show whether an
+engine caches nothing without saying so."""
 
 WARM = 3
 """Observations after which a pair no longer borrows from others."""
@@ -42,7 +42,7 @@ KNOWN = 30
 """Observations of a class before anything is concluded from what one of its devices does otherwise."""
 
 HIT_WEIGHT = 0.05
-"""Of the latest prompt in ``Speeds.hit_share``."""
+"""Weight of the latest prompt in ``Speeds.hit_share``."""
 
 UNREPORTED_WEIGHT = 0.25
 """Weight of an outcome of which token counts were not reported but estimated."""

@@ -163,7 +163,7 @@ MOST_OFF = 1e6
 
 @dataclass(slots=True)
 class Errors:
-    """Of one kind of prediction. Kept is actual / predicted; logarithms are taken when somebody reads.
+    """The errors of one kind of prediction. Actual / predicted is kept; logarithms are taken on reading.
     ``bias`` is the mean of ln(actual / predicted) over the latest: 0 is fair, 0.1 means that things take 10 %
     longer than predicted."""
 

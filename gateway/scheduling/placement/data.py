@@ -109,8 +109,8 @@ class PlacementPlan:
     """Places that get no new request, so that they can be unloaded for another once theirs are done; those
     to be unloaded now are among them. Whoever is not among them gets requests again."""
     ready_s: Mapping[str, float] = field(default_factory=dict)
-    """By model that nothing serves, in how many seconds something will, as far as can be said."""
+    """For models that nothing serves: in how many seconds something will, if that is known."""
     not_loadable: Mapping[str, NotLoadable] = field(default_factory=dict)
-    """By model, of those nothing serves."""
+    """For models that nothing serves: why they cannot be loaded."""
     look_again_s: float | None = None
     """When something could be decided that cannot now, though nothing happens; None for never."""

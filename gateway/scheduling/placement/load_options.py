@@ -82,7 +82,7 @@ PATIENCE_SHARE = 0.25
 requests of its model."""
 
 SPARE_SHARE = 0.1
-"""Of its regret, where the same model is loaded elsewhere too."""
+"""The share of its regret that counts if the same model is loaded elsewhere too."""
 
 MOST_EVICTIONS = 64
 """Places where something would have to go that are looked at for one model in one round."""
@@ -185,7 +185,8 @@ class LoadOptions:
         return min(idle_s, busy_s)
 
     def _patience_s(self, victim: LoadablePlace, demand: Demand) -> float:
-        """How long those wait for company who want the place of a busy model."""
+        """How long requests that want the memory of a busy model wait until it is unloaded. The more often
+        the busy model is requested compared with theirs, the longer."""
         if demand.tier is Tier.REALTIME:
             return 0.0
         per_s = self.history.popularity.per_s
@@ -203,7 +204,8 @@ def _in(place: LoadablePlace) -> bool:
 
 
 def _fewest(place: LoadablePlace, room: AgentMemory, candidates: Sequence[_Candidate]) -> list[_Candidate]:
-    """Of those the first that do, and of these only such as are needed: the dearest are let stay first."""
+    """The first candidates that free enough memory together, without those that are not needed for it; the
+    most expensive are spared first. Empty if all of them do not suffice."""
     chosen: list[_Candidate] = []
     for candidate in candidates:
         chosen.append(candidate)

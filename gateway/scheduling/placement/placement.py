@@ -46,7 +46,8 @@ CLEARLY = 4.0
 """One more copy of a model must be worth this many times the regret for what is unloaded."""
 
 MARGIN_S, MARGIN_SHARE = 5.0, 0.25
-"""By which a wait must be longer than a load, and which share of the load, to be worth one more."""
+"""One more copy is loaded only if the wait is longer than the load by the larger of this time and this share
+of it."""
 
 REFUSE_AFTER = 2
 """When all places of a model have failed to load it so often, its requests are refused meanwhile."""
@@ -103,7 +104,7 @@ class _Round:
         self._history = history
         self._now = now
         self._rooms: dict[str, AgentMemory] = {}
-        """By place."""
+        """The memory of the agent that each place belongs to, by the place's key."""
         self._places: dict[str, LoadablePlace] = {}
         for host in hosts:
             room = AgentMemory(host, history.failures)

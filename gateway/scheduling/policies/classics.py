@@ -1,5 +1,5 @@
-"""The classics by name, for those who want them. Each is honest to its own idea and no
-more: none looks at what a request costs.
+"""The well-known policies, such as ``round-robin`` and ``least-connections``. Each follows its own rule only;
+none considers what a request costs.
 """
 
 import random
@@ -17,14 +17,15 @@ MATCH_SHARE = 0.5
 """The share of a prompt that a deployment must have read for ``prefix`` to prefer it."""
 
 TIME_WEIGHT = 0.1
-"""Of the latest answer in the mean that ``response-time`` goes by."""
+"""Weight of the latest answer in the mean that ``response-time`` compares."""
 
 
 class Classic(Policy):
-    """In order of turns, each request goes to the deployment that :meth:`choose` picks of those that fit."""
+    """Takes requests in order of turns; each goes to the deployment that :meth:`choose` picks of those that
+    fit."""
 
     heeds_memory = True
-    """Whether a request waits for one that says it has room for its context."""
+    """Whether a request waits for a deployment that reports memory for its context."""
 
     def __init__(self, knowledge: Knowledge) -> None:
         self.knowledge = knowledge

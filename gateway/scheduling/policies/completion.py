@@ -24,7 +24,7 @@ ENGINE_QUEUE_WEIGHTS = Weights(2.5, 0.6)
 not wait for it, and what is good for the many is bad for the slowest hundredth."""
 
 LATE_SHARE = 1.0
-"""Of a second past what a client wants its first token within, counted once more."""
+"""How much each second of a first token beyond what the client wants adds to its cost."""
 
 
 @dataclass(slots=True)
@@ -42,17 +42,17 @@ class RoundLoad:
 
 
 class _Plan(NamedTuple):
-    """What a request takes on one class of device, in seconds, nothing of its prompt being cached."""
+    """How long a request takes on one class of device, in seconds, if nothing of its prompt is cached."""
 
     speeds: Speeds
     first_s: float
     steps_s: float
     each_s: float
-    """More for each request in the company, itself included."""
+    """Added for each request that runs at the same time, itself included."""
     kv_s: float
-    """More for each token of context in the company."""
+    """Added for each token of context of the requests that run at the same time."""
     others_s: float
-    """What it costs each of the others."""
+    """How much it delays each of the other requests."""
 
 
 class Completion:

@@ -48,8 +48,8 @@ ALL = 64
 """Up to this many open deployments, all are considered. Of more a sample is, and no request is held."""
 
 SAMPLE = 16
-"""Of more, so many, and those that have read some of the prompt. The best of 16 is among the best
-tenth of the fleet in four of five cases."""
+"""If there are more deployments, this many at random are compared, and those that have read some of the
+prompt. The best of 16 is among the best tenth of the fleet in four of five cases."""
 
 AFFINE = 6
 """Deployments looked at, at most, because they have read some of the prompt."""
@@ -58,7 +58,7 @@ FULL = 4
 """Full deployments looked at, at most, beside the affine ones."""
 
 SESSION_SHARE = 0.5
-"""Of a prompt without fingerprints, so much is taken to be cached where its session was last."""
+"""The share of a prompt without fingerprints that is assumed to be cached where its session was last."""
 
 PLACES = 64
 """Constraints on where to run for which the deployments are remembered that meet them."""
@@ -106,7 +106,7 @@ class Cost(Policy):
         return self._views
 
     def views_allowed_by(self, where: Residency) -> list[DeploymentView]:
-        """Of these, those that ``where`` allows. An agent whose labels change is gone and comes again."""
+        """The views that ``where`` allows. An agent whose labels change counts as gone and new."""
         found = self._there.get(where)
         if found is None:
             if len(self._there) >= PLACES:

@@ -99,7 +99,7 @@ class Flow(Generic[T]):
         self.lines: dict[Hashable, TenantQueue[T]] = {}
         self.count = 0
         self.work = 0.0
-        """Of those who wait."""
+        """Work of the requests that wait."""
 
     def arrived(self, work: float, now: float) -> None:
         """One more request of the tenant has come."""
@@ -301,7 +301,8 @@ class TierQueue(Generic[T]):
     # --- For a look at the next turns ---
 
     def key(self, virtual: float, turn: T) -> Key:
-        """Of a line with ``turn`` in front, its tenant's virtual time being so: the smallest is next."""
+        """The key of a line with ``turn`` in front whose tenant has this virtual time; the smallest key is
+        next."""
         return (virtual // self.slack, turn.due_s, turn.number)
 
     def after(self, flow: Flow[T], turn: T, virtual: float | None = None) -> float:

@@ -9,7 +9,7 @@ Key = tuple[float, ...]
 _numbers = itertools.count()
 _SLACK = 16
 _FEW = 4
-"""Of four times as many it is cheaper to take them out one by one than to sort them all."""
+"""If at most a quarter of the members are wanted, taking them out one by one is cheaper than sorting all."""
 
 
 class Member:

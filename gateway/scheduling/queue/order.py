@@ -30,12 +30,12 @@ class QueueScan(Generic[T]):
     """
 
     def __init__(self, share: TierQueue[T], left: Mapping[Hashable, int]) -> None:
-        """Of each lane no more are shown than are ``left``, which its owner counts down."""
+        """At most ``left`` members of each lane are shown; the owner of ``left`` counts it down."""
         share.arrange_lines()
         self._share = share
         self._left = left
         self._virtual: dict[object, float] = {}
-        """Of tenants that got something."""
+        """Virtual times of the tenants that got something."""
         self._touched: list[tuple[Key, int, TenantQueue[T]]] = []
         self._numbers = itertools.count()
         self._taken: list[tuple[Heap[Any], tuple[Key, int, Any]]] = []
@@ -215,7 +215,7 @@ class QueueOrder(Generic[T]):
         return sum(tier.share.count for tier in self._tiers[: rank + 1])
 
     def oldest(self) -> list[float | None]:
-        """By rank, since when the first request waits; None where none does."""
+        """For each rank, since when its oldest request waits; None if none waits."""
         return [tier.oldest_s() for tier in self._tiers]
 
     def _order(self, present: list[int], ageing: "Sequence[_Ageing]", given: int, now: float) -> list[int]:

@@ -1,4 +1,4 @@
-"""Tenants that may take only a share of the places in which requests wait. Pure."""
+"""Limits tenants to a share of the queue's places. Pure."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -35,11 +35,11 @@ class QueueShares:
                 del self._waiting[place]
 
     def most(self, tenant: str, places: int) -> int:
-        """Of so many places it may take so many: one at least."""
+        """How many of ``places`` the tenant may take: at least one."""
         return max(1, int(places * self._shares.get(tenant, 1.0)))
 
     def full(self, tenant: str, model: str, of_model: int, in_all: int) -> bool:
-        """Whether it has its share, of the places for ``model`` or of all."""
+        """Whether the tenant uses its whole share, of the places for ``model`` or of all."""
         if tenant not in self._shares:
             return False
         return self._waiting[tenant, model] >= self.most(tenant, of_model) or (

@@ -47,9 +47,9 @@ class Ticket(QueuedRequest):
     expires_s: float
     """When it has waited as long as it may; not later than its request's deadline."""
     body_bytes: int = 0
-    """Of its body, those that were counted when it came in."""
+    """Bytes of its body that were counted when it came in."""
     counted: bool = False
-    """Against its tenant's share of the places."""
+    """Whether it counts against its tenant's share of the places."""
     waiting: bool = False
     """Whether it has a place in the room."""
     seen: Waiting | None = None

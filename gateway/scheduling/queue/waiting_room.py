@@ -303,12 +303,12 @@ class _ModelQueue:
 
     def __init__(self, weights: Mapping[str, float], ageing_s: float, now: float) -> None:
         self.turns = QueueOrder[Ticket](weights, ageing_s, now)
-        """Of all who wait, but for ``alone``."""
+        """The order of all waiting requests except ``alone``."""
         self.alone: Ticket | None = None
         self.lanes = Tally[Fit]()
         self.drain = DrainRate(now)
         self.promised_s = [now] * len(_TIER_RANK)
-        """By rank, the latest time at which the client of a refused request was told to try again."""
+        """For each rank, the latest time at which the client of a refused request was told to try again."""
         self.count = 0
 
     def put(self, ticket: Ticket, now: float) -> None:

@@ -56,7 +56,7 @@ class EngineConnection(asyncio.Protocol):
         self._now = self._loop.time
         self.rests_since_s = 0.0
         self._pieces: list[bytes] = []
-        """Of the answer's body, not given yet."""
+        """Pieces of the answer's body that were not passed on yet."""
         self.on_body = self._pieces.append  # the parser's; no frame of Python
         self._parser: HttpResponseParser | None = HttpResponseParser(self)
         self._parser.set_dangerous_leniencies(
@@ -98,7 +98,7 @@ class EngineConnection(asyncio.Protocol):
         """Header lines and trailers."""
         self._keep_alive = False
         self._refused: BackendFailed | None = None
-        """What the parser was glad with, and we are not."""
+        """Why the answer is rejected although the parser accepts it; None: it is not."""
 
     # --- what the request asks for
 

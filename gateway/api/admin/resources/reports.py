@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from gateway.storage import Store, Total
 
 ROWS = 1000
-"""Of one answer, at most."""
+"""The most rows in one answer."""
 
 USAGE = Resource(
     "usage",

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 RESOURCES = (TOKENS, KEYS, TENANTS, PRICES, AGENTS, IDENTITY, ALIASES, USAGE, AUDIT)
 
 OPERATIONS: dict[str, Operation] = {each.name: each for resource in RESOURCES for each in resource.operations}
-"""By name."""
+"""All operations of the admin API, by name."""
 
 
 def run_operation(store: "Store", name: str, request: AdminRequest) -> Json:
