@@ -111,7 +111,7 @@ class RequestRun:
         if self._request is not None:
             self._request.resume()
         elif self._rest and not self._over:
-            self._complete(self._end)
+            self._end()
 
     # The engine works on meanwhile, as far as credit goes; who waits is told by on_writable.
     def on_suspended(self) -> None: ...
@@ -151,7 +151,8 @@ class RequestRun:
         self.code, self.reason = code, reason
         self._leave()
         self.stream.reset(code, reason)
-        self._body.drop()
+        if self._body.untaken_bytes:
+            self._body.drop()
 
     def _out_of_time(self) -> None:
         self.give_up(ErrorCode.DEADLINE, "the request's time was up")
@@ -190,7 +191,7 @@ class RequestRun:
         """The engine has said all: what of it waits to leave needs no engine."""
         self._request = None
         if error is None:
-            self._complete(self._finish)
+            self._finish()
         else:
             self._fail(error)
 
@@ -216,45 +217,50 @@ class RequestRun:
         self._send_head()
         return self._message
 
-    def _complete(self, step: Callable[[], None]) -> None:
-        try:
-            step()
-        except Exception as error:
-            self._fail(error)
-
     def _finish(self) -> None:
         """The response is whole: send what of it waits, and its end."""
-        if self._head_waits:
-            if self._need is not None and lacks_path(
-                self.status, self._headers, self._message, self.stream.head.path
-            ):
-                self.lacks = self._need
-            if waiting := self._send_waiting_head():
-                self.on_body(waiting)
-        if self.status >= 500 or self.status in REFUSING:
-            self.out_of_memory = tells_of_memory(self._message)
-        assert self._reader is not None
-        self._rest = self._reader.finish()
+        try:
+            if self._head_waits:
+                self._say_why_it_waited()
+            if self.status >= 500 or self.status in REFUSING:
+                self.out_of_memory = tells_of_memory(self._message)
+            assert self._reader is not None
+            self._rest = self._reader.finish()
+        except Exception as error:
+            self._fail(error)
+            return
         if self._writable or not self._rest:
             self._end()
 
+    def _say_why_it_waited(self) -> None:
+        path = self.stream.head.path
+        if self._need is not None and lacks_path(self.status, self._headers, self._message, path):
+            self.lacks = self._need
+        if waiting := self._send_waiting_head():
+            self.on_body(waiting)
+
     def _end(self) -> None:
         """Ends the stream in the turn in which the response ended, so that both leave together."""
-        assert self._reader is not None
-        if self._rest:
-            self.stream.send_data(self._rest)
-        trailers = Trailers(
-            self._reader.usage(),
-            0.0,  # a request goes to its engine at once: who waits, waits at the gateway
-            self._first_byte_s,
-            self._clock() - self._began_s,
-        )
+        try:
+            assert self._reader is not None
+            if self._rest:
+                self.stream.send_data(self._rest)
+            trailers = Trailers(
+                self._reader.usage(),
+                0.0,  # a request goes to its engine at once: who waits, waits at the gateway
+                self._first_byte_s,
+                self._clock() - self._began_s,
+            )
+        except Exception as error:
+            self._fail(error)
+            return
         self._leave()
         try:
             self.stream.end(trailers)
         except LocalError:
             pass  # the stream ended under us, its place is free all the same
-        self._body.drop()
+        if self._body.untaken_bytes:
+            self._body.drop()
 
     def _fail(self, error: Exception) -> None:
         """The engine has let go, for an error of its own or of ours."""
@@ -284,13 +290,13 @@ class RequestRun:
 class RequestBody:
     """What has come of a request's body. Implements :class:`agent.engines.backend.BackendBody`."""
 
-    __slots__ = ("_complete", "_moved", "_pieces", "_stream", "_untaken_bytes", "ended")
+    __slots__ = ("_complete", "_moved", "_pieces", "_stream", "ended", "untaken_bytes")
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
         self._pieces: list[bytes] = []
         """Never more than was credited."""
-        self._untaken_bytes = 0
+        self.untaken_bytes = 0
         """Received and not yet said consumed."""
         self._complete = False
         self._moved: asyncio.Event | None = None
@@ -298,7 +304,7 @@ class RequestBody:
 
     def put(self, data: bytes) -> None:
         self._pieces.append(data)
-        self._untaken_bytes += len(data)
+        self.untaken_bytes += len(data)
         if self._moved is not None:
             self._moved.set()
 
@@ -310,9 +316,8 @@ class RequestBody:
 
     def drop(self) -> None:
         """Discard what was not taken: no reader is left."""
-        if self._untaken_bytes:
-            self._pieces = []
-            self.taken(self._untaken_bytes)
+        self._pieces = []
+        self.taken(self.untaken_bytes)
 
     def take(self) -> bytes:
         pieces, self._pieces = self._pieces, []
@@ -320,7 +325,7 @@ class RequestBody:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def taken(self, size_bytes: int) -> None:
-        self._untaken_bytes -= size_bytes
+        self.untaken_bytes -= size_bytes
         self._stream.consumed(size_bytes)
 
     async def more(self) -> None:

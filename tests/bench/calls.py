@@ -48,7 +48,7 @@ GROUPS = {
 
 BUDGETS = {
     (UNARY, "gateway"): Calls(450, 390),
-    (UNARY, "agent"): Calls(174, 148),
+    (UNARY, "agent"): Calls(160, 148),
     (TOKEN, "gateway"): Calls(20, 18),
     (TOKEN, "agent"): Calls(20, 30),
 }

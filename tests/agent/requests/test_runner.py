@@ -182,6 +182,31 @@ async def test_a_place_is_free_when_the_engine_has_said_all_though_nobody_reads_
         await answer.until("end")
 
 
+@pytest.mark.parametrize("read", [True, False])
+async def test_what_was_held_back_leaves_once_it_may_or_not_at_all(read: bool) -> None:
+    backend, last = played(), b'data: {"held back'
+    comment = b": " + b"x" * (STREAM_WINDOW_BYTES + 60_000) + b"\n\n"
+
+    async def pour(take: Callable[[bytes], bool]) -> None:
+        assert not take(comment)
+        assert take(last)
+
+    backend.response.pour = pour  # type: ignore[method-assign]
+    async with agent_with(backend) as here:
+        stream, answer = here.ask(usage=UsageMode.STRIP)
+        await until(lambda: backend.released == 1)
+        assert here.roster.running == 1
+        if not read:
+            stream.reset(ErrorCode.CANCELLED)
+            await answer.until("closed")
+        else:
+            await until(lambda: len(answer.body) == STREAM_WINDOW_BYTES)
+            stream.consumed(STREAM_WINDOW_BYTES)
+            await answer.until("end")
+            assert answer.body == comment + last
+        assert here.roster.running == 0
+
+
 async def test_a_body_is_credited_only_as_the_engine_takes_it() -> None:
     backend = played()
     backend.hold_body = True

@@ -10,7 +10,7 @@ import pytest
 
 from agent.engines.backend import BackendBody, BackendFailed, BackendUnreachable
 from agent.engines.http.client import connections
-from agent.engines.http.client.upload import REPLAY_BYTES
+from agent.engines.http.client.upload import REPLAY_BYTES, RequestBodyBroken
 from agent.engines.http.engine_client import EngineClient
 from agent.engines.settings import EngineSettings, EngineTimeouts
 from shared.protocol.messages import RequestHead
@@ -74,9 +74,14 @@ async def request(reader: asyncio.StreamReader) -> bytes:
 
 
 async def ask(
-    client: EngineClient, body: bytes = b"hello", method: str = "POST", sending: BackendBody | None = None
+    client: EngineClient,
+    body: bytes = b"hello",
+    method: str = "POST",
+    sending: BackendBody | None = None,
+    length: int | None = None,
 ) -> bytes:
-    headers = () if sending is not None else (("content-length", str(len(body))),)
+    length = len(body) if sending is None else length
+    headers = () if length is None else (("content-length", str(length)),)
     async with asked(
         client, RequestHead("e/m", method, "/x", headers, "m", "r"), sending or once(body)
     ) as response:
@@ -207,6 +212,81 @@ class Rising:
     async def more(self) -> None:
         if self.began:
             await asyncio.Event().wait()
+
+
+class Slow(Rising):
+    """A body whose second and last piece comes when it is ``let``."""
+
+    def __init__(self, last: bytes) -> None:
+        super().__init__()
+        self.last = last
+        self.let = asyncio.Event()
+
+    def take(self) -> bytes:
+        data, self.ended = super().take() or self.last, self.let.is_set()
+        return data
+
+    async def more(self) -> None:
+        if self.began:
+            await self.let.wait()
+
+
+async def test_a_body_that_comes_later_goes_up_over_a_kept_connection_too() -> None:
+    async def serve(number: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while await request(reader):
+            writer.write(OK)
+
+    async with engine(serve) as (played, client):
+        await ask(client)
+        body = Slow(b"end")
+        asking = asyncio.ensure_future(ask(client, sending=body, length=8))
+        await until(lambda: body.began)
+        body.let.set()
+        assert await asking == b"ok"
+        assert await ask(client) == b"ok"
+        assert played.connections == 1
+
+
+async def test_a_body_that_turns_out_too_long_ends_its_request_at_once_or_later() -> None:
+    async with engine(closes_after(9)) as (_, client):
+        for _ in range(2):
+            await ask(client)
+            with pytest.raises(RequestBodyBroken):
+                await ask(client, sending=once(b"too long"), length=3)
+        await ask(client)
+        body = Slow(b"more than was said")
+        body.let.set()
+        with pytest.raises(RequestBodyBroken):
+            await ask(client, sending=body, length=8)
+        assert await ask(client) == b"ok"
+
+
+async def test_a_request_on_its_way_up_begins_again_when_its_kept_connection_was_closed() -> None:
+    async def serve(number: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await request(reader)
+        writer.write(OK)
+        if number == 0:
+            await reader.readuntil(b"begun")
+
+    async with engine(serve) as (played, client):
+        await ask(client)
+        body = Slow(b"end")
+        asking = asyncio.ensure_future(ask(client, sending=body, length=8))
+        await until(lambda: played.connections == 2)
+        body.let.set()
+        assert await asking == b"ok"
+
+
+async def test_a_request_let_go_before_it_has_a_connection_is_not_sent() -> None:
+    async with engine(closes_after(9)) as (played, client):
+        for turns in range(6):
+            asking = asyncio.ensure_future(ask(client))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)
+        await until(lambda: not played.tasks)
+        assert not client._pool._busy
 
 
 async def test_an_answer_to_half_a_request_is_an_answer_and_ends_the_connection() -> None:

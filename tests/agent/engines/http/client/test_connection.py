@@ -292,6 +292,40 @@ async def test_silence_is_not_counted_while_nobody_wants_more() -> None:
         await task
 
 
+async def test_each_answer_may_be_silent_for_its_own_time() -> None:
+    connection, answer, _ = begun()
+    connection.expect_within(0.03)
+    connection.data_received(HEAD + b"content-length: 0\r\n\r\n")
+    await answer.pour(Taker())
+    connection.end()
+    connection.expect_within(None)
+    answer = Answer(connection, head_only=False)
+    await asyncio.sleep(0.04)
+    assert answer.error is None, "the timer of the answer before went off"
+    connection.expect_within(30)
+    connection.expect_within(0.01)
+    with pytest.raises(BackendTimeout, match="before its answer"):
+        await answer.pour(Taker())
+
+
+async def test_who_lets_go_of_an_answer_hears_no_more_of_it() -> None:
+    connection, answer, transport = begun()
+
+    def take(piece: bytes) -> bool:
+        transport.abort()
+        connection.end()
+        return False
+
+    task = asyncio.ensure_future(answer.pour(take))
+    await asyncio.sleep(0)
+    connection.data_received(CHUNKED + CHUNK + LAST)
+    connection.connection_lost(None)
+    await asyncio.sleep(0)
+    assert not task.done()
+    assert transport.calls == ["abort"]
+    task.cancel()
+
+
 async def test_a_connection_that_was_closed_is_no_cycle() -> None:
     connection, answer, transport = begun(CHUNKED + CHUNK + LAST)
     await answer.pour(Taker())
