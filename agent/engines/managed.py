@@ -46,7 +46,7 @@ class LoadAttempt:
     managed: bool = False
     """A gateway may have it loaded and unloaded; otherwise it is always to be loaded."""
     memory_bytes: int | None = None
-    """Of the host's memory for models; None: not known."""
+    """How much of the host's memory for models it takes; None: not known."""
     load_s: float | None = None
     """How long loading takes, for as long as it has not been measured."""
     idle_timeout_s: float | None = None

@@ -6,7 +6,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 NAME_CHARS = 60
-"""Of a name made of a host; two more tell engines of one host and port apart."""
+"""The longest name made of a host; two more characters distinguish engines of one host and port."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

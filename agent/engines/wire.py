@@ -40,7 +40,7 @@ byte."""
 
 REMEMBERED_PATHS = 64
 REMEMBERED_PATH_CHARS = 256
-"""Of so many paths, up to so long, it is remembered that they are passed to engines."""
+"""How many paths that are passed to engines are remembered, and how long a remembered path may be."""
 
 
 def check_method(method: str) -> str:

@@ -82,7 +82,7 @@ class Publisher:
         self._levels: Mapping[str, int] = {}
         self._sent_s = 0.0
         self._moves = 0
-        """Of requests, as far as SLOTS tell of them."""
+        """The roster's count of starts and ends of requests when SLOTS were last sent."""
         self._late: asyncio.TimerHandle | None = None
         """There when something is due that could not be sent yet."""
         roster.on_change = self.changed

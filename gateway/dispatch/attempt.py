@@ -15,7 +15,7 @@ from shared.protocol.limits import SEND_BUFFER_BYTES
 from shared.protocol.messages import RequestHead, ResponseHead, Trailers
 
 EVENT_BYTES = 256
-"""Of an event with one token, or a bit more; pieces that hold several came together."""
+"""The size of an event with one token, or a bit more; a larger piece holds several events."""
 
 Spawn = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
 """Starts a task and owns it until it is done."""
@@ -235,7 +235,7 @@ class Attempt:
 
     @property
     def received_bytes(self) -> int:
-        """Of the response's body."""
+        """Bytes of the response's body that were received."""
         if self.stream.path is not None:
             self._count_path()
         return self._received_bytes

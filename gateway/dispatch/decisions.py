@@ -22,7 +22,7 @@ QUANTILES = (0.5, 0.9)
 """Quantiles of prediction errors that are exported."""
 
 CONTEXT_TOKENS = 4096
-"""Of a model whose agents do not say what it holds."""
+"""The context of a model whose agents do not report it."""
 
 _NOTHING_LEARNT = Outcome(ok=False, total_s=0.0)
 

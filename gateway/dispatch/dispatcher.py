@@ -64,7 +64,7 @@ class Dispatcher(DispatchContext):
         super().__init__(registry, metrics, timers, queue, settings, policy, policies, jitter)
         self._accepting = True
         self._exchanges: dict[int, RequestExchange] = {}
-        """By ticket's number, all that wait, run, or whose streams are not closed."""
+        """All requests that wait, run, or whose streams are not closed, by their ticket's number."""
         self._idle: asyncio.Event | None = None
         """Set when the last exchange is finished."""
         self._gpu_time = GpuTimeMeter()

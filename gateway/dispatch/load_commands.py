@@ -67,7 +67,7 @@ class LoadCommands:
         self._loaded = loaded
         self._ids = itertools.count(1)
         self._orders: dict[str, _Order] = {}
-        """By deployment's key."""
+        """Orders to load or unload, by the deployment's key."""
         index.watch_loading(self._moved)
 
     @property

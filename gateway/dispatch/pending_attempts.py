@@ -117,8 +117,8 @@ class PendingAttempts:
             self._hedge_at_s = self._context.hedge_at(request, now)
 
     def answered(self, attempt: Attempt, now: float) -> None:
-        """Of two the response is that of ``attempt``: the other one is given up. A first one that said
-        nothing in much longer than the second took is taken to answer nothing."""
+        """``attempt`` has a response; if there are two, the other one is given up. If that is the first and
+        it was silent for much longer than the second took, it is taken for one that does not answer."""
         first = self.attempts[0]
         if attempt is not first:
             self._context.metrics.hedges(self._request.model, "won")

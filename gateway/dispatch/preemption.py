@@ -82,9 +82,9 @@ class Preemption:
         """Slots that realtime requests hold, by model."""
         self._paces: dict[str, float] = {}
         self._gave_way_for: set[int] = set()
-        """Numbers of those who wait and for whom somebody gave way."""
+        """Ticket numbers of waiting requests for which others were preempted."""
         self._vain: dict[str, deque[float]] = {}
-        """By tenant, when the latest of these left without a slot."""
+        """When the latest such requests were cancelled without a slot, by tenant."""
 
     # --- What runs ---
 
@@ -132,7 +132,7 @@ class Preemption:
     # --- Giving way ---
 
     def yielding(self, model: str, slots: int) -> int:
-        """Of so many slots of ``model``, those that would be given back if realtime requests waited."""
+        """How many of ``slots`` of ``model`` would be given back if realtime requests waited."""
         batch, standard = (len(self._running.get((model, tier), ())) for tier in _LOWER)
         by_rule = batch * self._rules.preempt_batch + standard * self._rules.preempt_standard
         borrowed = self._rules.reserved(slots) - self._realtime[model]

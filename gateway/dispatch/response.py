@@ -348,7 +348,8 @@ class EngineResponse:
             self._read_ahead()
 
     def _kept(self, size_bytes: int) -> None:
-        """Of what came and was not taken, so much need not hold the engine back any more."""
+        """Report ``size_bytes`` as consumed although the client has not taken them, so that the engine can go
+        on."""
         if not size_bytes:
             return
         if self._splicer is None:
@@ -364,7 +365,8 @@ class EngineResponse:
                 self._on_held_up(False)
 
     def _count_joined(self, size_bytes: int, own_bytes: int) -> None:
-        """Of a joined stream as large a share counts as consumed as of what was made of it."""
+        """Report as large a share of the joined stream as consumed as the client took of what was made of
+        it."""
         share = self._owed_bytes if size_bytes >= own_bytes else self._owed_bytes * size_bytes // own_bytes
         self._owed_bytes -= share
         self._stream.consumed(share)

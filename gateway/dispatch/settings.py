@@ -52,8 +52,8 @@ class DispatchSettings:
     """For so long an answer whose engine waits for its reader may keep others waiting, at any rate; 0: for
     ever."""
     reserved_share: float = 0.1
-    """Of a model's slots, rounded down, what realtime requests get at once: whatever has borrowed them gives
-    way. 0 for none."""
+    """The share of a model's slots, rounded down, that realtime requests get at once: other requests that use
+    them are preempted. 0 for none."""
     preempt_batch: bool = True
     """Whether batch requests that run give way to realtime ones that wait."""
     preempt_standard: bool = False

@@ -84,7 +84,7 @@ class SlowReaders:
         self._least_bytes_s = least_bytes_s
         self._most_kept_s = most_kept_s
         self._marks: dict[str, dict[Reader, _Mark]] = {}
-        """By model."""
+        """The readers for which engines wait or waited, by model."""
         self._freeing: dict[str, list[Stream]] = {}
         """Streams of answers that were ended and still hold their slots, by model."""
 

@@ -12,7 +12,7 @@ from typing import Any
 from shared.protocol.limits import MODEL_NAME_CHARS
 
 TARGETS = 16
-"""Of one alias: each is scored for every request."""
+"""The most targets of one alias; each is scored for every request."""
 
 FALLBACKS = 8
 MOST_WEIGHT = 1e6

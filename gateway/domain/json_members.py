@@ -24,7 +24,7 @@ MOST_REPEATED = 16
 """So often a body may name ``stream_options`` or ``model``, of which engines read one."""
 
 BEGINNING_BYTES = 64 * 1024
-"""Of a body are looked at for an option in front."""
+"""How many bytes at the beginning of a body are searched for an option."""
 
 _ASK = b'"stream_options":{"include_usage":true}'
 

@@ -41,7 +41,7 @@ class OidcTable(BaseModel):
     skew_s: Annotated[float, Field(ge=0, le=600)] = 60.0
     """How far the issuer's clock and this one may be apart."""
     tenant: Annotated[str, Field(min_length=1, max_length=64)] = "default"
-    """Of everybody, where tenant_claim is not set."""
+    """The tenant of all tokens if tenant_claim is not set."""
     tenant_claim: Claim | None = None
     """The claim with the tenant; dots lead into objects. A token without it is refused."""
     tenants: Texts = ["*"]

@@ -6,10 +6,10 @@ from enum import StrEnum
 from typing import Any
 
 MOST_COUNT = 10**12
-"""Of requests or tokens in a limit; more is no limit."""
+"""The largest limit of requests or tokens; more would be no limit."""
 
 MOST_AMOUNT = 1e12
-"""Of GPU-seconds, money, or a price."""
+"""The largest amount of GPU-seconds or money, and the highest price."""
 
 WEIGHTS = (0.001, 1000.0)
 """Least and greatest of a tenant's weight."""
@@ -85,7 +85,7 @@ class TenantLimits:
     rates: Rates = Rates()
     budgets: Budgets = Budgets()
     queue_share: float | None = None
-    """Of the places in which requests wait, as many as its may take; None: all."""
+    """The share of the queue's places that the tenant's requests may take; None: all."""
     weight: float | None = None
     """Its share beside other tenants'; None: what the gateway's settings say, or 1."""
 
@@ -114,12 +114,12 @@ class TenantLimits:
 
 
 NAMES = tuple(TenantLimits().facts())
-"""Of all that a tenant can be given."""
+"""The names of everything that can be set for a tenant."""
 
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """Of one model, in money: for a million tokens of prompts and of answers, and for a GPU-second."""
+    """The prices of one model: for a million prompt tokens, a million answer tokens, and a GPU-second."""
 
     input: float = 0.0
     output: float = 0.0

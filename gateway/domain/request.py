@@ -170,7 +170,7 @@ class Request:
     output_tokens: int = 0
     session_key: str | None = None
     prompt_bytes: int = 0
-    """Of what its engine reads as the prompt; 0 where nothing is known of it."""
+    """Bytes that its engine reads as the prompt; 0 if that is not known."""
     most_tokens: int | None = None
     """What the request allows its answer to have, all choices together; None: it does not say."""
     choices: int = 1
@@ -209,9 +209,9 @@ class Request:
     preempted: int = 0
     """How often it gave its slot back for a more urgent one."""
     seen_tokens: int = 0
-    """Of answers to it that were streamed, as far as they came; for when nobody counts them."""
+    """Tokens seen in its streamed answers so far; used if no engine counts them."""
     seen_bytes: int = 0
-    """Of the bodies of answers to it."""
+    """Bytes seen in the bodies of its answers."""
     barred: Callable[["Request", str], bool] | None = None
     """Says of a kind of engine whether it manages such, and may not go there; None: it may go to all."""
     gpu_s: float = 0.0

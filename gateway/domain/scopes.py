@@ -14,7 +14,7 @@ from typing import Any
 _PATTERN = re.compile(r"[*?\[]")
 
 NAMED_CHARS = 200
-"""Of what is allowed that a refusal names."""
+"""How many characters of what is allowed a refusal names."""
 
 
 class AdminRole(StrEnum):
@@ -69,7 +69,7 @@ class Scopes:
     """Limits of what may be asked for. Equal ones are equal."""
 
     models: NamePatterns | None = None
-    """By the name that the client asks for: an alias counts by its own."""
+    """Patterns for the name that the client asks for; an alias is matched by its own name."""
     routes: frozenset[str] | None = None
     tiers: frozenset[str] | None = None
 

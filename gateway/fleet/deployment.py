@@ -19,7 +19,7 @@ class DeploymentOwner(Protocol):
     """Its tunnel is gone or silent, and it is kept: what runs may go on, nothing new is sent."""
 
     deployments: "dict[str, Deployment]"
-    """By id."""
+    """The owner's deployments, by id."""
 
     @property
     def takes_work(self) -> bool: ...

@@ -38,7 +38,7 @@ class RegistrySettings:
     max_models: int = 4096
     """Model names remembered, served or gone."""
     max_slots: int = limits.OPEN_STREAMS
-    """Of one deployment; a session has no more streams anyway."""
+    """The most slots of one deployment; a session cannot have more streams anyway."""
     owned_by: str = "trunkline"
 
 
@@ -100,7 +100,7 @@ class Registry:
 
     @property
     def sessions(self) -> list[AgentSession]:
-        """Of every connected agent, in the order they connected."""
+        """The sessions of all connected agents, in the order in which they connected."""
         return list(self._sessions.values())
 
     def check_room(self, agent: str) -> None:

@@ -90,7 +90,8 @@ class AgentSession:
         self.id = session_id
         self.connected_s = owner.clock()
         self.deployments: dict[str, Deployment] = {}
-        """By id. Those the agent no longer names stay until their last stream is closed."""
+        """The agent's deployments, by id. One that the agent no longer names stays until its last stream is
+        closed."""
         self.full = False
         """The session has as many streams as the agent allows; cleared when one closes."""
         self.draining = False

@@ -51,7 +51,7 @@ class Enrolment:
     name: str
     public_key: bytes
     serial: str
-    """Of the certificate it will be sent."""
+    """The serial number of the certificate that the agent will be sent."""
     expires_s: float
 
 

@@ -18,7 +18,7 @@ from gateway.storage.records import R, RecordStore
 from gateway.storage.rules import check_record_name, is_model_name, refusing
 
 MOST_ROWS = 4096
-"""Of each table: all of them are read whenever one has changed."""
+"""The most rows of each table: all of them are read whenever one has changed."""
 
 OTHER_MODELS = "*"
 """Has the price of every model that has none of its own."""

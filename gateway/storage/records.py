@@ -18,7 +18,7 @@ class RecordStore(Generic[R]):
 
     _table: ClassVar[Table]
     _order: ClassVar[tuple[ColumnElement[Any], ...]]
-    """Of a list of all."""
+    """The order of a list of all records."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

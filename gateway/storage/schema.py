@@ -156,7 +156,7 @@ prices = Table(
     Column("model", String, primary_key=True),
     *(Column(name, Double, nullable=False) for name in ("input", "output", "gpu_second", "changed_s")),
 )
-"""Of a million tokens, and of a GPU-second. Read whole with the tenants. Since version 6."""
+"""The prices of a million tokens and of a GPU-second. Read whole with the tenants. Since version 6."""
 
 aliases = Table(
     "aliases",

@@ -126,7 +126,7 @@ class UsageStore:
             return tuple(map(_total, connection.execute(query.where(used.c.day >= since))))
 
     def spent(self, since: str) -> Sequence[Spent]:
-        """By tenant and day, from the day ``since`` on."""
+        """What was spent, by tenant and day, from the day ``since`` on."""
         used = schema.usage.c
         tokens = _total_of(used.prompt_tokens + used.completion_tokens)
         query = (

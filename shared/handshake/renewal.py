@@ -10,7 +10,7 @@ from shared.handshake.fields import Certificate, Integer, PublicKey, Signature, 
 from shared.identity import Succession
 
 VERB = "renew"
-"""Of the COMMAND that carries it (PROTOCOL §4.8)."""
+"""The verb of the COMMAND that carries a renewal (PROTOCOL §4.8)."""
 
 
 @dataclass(frozen=True, slots=True)

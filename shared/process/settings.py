@@ -18,7 +18,7 @@ from pydantic_settings import EnvSettingsSource, NoDecode, SettingsError
 Model = TypeVar("Model", bound=BaseModel)
 
 KeyPath = tuple[str | int, ...]
-"""Of a value in the file: names of tables and keys; numbers count the members of a list."""
+"""The path of a value in the file: names of tables and keys; a number is a place in a list."""
 
 _KEY_PART = re.compile(r"""\s*(?:"([^"]*)"|'([^']*)'|([A-Za-z0-9_-]+))\s*""")
 
@@ -130,7 +130,7 @@ class SettingsSources(Generic[Model]):
 
     model: type[Model]
     prefix: str
-    """Of variables, in upper case."""
+    """The prefix of variables, in upper case."""
     flags: Mapping[str, Any]
     environment: Mapping[str, str]
     file: SettingsFile
@@ -139,7 +139,7 @@ class SettingsSources(Generic[Model]):
     ignore_empty: bool = False
     """An empty variable counts as one that is not set."""
     flag_names: Mapping[KeyPath, str] = field(default_factory=dict)
-    """Of flags that are not called as their settings are."""
+    """The names of flags that differ from the names of their settings."""
 
     def unknown_variables(self, *known: str) -> list[str]:
         """Variables with the prefix that set nothing and are not ``known`` either."""
@@ -207,7 +207,7 @@ class SettingsSources(Generic[Model]):
     def _variable_paths(
         self, model: type[BaseModel], above: KeyPath = (), *, composite: bool = False
     ) -> Iterator[KeyPath]:
-        """Of all settings, or of those that are lists and tables only, as far as variables reach."""
+        """The paths of all settings that variables can set; with ``composite`` only of lists and tables."""
         for name, each in model.model_fields.items():
             kind = each.annotation
             table = kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
@@ -218,7 +218,7 @@ class SettingsSources(Generic[Model]):
                 yield from self._variable_paths(table, (*above, name), composite=composite)
 
     def _undecoded(self) -> Iterator[str]:
-        """Of variables that are to hold more than one value and do not."""
+        """The names of variables that should hold a list or a table and do not."""
         for path in self._variable_paths(self.model, composite=True):
             name = self._variable(path)
             try:

@@ -14,7 +14,8 @@ from shared.speedups import receive_bodies
 _DATA = int(FrameType.DATA)
 _AT_AN_AGENT = Half.BODY, Half.ENDED, Half.RESET
 _AT_A_GATEWAY = Half.BODY, Half.RESET, Half.RESET
-"""Of a stream whose DATA is wanted: what the peer's half is in, and what our own is not in."""
+"""States of a stream whose DATA is wanted: the peer's half is in the first, and our own is in neither of the
+others."""
 
 UNSAID_BYTES = 4 * limits.KIB
 """What a path took is said to be consumed in such steps: small beside the smallest window (16 KiB), so that

@@ -33,7 +33,8 @@ from shared.tunnel.room import WriteBuffer, set_socket_option
 
 PATH = "/tunnel"
 GATEWAYS_HEADER = "Trunkline-Gateways"
-"""Of the upgrade request: ids of the gateway keys that the agent trusts, the preferred one first (§8.12)."""
+"""Header of the upgrade request with the ids of the gateway keys that the agent trusts, the preferred one
+first (§8.12)."""
 
 SUBPROTOCOL = Subprotocol("trunkline.1")
 

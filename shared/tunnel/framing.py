@@ -79,7 +79,7 @@ class MessageFramer:
         return frame_messages(messages, self._masks[begin:end])
 
     def _receive_otherwise(self, data: bytes) -> list[WebSocketEvent]:
-        """By way of the core, until it is between two frames and two messages again."""
+        """Parse ``data`` with the WebSocket core until it is between two frames and two messages again."""
         self.core_used = True
         websocket = self._websocket
         websocket.receive_data(data)

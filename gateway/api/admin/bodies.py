@@ -40,4 +40,4 @@ MODELS = {
     for operation in OPERATIONS.values()
     if operation.fields and not operation.only_here
 }
-"""By operation; the others take nothing, and pass over what they are sent."""
+"""The body of each operation. Operations without one ignore what they are sent."""

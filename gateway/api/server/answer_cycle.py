@@ -22,7 +22,7 @@ CYCLE = "trunkline.cycle"
 """The cycle's name among the scope's ``extensions``."""
 
 _ANY_LENGTH = sys.maxsize
-"""Of a body that ends with its connection."""
+"""The length of a body that ends with its connection."""
 
 _CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 """What no header field may hold: with it somebody else could end the head."""
@@ -70,7 +70,7 @@ class AnswerCycle(RequestResponseCycle):
         self.expected_content_length = 0
         self._loop = loop
         self._head = b""
-        """Of the answer, while it waits for what comes in the same turn."""
+        """The head of the answer, while it waits for what follows in the same turn of the event loop."""
         self._flushing: asyncio.Handle | None = None
         self._untold = False
         """Something of the body, or its end, came and was not received yet."""

@@ -64,7 +64,7 @@ class DirectWriter:
         self._pieces: list[bytes] = []
         """Taken, and not yet written."""
         self._unwritten_bytes = 0
-        """Of these."""
+        """Bytes of these."""
         self._path: BodyPath | None = None
         self._on_gone: Callable[[], None] | None = None
         self.bodiless = cycle.scope["method"] == "HEAD"

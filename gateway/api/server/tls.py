@@ -119,7 +119,7 @@ def has_certificate(transport: asyncio.BaseTransport) -> bool:
 
 
 REDIRECT_BYTES = 8 * 1024
-"""Of a request that are read."""
+"""How much of a request for plain HTTP is read."""
 REDIRECT_WAIT_S = 5.0
 """The longest it may take."""
 REDIRECT_CONNECTIONS = 256

@@ -176,7 +176,7 @@ class ChunkSplicer(Splicer):
                 self._tally.count_end()
 
     def _usage_of(self, chunk: dict[str, Any]) -> bytes:
-        """Of a continuation that was only asked for its usage: the usage."""
+        """The usage in a chunk of a continuation that was asked for nothing else."""
         ended = not chunk["choices"] or _finish_reason(chunk["choices"][0]) is not None
         if not ended or not isinstance(chunk.get("usage"), dict):
             return b""

@@ -17,7 +17,7 @@ PREFILL = "prefill"
 PROMPT = "prompt"
 
 MOST_BEGUN_BYTES = 256 * 1024
-"""Of a message, or an item, that the client began and the answer goes on with."""
+"""The longest message or item that the client began and the answer continues."""
 
 _THOUGHTS = ("<think>", "</think>")
 """Chat templates cut what lies between out of an assistant's earlier words."""

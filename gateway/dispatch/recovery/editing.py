@@ -29,12 +29,12 @@ def unescaped(raw: bytes) -> bytes:
 
 
 TOKENS = 4096
-"""Of JSON between two slices: a millisecond."""
+"""JSON tokens that are parsed in one slice, which takes a millisecond."""
 
 TOKENS_US = 1200
 
 BYTES_PER_US = 300
-"""Of strings that are all escapes, which are replaced before."""
+"""Bytes per microsecond for strings that are all escapes; escapes are replaced first."""
 
 Place = tuple[int, int]
 """Start and end, in bytes."""
@@ -49,15 +49,16 @@ _MOST_NAME_BYTES = 200
 
 
 class Outline:
-    """Of one JSON object, which is valid: the places of the members ``names``, every duplicate too, and in
-    each of them that is an array the place of its last element."""
+    """Where the members ``names`` of one valid JSON object are, duplicates included; for a member that is an
+    array also where its last element is."""
 
     def __init__(self, raw: bytes, names: frozenset[str]) -> None:
         self._raw = raw
         self._names = names
         self._members: list[tuple[str, int, int]] = []
         self._lasts: dict[str, Place | None] = {}
-        """By member; None for an empty array. The last of its duplicates counts."""
+        """The place of the last element, by member; None for an empty array. Of duplicates the last
+        counts."""
         self._more = False
         """It has members of other names."""
         self._depth = 0

@@ -20,8 +20,8 @@ EVENT_MARKS = 16_384
 """Commas and brackets of an event that is parsed: so many take 2 ms, and a long text has fewer."""
 
 SHORT_EVENT_BYTES = 48
-"""Of a continuation's bytes no more events are read than if each were so long, and ``SHORT_EVENTS`` more: no
-event of an engine that says anything is shorter."""
+"""Limits the events that are read of a continuation: one for each so many bytes, and ``SHORT_EVENTS`` more.
+No event with content is shorter."""
 
 SHORT_EVENTS = 64
 

@@ -27,7 +27,8 @@ MOST_MEMBERS = 1000
 MOST_TOOLS = 4096
 MOST_STOPS = 1024
 STOP_CHARS = 4096
-"""Of all stop strings together: each beginning of them is looked for at the end of the answer's text."""
+"""The most characters of all stop strings together: each beginning of one is looked for at the end of the
+answer's text."""
 
 LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens", "n_predict")
 
@@ -37,7 +38,7 @@ that count what they continue (the built-in one) need not rely on our count. Oth
 only; sent to those that are told to continue, by a member that is no more of OpenAI's than this one."""
 
 LISTS = ("messages", "input")
-"""Of these the last element decides, and the answer so far is written behind it or on it."""
+"""Members whose last element decides how the answer so far is added: after that element, or to it."""
 
 CHANGED = frozenset(
     (*LIMITS, *LISTS, "prompt", "min_tokens", "continue_final_message", "add_generation_prompt", WHOLE_LIMIT)

@@ -15,12 +15,12 @@ from gateway.dispatch.recovery.responses import ResponsesRead
 from shared.process.server_sent_events import each_event, last_event_end
 
 MOST_EVENTS = 8192
-"""Of an answer that is read when its engine is lost. A mebibyte, which is what is kept by default, holds
-fewer unless they are almost empty."""
+"""The most events of an answer that are read when its engine is lost. A mebibyte, the default limit of a
+record, holds fewer unless they are almost empty."""
 
 SLICE_BYTES = 4 * 1024
-"""Of an answer that are read in one slice, unless an event is longer: some twenty events with a token each,
-which take 0.1 ms, or almost empty ones for some milliseconds."""
+"""How much of an answer is read in one slice, unless an event is longer: some twenty events with a token
+each, which take 0.1 ms, or almost empty ones for some milliseconds."""
 
 EVENT_US = 7
 """What reading an event takes."""
@@ -42,7 +42,7 @@ _READERS: Mapping[str, Callable[[], AnswerRead]] = {
     "messages": MessagesRead,
     "responses": ResponsesRead,
 }
-"""By route, what takes in its events."""
+"""The reader of events of each route."""
 
 
 class ContinuationReading:
@@ -71,7 +71,7 @@ class ContinuationReading:
 
     @property
     def left_bytes(self) -> int:
-        """Of request and answer, still to be read."""
+        """Bytes of the request and the answer that are still to be read."""
         asking_bytes = len(self._body) if self._asking is not None else 0
         return asking_bytes + self._record.size_bytes - self._place
 

@@ -35,8 +35,8 @@ _LINE_FINISHED = re.compile(_CHOICE_FINISHED.pattern + rb"[^\r\n]*+")
 """With the rest of its line, so that a line is found once."""
 
 WINDOW_BYTES = 32 * 1024
-"""Of an answer with several choices its beginning and its end are read for the choices there are: one that
-is not finished is in one of them, as choices take turns."""
+"""How much of the beginning and of the end of an answer with several choices is searched for its choices. A
+choice that is not finished appears in one of them, because choices take turns."""
 
 FINISHES = 512
 """Most lines with finish reasons that are read, of an answer with several choices: one of each is enough."""
@@ -130,8 +130,8 @@ _ENDS = {
 _END_BYTES = 64
 """Longer than any of these marks."""
 _TAIL_BYTES = 4 * KIB
-"""Of an answer that is no longer recorded so much is kept: longer than its last events. ``[DONE]`` is looked
-for in as much of the last one."""
+"""How much of the end of an answer is kept when it is no longer recorded: more than its last events.
+``[DONE]`` is searched for in as much of the last one."""
 
 
 class RecordBudget:

@@ -275,7 +275,7 @@ class ResponsesSplicer(Splicer):
         return out + self._written(value | {"response": whole})
 
     def _items_after(self, output: Any) -> list[Any]:
-        """Of the continuation's items those that follow the text."""
+        """The items of the continuation that follow the text."""
         items = output if isinstance(output, list) else []
         later = [item for item in items if isinstance(item, dict) and item.get("type") in _LATER]
         if len(later) + any(

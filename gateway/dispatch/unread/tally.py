@@ -13,7 +13,7 @@ class FairTally:
         self.total_bytes = total_bytes
         self.used_bytes = 0
         self._by_key: dict[tuple[str, str], int] = {}
-        """By tenant and key; whoever holds nothing is left out."""
+        """Bytes held, by tenant and key; without entries of 0."""
         self._by_tenant: dict[str, int] = {}
 
     def room_bytes(self, key: str, tenant: str, held_bytes: int) -> int:

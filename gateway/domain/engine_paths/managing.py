@@ -30,7 +30,7 @@ SEGMENTS = 32
 
 _RULE = re.compile(r"(?:(?P<methods>[A-Z]+(?:,[A-Z]+)*) )?(?P<path>/[^\s?#%]*)")
 _OVERRIDES = frozenset(("x-http-method-override", "x-http-method", "x-method-override"))
-"""By these some frameworks take a request for one of another method."""
+"""Headers with which some frameworks override a request's method."""
 
 
 class BadRule(ValueError):

@@ -12,7 +12,7 @@ from gateway.tools.bench.tally import BenchTally
 
 _OK = 200
 _KEPT_BYTES = 16_384
-"""Of an answer that is an error."""
+"""How much of an error's body is kept."""
 
 
 class BenchRequest:

@@ -22,7 +22,7 @@ DEFAULT_URL = "http://127.0.0.1:8700/v1"
 CONCURRENCY, OPEN_CONCURRENCY, MAX_CONCURRENCY = 16, 1024, 50_000
 DURATION_S = 30.0
 MAX_COUNT = 1_000_000_000
-"""Of requests, and of tokens of an answer."""
+"""The most requests, and the most tokens of an answer."""
 
 
 class BadPlan(Exception):
@@ -79,7 +79,7 @@ class BenchTarget:
 
 
 def target_of(url: str, key: str, ca_file: Path | None = None) -> BenchTarget:
-    """Of a base URL, as OpenAI's clients are given one; ``/v1`` when it has no path. Raises BadPlan."""
+    """The parts of a base URL as OpenAI's clients take it; ``/v1`` if it has no path. Raises BadPlan."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port

@@ -14,7 +14,7 @@ TERMINAL_S = 0.25
 PLAIN_S = 5.0
 """Seconds between two reports of progress, on a terminal and elsewhere."""
 _BUSY_SHARE = 0.85
-"""Of a core: above it the load itself may be what is measured."""
+"""The share of a core above which the load generator itself may be what is measured."""
 _LATE_S = 0.005
 
 

@@ -19,7 +19,7 @@ OTHER = "other"
 
 
 class Histogram:
-    """Of durations in seconds, kept as whole microseconds."""
+    """A histogram of durations in seconds, kept as whole microseconds."""
 
     def __init__(self) -> None:
         self._buckets = array("Q", bytes(8 * _STEPS * (_DOUBLINGS - _STEP_BITS + 1)))
@@ -90,14 +90,14 @@ class BenchTally:
         self.window_answers = 0
         self.window_events = 0
         self.events = 0
-        """Of requests that were right."""
+        """Requests that succeeded."""
         self.prompt_tokens = 0
         self.completion_tokens = 0
         self.uncounted = 0
         """Right answers whose server did not say how many tokens they were."""
         self.errors: Counter[str] = Counter()
         self.examples: dict[str, str] = {}
-        """Of each kind of error, what the first one said."""
+        """The message of the first error of each kind."""
 
     def add_success(self, latency_s: float, events: int, usage: tuple[int, int] | None) -> None:
         self.right += 1

@@ -33,7 +33,7 @@ class EngineRun:
     first_s: float | None = None
     """When its first token left an engine."""
     cached_tokens: int = 0
-    """Of its prompt, found in a prefix cache by the computation that gave its first token."""
+    """Prompt tokens that the computation of its first token found in a prefix cache."""
     preemptions: int = 0
     restarts: int = 0
     """Devices that were lost while they had it."""
@@ -75,7 +75,7 @@ class DecodePhase:
         return self.start_s + self.duration_s(self.steps)
 
     def duration_s(self, steps: int) -> float:
-        """Of its first ``steps`` steps."""
+        """The duration of its first ``steps`` steps."""
         return steps * self.first_s + self.growth_s * (steps * (steps - 1) / 2)
 
     def done_by(self, now: float) -> int:

@@ -54,7 +54,7 @@ class _Members(BaseModel):
 
     @classmethod
     def read(cls, text: str, whose: str) -> Self:
-        """Of ``member=value,…``. Raises BadSpec."""
+        """Parse ``member=value,…``. Raises BadSpec."""
         members: dict[str, str] = {}
         for part in filter(None, (each.strip() for each in text.split(","))):
             key, equals, value = (each.strip() for each in part.partition("="))

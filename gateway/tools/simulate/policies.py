@@ -124,7 +124,7 @@ class Chwbl(Rival):
     name = "chwbl"
 
     POINTS = 64
-    """Of each deployment on the ring."""
+    """How many points each deployment has on the ring."""
 
     def __init__(self, sites: Sequence[SimulatedDeployment], knowledge: Knowledge) -> None:
         super().__init__(sites, knowledge)
@@ -159,7 +159,7 @@ class Chwbl(Rival):
 
 
 class Clairvoyant(Rival):
-    """Of all deployments the one where the request and those who run there lose the least time together,
+    """Chooses the deployment where the request and those that run there lose the least time together,
     computed from the engine's true state and the true cost of everything.
 
     No proof of a bound: it decides one request after the other. It is what a perfect estimate would give.
@@ -170,7 +170,7 @@ class Clairvoyant(Rival):
     def __init__(self, sites: Sequence[SimulatedDeployment], knowledge: Knowledge) -> None:
         super().__init__(sites, knowledge)
         self._sent: dict[str, list[tuple[float, int]]] = {}
-        """Of what is on its way to each: when it arrives, and its uncached tokens."""
+        """What is on its way to each deployment: when it arrives, and its uncached tokens."""
 
     def choose(self, item: Waiting, fitting: Sequence[DeploymentView]) -> DeploymentView:
         return min(fitting, key=lambda view: (self._cost_s(item, view), view.in_flight))
@@ -217,7 +217,7 @@ def _cached(item: Waiting, engine: SimulatedEngine) -> int:
 QUEUED = "@queue"
 
 CLASSICS = frozenset(("round-robin", "least-connections", "power-of-two", "random"))
-"""Of the gateway's, those that everybody has."""
+"""Those of the gateway's policies that every load balancer has."""
 
 RIVALS: Mapping[str, type[Rival]] = {
     rival.name: rival for rival in (LeastLoad, CacheAware, LoadAwarePrefix, Chwbl, Clairvoyant)
@@ -253,7 +253,7 @@ def policy_names() -> list[str]:
 
 
 def choices(text: str) -> list[PolicyChoice]:
-    """Of names joined by commas; ``all`` is every one. Raises BadSpec."""
+    """The policies named in ``text``, separated by commas; ``all`` is every one. Raises BadSpec."""
     wanted = policy_names() if text.strip() == "all" else [name.strip() for name in text.split(",")]
     return [_choice(name) for name in dict.fromkeys(wanted)]
 

@@ -18,7 +18,7 @@ COLUMNS = ("POLICY", "DONE", "REFUSED", *_TIMES, "BUSY", "CV", "GOOD/S", "HITS")
 
 
 def rows_of(policies: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
-    """Of what ``--json`` prints under ``policies``: a row for each."""
+    """A row for each policy, from what ``--json`` prints under ``policies``."""
     return [
         [
             name,
@@ -36,7 +36,7 @@ def rows_of(policies: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
 
 
 def answer_columns(goals: Iterable[Goal]) -> list[str]:
-    """Of :func:`answer_rows`."""
+    """The columns of :func:`answer_rows`."""
     return ["POLICY", "", "FLEET", "ENOUGH", *(goal.text.upper() for goal in goals)]
 
 

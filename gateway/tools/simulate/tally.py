@@ -95,7 +95,7 @@ class Figures:
     ended_s: float
     """When the last request was over."""
     busy_shares: Sequence[float]
-    """Of each device, the share of the span in which it computed."""
+    """The share of the span in which each device computed."""
     window_cv: float
     """See :class:`TimeWindows`."""
 
@@ -105,7 +105,7 @@ class Figures:
 
     @property
     def utilisation_cv(self) -> float:
-        """Of all devices over the whole span."""
+        """The variation of all devices' utilisation over the whole span."""
         return variation(self.busy_shares)
 
     def as_json(self) -> dict[str, Any]:

@@ -49,7 +49,7 @@ class EngineUpload:
     """All of the request has been handed to the socket."""
     replayable: bool = field(default=True, init=False)
     _sent_bytes: int = field(default=0, init=False)
-    """Of the body."""
+    """Bytes of the body that were sent."""
     _untaken_bytes: int = field(default=0, init=False)
     _wire: bytes = field(default=b"", init=False)
     """All that was written, as long as it is short enough to be written again."""

@@ -69,10 +69,10 @@ class Field:
     type: Any
     """As pydantic takes it, or the fields of an object. With the default None it may also be null."""
     help: str = ""
-    """Of the option or argument of commands; empty: they do not give it."""
+    """The help of the commands' option or argument; empty: commands do not have it."""
     _: KW_ONLY
     default: Any = None
-    """Of the member, when it is not sent, and of the option. None: there is none."""
+    """The value if the member or the option is not given. None: there is none."""
     pattern: str | None = None
     option: str | None = None
     """As written on the command line, separated by blanks; None: ``--`` and the name. Empty: an argument."""
@@ -115,9 +115,9 @@ class Table:
     """How a list is shown to people. ``--json`` shows the list itself."""
 
     member: str
-    """Of the answer, which holds the list."""
+    """The member of the answer that holds the list."""
     columns: Mapping[str, str | Callable[[Json], str]]
-    """By heading: the name of a fact, or what makes the text from all facts."""
+    """For each heading, the name of a fact or a function that makes the text from all facts."""
     when_empty: str
     """May hold ``{named!r}``."""
 
@@ -158,7 +158,7 @@ class Operation:
     """The least role that may do it over HTTP."""
     run: Run
     fields: tuple[Field, ...] = ()
-    """Of the body; of the query where the method is GET."""
+    """The fields of the body, or of the query if the method is GET."""
     commands: tuple[ResourceCommand, ...] = ()
     makes_state: bool = False
     """On a state directory that is empty, too: the command makes the state."""
