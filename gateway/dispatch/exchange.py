@@ -82,8 +82,7 @@ class RequestExchange:
         attempt = self._open(deployment, now, self.request.body)
         self.state = ExchangeState.OPENING
         self._queue_s += now - self.ticket.entered_s
-        self._pending.begin(attempt, now)
-        self._timer.set(self._pending.due_s)
+        self._timer.set(self._pending.begin(attempt, now))
 
     def _open(self, deployment: Deployment, now: float, body: RequestBody) -> Attempt:
         """Open a stream with ``body``. Raises as :class:`Attempt` does, and changes nothing then."""

@@ -107,14 +107,18 @@ class PendingAttempts:
 
     # --- What happens to them ---
 
-    def begin(self, attempt: Attempt, now: float) -> None:
-        """The first attempt has been opened."""
+    def begin(self, attempt: Attempt, now: float) -> float:
+        """The first attempt has been opened, at a deployment that is well. When to look at it."""
         request = self._request
         self.attempts = [attempt]
         self._opened_s = now
         self._hedge_at_s = None
         if request.tier is Tier.REALTIME and not request.body.rest:
             self._hedge_at_s = self._context.hedge_at(request, now)
+        due_s, deadline_s = now + self._context.settings.first_byte_s, request.deadline_s
+        if self._hedge_at_s is not None and self._hedge_at_s < due_s:
+            due_s = self._hedge_at_s
+        return due_s if deadline_s is None or due_s < deadline_s else deadline_s
 
     def answered(self, attempt: Attempt, now: float) -> None:
         """``attempt`` has a response; if there are two, the other one is given up. If that is the first and
@@ -180,29 +184,18 @@ class PendingAttempts:
     @property
     def due_s(self) -> float:
         """When to look at them again."""
-        first, deadline_s = self.attempts[0], self._request.deadline_s
-        if (
-            self._hedge_at_s is None
-            and first.suspended_s is None
-            and first.deployment.lost_s is None
-            and len(self.attempts) == 1
-        ):
-            due_s = self._opened_s + self._context.settings.first_byte_s
-        else:
-            due_s = self._unusually_due_s()
-        return due_s if deadline_s is None or due_s < deadline_s else deadline_s
-
-    def _unusually_due_s(self) -> float:
-        """The same, deadlines aside, where there are two, or may be, or something is wrong with one."""
-        settings = self._context.settings
+        settings, deadline_s = self._context.settings, self._request.deadline_s
         gone_s = [attempt.suspended_s for attempt in self.attempts if attempt.suspended_s is not None]
         if gone_s and len(gone_s) == len(self.attempts):
-            return max(*gone_s, self._looked_s) + settings.failover_after_s
-        if (lost_s := self._lost_s) is not None:
+            due_s = max(*gone_s, self._looked_s) + settings.failover_after_s
+        elif (lost_s := self._lost_s) is not None:
             again_s = max(lost_s, self._looked_s) + settings.failover_after_s
-            return min(again_s, max(lost_s, self._opened_s) + LOST_PATIENCE_S)
-        due_s = self._opened_s + settings.first_byte_s
-        return due_s if self._hedge_at_s is None else min(due_s, self._hedge_at_s)
+            due_s = min(again_s, max(lost_s, self._opened_s) + LOST_PATIENCE_S)
+        else:
+            due_s = self._opened_s + settings.first_byte_s
+            if self._hedge_at_s is not None:
+                due_s = min(due_s, self._hedge_at_s)
+        return due_s if deadline_s is None else min(due_s, deadline_s)
 
     # --- What follows from what happened ---
 

@@ -190,14 +190,15 @@ def test_a_full_session_gets_no_more_until_a_stream_closes() -> None:
     fleet.assert_quiet()
 
 
-async def test_a_session_full_of_unread_answers_opens_when_they_are_read() -> None:
+@pytest.mark.parametrize("streaming", [True, False])
+async def test_a_session_full_of_unread_answers_opens_when_they_are_read(streaming: bool) -> None:
     fleet = Fleet(settings=DispatchSettings(unread_bytes=0))
     windows = WindowSettings(floor=16384, initial=16384, maximum=16384, session=1 << 20, streams=1)
     agent = fleet.connect("a", deployment(slots=5), windows=windows)
-    first = fleet.submit()
+    first = fleet.submit(fleet.request(streaming=streaming))
     answer(agent.streams[0])
     fleet.settle()
-    second = fleet.submit()
+    second = fleet.submit(fleet.request(streaming=streaming))
     assert len(agent.streams) == 1, "the first answer still takes the session's room"
     assert await read(first) == b"hello"
     assert await read(first) == b""
