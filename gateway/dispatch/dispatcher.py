@@ -217,7 +217,7 @@ class Dispatcher(DispatchContext):
             self.sessions.placed(request, deployment)
         self.index.take(deployment, attempt.work)
         self._gpu_time.started(attempt, deployment, attempt.opened_s)
-        self.decisions.taken(ticket.as_waiting(), attempt)
+        self.decisions.taken(ticket.seen or ticket.as_waiting(), attempt)
         self._preemption.taken(self._exchanges[ticket.number], attempt)
         if not deployment.settled:
             self.health.taken(deployment, request)

@@ -162,8 +162,8 @@ class Scheduler:
             return
         item, speeds, predicted, cold = placed
         if concurrency is not None and not cold and outcome.ok and speeds.should_learn(now):
-            there = _without_way(outcome, view.rtt_s) if view.rtt_s > 0.0 else outcome
-            view.load.note_pace(*self.performance.learn(speeds, predicted, there, concurrency))
+            paces = self.performance.learn(speeds, predicted, outcome, concurrency, view.rtt_s)
+            view.load.note_pace(*paces)
         known.policy.finished(item, view.key, outcome, now)
 
     # --- Within ---
@@ -213,19 +213,3 @@ class Scheduler:
                 del self._models[name]
                 self._names.pop(name, None)
                 return
-
-
-def _without_way(outcome: Outcome, rtt_s: float) -> Outcome:
-    """The times as they are at the deployment: the way there is counted for each deployment by itself, not
-    learnt of its whole class."""
-    total_s, first_s = outcome.total_s - rtt_s, outcome.first_token_s
-    if first_s is not None:
-        first_s = first_s - rtt_s if first_s > rtt_s else 0.0
-    return Outcome(
-        outcome.ok,
-        total_s if total_s > 0.0 else 0.0,
-        first_s,
-        outcome.input_tokens,
-        outcome.output_tokens,
-        outcome.cached_tokens,
-    )

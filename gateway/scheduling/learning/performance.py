@@ -115,11 +115,17 @@ class Speeds:
         return True
 
     def learn(
-        self, predicted: PredictedWork, outcome: Outcome, concurrency: Concurrency
+        self,
+        predicted: PredictedWork,
+        outcome: Outcome,
+        concurrency: Concurrency,
+        first_s: float | None,
+        total_s: float,
     ) -> tuple[float, float]:
-        """An answer came whole. Returns how long its prompt and its writing took against what was known,
-        tokens and concurrency given: ``LEAST`` to ``MOST``; 1 before the class is known. Reading and writing
-        are believed as far as each made up the time that is known."""
+        """An answer came whole, its first token after ``first_s`` and its end after ``total_s``. Returns how
+        long its prompt and its writing took against what was known, tokens and concurrency given: ``LEAST``
+        to ``MOST``; 1 before the class is known. Reading and writing are believed as far as each made up the
+        time that is known."""
         output_tokens, weight = outcome.output_tokens, 1.0
         if output_tokens is None:
             output_tokens, weight = predicted.output_tokens, UNREPORTED_WEIGHT
@@ -128,19 +134,18 @@ class Speeds:
         reading, writing = self._parts(predicted, outcome, output_tokens - 1, concurrency)
         reading_s = math.fsum(map(mul, self.reading.multipliers, reading))
         writing_s = math.fsum(map(mul, self.writing.multipliers, writing))
-        first_s = outcome.first_token_s
-        if first_s is not None and output_tokens > 1 and outcome.total_s > first_s:
+        if first_s is not None and output_tokens > 1 and total_s > first_s:
             self.reading.observe(reading, first_s, weight)
-            self.writing.observe(writing, outcome.total_s - first_s, weight)
-            paces = _ratio(first_s, reading_s), _ratio(outcome.total_s - first_s, writing_s)
+            self.writing.observe(writing, total_s - first_s, weight)
+            paces = _ratio(first_s, reading_s), _ratio(total_s - first_s, writing_s)
         else:  # only the total is known: either is taken to be off by the same factor
             expected_s = reading_s + writing_s
             share = reading_s / expected_s
             if share > 0:
-                self.reading.observe(reading, outcome.total_s * share, weight * share**2)
+                self.reading.observe(reading, total_s * share, weight * share**2)
             if share < 1:
-                self.writing.observe(writing, outcome.total_s * (1 - share), weight * (1 - share) ** 2)
-            pace = _ratio(outcome.total_s, expected_s)
+                self.writing.observe(writing, total_s * (1 - share), weight * (1 - share) ** 2)
+            pace = _ratio(total_s, expected_s)
             paces = pace, pace
         self._refresh()
         return paces if self.reading.count >= KNOWN else (1.0, 1.0)
@@ -223,17 +228,25 @@ class Performance:
         return found
 
     def learn(
-        self, speeds: Speeds, predicted: PredictedWork, outcome: Outcome, concurrency: Concurrency
+        self,
+        speeds: Speeds,
+        predicted: PredictedWork,
+        outcome: Outcome,
+        concurrency: Concurrency,
+        way_s: float = 0.0,
     ) -> tuple[float, float]:
-        """``speeds`` learns from an outcome, and lends what it knows to its fellows. Returns how long prompt
-        and answer took against what was known; 1 for what teaches nothing."""
+        """``speeds`` learns from an outcome, and lends what it knows to its fellows. ``way_s`` of its times
+        were the way there and back, which is counted for each deployment by itself, not learnt of its whole
+        class. Returns how long prompt and answer took against what was known; 1 for what teaches nothing."""
         if not outcome.ok:
             return 1.0, 1.0
-        accuracy = speeds.accuracy
-        if outcome.first_token_s is not None:
-            accuracy.first_token.note(predicted.first_token_s, outcome.first_token_s)
-        accuracy.total.note(predicted.total_s, outcome.total_s)
-        paces = speeds.learn(predicted, outcome, concurrency)
+        accuracy, first_s = speeds.accuracy, outcome.first_token_s
+        total_s = outcome.total_s - way_s if outcome.total_s > way_s else 0.0
+        if first_s is not None:
+            first_s = first_s - way_s if first_s > way_s else 0.0
+            accuracy.first_token.note(predicted.first_token_s, first_s)
+        accuracy.total.note(predicted.total_s, total_s)
+        paces = speeds.learn(predicted, outcome, concurrency, first_s, total_s)
         if speeds.reading.count <= WARM:
             for other in self._pairs.values():
                 if other.model == speeds.model and other is not speeds:
