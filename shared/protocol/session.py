@@ -179,13 +179,14 @@ class ProtocolSession(ReceivingStreams):
         """
         if self.closed:
             return False
-        kind, start = message_kind(message), 0
+        start, is_body = 0, 0 < len(message) <= limits.MESSAGE_BYTES and message[0] == _DATA
+        kind = _NUMBERED if is_body else message_kind(message)
         if kind is _NUMBERED:
             if self.log.ack_at is None and now + limits.ACK_DELAY_S < self.timer_at:
                 self.deadline_nearer = True
             if self.log.record_received(len(message), now):
                 self._ack_due = True
-            if message[0] == _DATA:
+            if is_body:
                 start = self._receive_bodies(message, 0)
                 if start == len(message):
                     return self._ack_due or self.deadline_nearer
