@@ -8,7 +8,7 @@ whoever comes next; tenants that all want as much as they can get end with equal
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from gateway.domain.errors import BuffersFull
 from gateway.runtime.pressure import SMALL_BYTES
@@ -48,17 +48,25 @@ class _Pool:
 
     def take(self, owner: BufferOwner, size_bytes: int) -> bool:
         """Whether there was room for so much more; nothing has changed where there was not."""
-        if self._keys.get(owner, 0) + size_bytes > self.most(owner):
+        held_bytes = self._keys.get(owner, 0) + size_bytes
+        if held_bytes > self.most(owner):
             return False
         self.used_bytes += size_bytes
-        self._tenants[owner.tenant] = self._tenants.get(owner.tenant, 0) + size_bytes
-        self._keys[owner] = self._keys.get(owner, 0) + size_bytes
+        self._keys[owner] = held_bytes
+        tenant = owner.tenant
+        self._tenants[tenant] = self._tenants.get(tenant, 0) + size_bytes
         return True
 
     def give_back(self, owner: BufferOwner, size_bytes: int) -> None:
         self.used_bytes -= size_bytes
-        _subtract(self._tenants, owner.tenant, size_bytes)
-        _subtract(self._keys, owner, size_bytes)
+        tenants, keys, tenant = self._tenants, self._keys, owner.tenant
+        tenants[tenant] -= size_bytes
+        if not tenants[tenant]:
+            del tenants[tenant]
+        keys[owner] -= size_bytes
+        assert keys[owner] >= 0
+        if not keys[owner]:
+            del keys[owner]
 
 
 class BufferBudget:
@@ -94,7 +102,9 @@ class BufferBudget:
         self._announced[owner] = before_bytes + size_bytes
 
     def withdraw(self, owner: BufferOwner, size_bytes: int) -> None:
-        _subtract(self._announced, owner, size_bytes)
+        self._announced[owner] -= size_bytes
+        if not self._announced[owner]:
+            del self._announced[owner]
 
 
 class BodyReservation:
@@ -142,7 +152,7 @@ class BodyReservation:
         """Hold so much in ``pool`` and nothing elsewhere. False, and nothing has changed, without room."""
         if pool is self._pool:
             fits = pool.take(self._owner, size_bytes - self._held_bytes)
-        elif fits := pool.take(self._owner, size_bytes):
+        elif (fits := pool.take(self._owner, size_bytes)) and self._held_bytes:
             self._pool.give_back(self._owner, self._held_bytes)
         if fits:
             self._pool, self._held_bytes = pool, size_bytes
@@ -163,13 +173,3 @@ def full() -> BuffersFull:
         "The memory that this gateway has for request bodies, or the part of it that one key may take, is in "
         "use; send the request again shortly."
     )
-
-
-def _subtract(held: dict[Any, int], whose: Any, size_bytes: int) -> None:
-    """Forgets who holds nothing."""
-    left_bytes = held.get(whose, 0) - size_bytes
-    assert left_bytes >= 0
-    if left_bytes:
-        held[whose] = left_bytes
-    else:
-        held.pop(whose, None)

@@ -13,11 +13,10 @@ from gateway.api.exchange.buffers import BufferBudget, BufferOwner
 from gateway.api.exchange.inbound import BodyLimits, Inbound, Receive
 from gateway.api.exchange.multipart import FormScan
 from gateway.api.exchange.reply import Reply, Send
-from gateway.api.server.answer_cycle import take_cycle
 from gateway.api.server.client_addresses import TrustedProxies
 from gateway.api.server.cors import Cors
 from gateway.api.server.request_head import request_id
-from gateway.api.server.response_writers import DirectWriter, take_offer
+from gateway.api.server.response_writers import DirectWriter, take_offers
 from gateway.domain.errors import ClientGone, Unauthenticated
 from gateway.domain.request import Principal, Request, RequestBody
 from gateway.domain.surface import SurfaceEndpoint, target
@@ -68,7 +67,8 @@ class HttpExchange:
         reader: BodyReader | None = None,
     ) -> None:
         """``reader`` reads long JSON bodies; without one they are read here. The scope has it from now on."""
-        headers, cycle = scope["headers"], take_cycle(scope)
+        headers = scope["headers"]
+        self._direct, cycle = take_offers(scope)
         # the first of each name counts
         fields: Mapping[bytes, bytes] = dict(reversed(headers)) if cycle is None else cycle.fields
         self._scope = scope
@@ -88,7 +88,6 @@ class HttpExchange:
         self._reader = reader
         take_whole = None if cycle is None else cycle.take_whole
         self.inbound = Inbound(receive, _declared_bytes(fields), settings.body, budget, take_whole)
-        self._direct = take_offer(scope)
         self.reply = Reply(
             send, self.id, dialect_of(self.path, fields), closing=closing, direct=self._direct, cycle=cycle
         )

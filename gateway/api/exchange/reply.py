@@ -91,12 +91,7 @@ class Reply:
         return self._sent_bytes + (self._direct.sent_bytes if self._direct is not None else 0)
 
     async def start(self, status: int, headers: HeaderList, *, event_stream: bool = False) -> None:
-        """Send the head. ``headers`` are complete but for the request's id."""
-        if self.comments is not None:
-            await self.settle()
-        await self._start(status, headers, event_stream)
-
-    async def _start(self, status: int, headers: HeaderList, event_stream: bool) -> None:
+        """Send the head, after :meth:`settle`. ``headers`` are complete but for the request's id."""
         assert not self.started
         self.started, self.status, self.event_stream = True, status, event_stream
         for name, value in headers:
@@ -118,7 +113,9 @@ class Reply:
         if self.direct is not None:
             self._end_direct()
         elif self.first_byte_s is None:
-            self._begin_body()
+            self.first_byte_s = monotonic()
+            if self._direct is not None and not self._direct.bodiless:
+                self.direct = self._direct
         self._last = data
         self._sent_bytes += len(data)
         await self._writer.write(data, more=True)
@@ -130,15 +127,10 @@ class Reply:
         if self._direct is not None and self.direct is not None:
             self._direct.flush()
         elif data and self.first_byte_s is None:
-            self._begin_body()
+            self.first_byte_s = monotonic()
         self.ended = True
         self._sent_bytes += len(data)
         await self._writer.write(data, more=False)
-
-    def _begin_body(self) -> None:
-        self.first_byte_s = monotonic()
-        if self._direct is not None and not self._direct.bodiless:
-            self.direct = self._direct
 
     def _end_direct(self) -> None:
         """What goes the ordinary way follows what took the short one."""
@@ -191,9 +183,7 @@ class Reply:
         """Write one comment, after the head of an event stream if nothing has been sent yet."""
         data = COMMENT if note is None else b": %b\n\n" % note.encode()
         if not self.started:
-            await self._start(
-                200, [(b"content-type", b"text/event-stream; charset=utf-8")], event_stream=True
-            )
+            await self.start(200, [(b"content-type", b"text/event-stream; charset=utf-8")], event_stream=True)
         self._last = data
         if self.direct is not None:
             self._end_direct()

@@ -4,8 +4,9 @@ An answer's head and its body go out in one write where they come in one turn of
 fields are checked once, together. A body that is there already is taken without waiting. Clients of HTTP/1.0
 know no chunks: for them a body without a length ends with its connection.
 
-The application finds the cycle as an extension of the request's ASGI scope (:func:`take_cycle`). Under
-another server it finds none, and goes the ordinary way over ASGI.
+The application finds the cycle as an extension of the request's ASGI scope, beside the direct way
+(:mod:`gateway.api.server.response_writers`). Under another server it finds none, and goes the ordinary way
+over ASGI.
 """
 
 import asyncio
@@ -261,9 +262,3 @@ class AnswerCycle(RequestResponseCycle):
 
 def _nothing() -> None:
     """Called in place of the protocol, which would keep the cycle, and be kept by it."""
-
-
-def take_cycle(scope: Mapping[str, Any]) -> AnswerCycle | None:
-    """The cycle of this request, if our server runs it. The scope forgets it: each would keep the other."""
-    cycle = (scope.get("extensions") or {}).pop(CYCLE, None)
-    return cycle if isinstance(cycle, AnswerCycle) else None

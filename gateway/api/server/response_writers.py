@@ -7,11 +7,12 @@ a server that offers none everything goes the ordinary way; the client gets the 
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, MutableMapping
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
+from gateway.api.server.answer_cycle import CYCLE, AnswerCycle
 from shared.speedups import BodyPath
 
 EXTENSION = "trunkline.direct"
@@ -162,7 +163,12 @@ def offer(cycle: RequestResponseCycle, batch: WriteBatch) -> DirectWriter:
     return direct
 
 
-def take_offer(scope: Mapping[str, Any]) -> DirectWriter | None:
-    """What the server of this request offers. The scope forgets it, or each would keep the other."""
-    direct = (scope.get("extensions") or {}).pop(EXTENSION, None)
-    return direct if isinstance(direct, DirectWriter) else None
+def take_offers(scope: MutableMapping[str, Any]) -> tuple[DirectWriter | None, AnswerCycle | None]:
+    """What the server of this request offers: the direct way, and the cycle in place of ASGI's ways. The
+    scope forgets them, or each would keep the other."""
+    offered = scope.pop("extensions", None) or {}
+    direct, cycle = offered.get(EXTENSION), offered.get(CYCLE)
+    return (
+        direct if isinstance(direct, DirectWriter) else None,
+        cycle if isinstance(cycle, AnswerCycle) else None,
+    )

@@ -1,0 +1,150 @@
+"""A request's cycle: how its answer is framed and written, and how its body is taken."""
+
+import asyncio
+
+import pytest
+from uvicorn.protocols.http.flow_control import FlowControl
+
+from gateway.api.server.answer_cycle import AnswerCycle
+
+LENGTH = [(b"content-length", b"5")]
+
+
+class Transport(asyncio.Transport):
+    """Keeps each write."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writes: list[bytes] = []
+        self.closed = False
+
+    def write(self, data: object) -> None:
+        assert isinstance(data, bytes)
+        self.writes.append(data)
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class House:
+    """One cycle on a transport."""
+
+    def __init__(self, method: str = "POST", version: str = "1.1", *, expects: bool = False) -> None:
+        self.transport = Transport()
+        self.completed = 0
+        self.cycle = AnswerCycle(
+            {"type": "http", "method": method, "http_version": version},
+            {},
+            self.transport,
+            FlowControl(self.transport),
+            asyncio.get_running_loop(),
+            [(b"date", b"now")],
+            expects_continue=expects,
+            keep_alive=version == "1.1",
+            on_response=self._complete,
+        )
+
+    def _complete(self) -> None:
+        self.completed += 1
+
+
+async def test_head_and_body_of_one_turn_are_one_write() -> None:
+    house = House()
+    await house.cycle.start(200, LENGTH)
+    await house.cycle.write(b"hello", more=True)
+    await house.cycle.write(b"", more=False)
+    await asyncio.sleep(0)
+    assert house.transport.writes == [b"HTTP/1.1 200 OK\r\ndate: now\r\ncontent-length: 5\r\n\r\nhello"]
+    assert (house.completed, house.transport.closed) == (1, False)
+
+
+async def test_a_head_does_not_wait_for_a_body_that_comes_later() -> None:
+    house = House()
+    await house.cycle.start(200, LENGTH)
+    await asyncio.sleep(0)
+    assert house.transport.writes[0].endswith(b"\r\n\r\n")
+    await house.cycle.write(b"hello", more=False)
+    assert house.transport.writes[1:] == [b"hello"]
+
+
+async def test_an_answer_that_stays_unended_shows_its_head_and_ends_the_connection() -> None:
+    house = House()
+
+    async def app(scope: object, receive: object, send: object) -> None:
+        await house.cycle.start(200, LENGTH)
+
+    await house.cycle.run_asgi(app)
+    assert house.transport.writes
+    assert house.transport.closed
+    assert not house.completed
+
+
+@pytest.mark.parametrize("field", [(b"x-a", b"1\r\nx-b: 2"), (b"x\n", b"1"), (b"x-a", b"\x00")])
+async def test_a_field_that_could_end_the_head_is_not_sent(field: tuple[bytes, bytes]) -> None:
+    house = House()
+    with pytest.raises(RuntimeError):
+        await house.cycle.start(200, [field])
+    await asyncio.sleep(0)
+    assert not house.transport.writes
+
+
+@pytest.mark.parametrize(
+    ("method", "version", "status", "framed"),
+    [
+        ("POST", "1.1", 200, b"\r\ntransfer-encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\n"),
+        ("POST", "1.0", 200, b"\r\nconnection: close\r\n\r\nhi"),
+        ("HEAD", "1.1", 200, b"date: now\r\n\r\n"),
+    ],
+)
+async def test_an_answer_without_a_length_is_framed_by_what_its_client_knows(
+    method: str, version: str, status: int, framed: bytes
+) -> None:
+    house = House(method, version)
+    await house.cycle.start(status, [])
+    await house.cycle.write(b"hi", more=True)
+    await house.cycle.write(b"", more=False)
+    assert b"".join(house.transport.writes).endswith(framed)
+    assert house.transport.closed == (version == "1.0")
+
+
+@pytest.mark.parametrize("body", [b"longer", b"four"])
+async def test_an_answer_of_another_length_is_an_error(body: bytes) -> None:
+    house = House()
+    await house.cycle.start(200, LENGTH)
+    with pytest.raises(RuntimeError):
+        await house.cycle.write(body, more=False)
+    assert not house.completed
+
+
+async def test_a_body_that_is_there_is_taken_whole_and_once() -> None:
+    house = House()
+    house.cycle.feed(b"ab")
+    assert house.cycle.take_whole(10) is None
+    house.cycle.feed(b"cd")
+    house.cycle.end_request()
+    assert house.cycle.take_whole(3) is None
+    assert house.cycle.take_whole(4) == b"abcd"
+    assert house.cycle.take_whole(4) is None
+
+
+async def test_a_client_that_waits_to_be_told_is_told_to_go_on() -> None:
+    house = House(expects=True)
+    house.cycle.feed(b"early")
+    house.cycle.end_request()
+    assert house.cycle.take_whole(10) is None
+    assert await house.cycle.receive() == {"type": "http.request", "body": b"early", "more_body": False}
+    assert house.transport.writes == [b"HTTP/1.1 100 Continue\r\n\r\n"]
+
+
+async def test_a_reader_waits_for_what_comes_and_hears_of_the_end() -> None:
+    house = House()
+    reading = asyncio.ensure_future(house.cycle.receive())
+    await asyncio.sleep(0)
+    house.cycle.feed(b"a")
+    assert (await reading)["body"] == b"a"
+    house.cycle.disconnected = True
+    house.cycle.message_event.set()
+    assert await house.cycle.receive() == {"type": "http.disconnect"}
