@@ -31,7 +31,7 @@ class ModelMemory:
         return engine.loading.memory_bytes or self._total_bytes()
 
     def for_managed_bytes(self, engines: Iterable[MemoryUser]) -> int | None:
-        """What is left for managed engines by those that nobody unloads."""
+        """The memory that engines which are never unloaded leave to managed ones."""
         total = self._total_bytes()
         if total is None:
             return None

@@ -113,7 +113,7 @@ class Roster:
         self._changed(engine)
 
     def drain(self) -> None:
-        """From now on nobody is let in."""
+        """From now on no request is let in."""
         self._draining = True
         self.on_change()
 

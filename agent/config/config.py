@@ -196,7 +196,7 @@ def tunnel_url(gateway: str) -> str:
 
 
 def default_state_dir(environ: Mapping[str, str]) -> Path:
-    """Where an agent keeps its key when nobody says otherwise."""
+    """Where an agent keeps its key unless ``state`` is set."""
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         return Path("/var/lib/trunkline/agent")
     base = environ.get("XDG_STATE_HOME")

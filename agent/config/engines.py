@@ -213,7 +213,7 @@ class EngineConfig(BaseModel):
         )
 
     def loading(self) -> LoadAttempt:
-        """An engine loaded at start is unloaded by nobody, unless it has an idle timeout."""
+        """An engine that is loaded at start is never unloaded, unless it has an idle timeout."""
         timeout_s = self.idle_timeout_s
         if timeout_s is None:
             timeout_s = IDLE_TIMEOUT_S if self.on_demand else 0.0

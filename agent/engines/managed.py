@@ -135,7 +135,7 @@ class ManagedBackend(ABC):
             raise BackendRefused("the engine's process runs and does not answer: unload it first")
 
     def unload(self) -> None:
-        """Have the engine ended, without waiting for it. Nobody may be let in from now on."""
+        """Have the engine ended, without waiting for it. From now on it takes no requests."""
         if self.unloading or (not self.wanted and self._status is DeploymentStatus.LOADABLE):
             return
         self._known = self.deployments() or self._known

@@ -15,8 +15,8 @@ SUSPICIOUS_S = 30.0
 
 BASE_S = 1.0
 REFUSED_BASE_S = 0.5
-"""When the gateway's host says that nobody listens: asking that costs it next to nothing, and whoever
-restarts is back within a second. 100 agents ask 400 times a second."""
+"""The pause if the gateway's host refuses the connection: that costs the host next to nothing, and a gateway
+that restarts is back within a second. 100 agents ask 400 times a second."""
 CAP_S = 30.0
 
 

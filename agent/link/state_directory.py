@@ -190,7 +190,7 @@ _FILE = TypeAdapter(MemberRecord)
 
 
 def _kept(der: bytes) -> AgentCertificate | None:
-    """None for what somebody else wrote there."""
+    """None if another program wrote the file."""
     try:
         return read_kept(der)
     except CertificateInvalid:

@@ -119,7 +119,7 @@ class Admission:
         )
 
     def path_missing(self, request: Request) -> RequestError:
-        """What to say to a request whose path the engine that was asked lacks, when nobody else gets it."""
+        """The error for a request whose path its engine lacks, if no other deployment gets the request."""
         if self._index.availability(request.model, request.need) is Availability.OTHER_ROUTES:
             return self._not_for_this(request)
         return NoDeployment(
@@ -145,7 +145,7 @@ class Admission:
         )
 
     def retry_after_s(self, request: Request, now: float) -> float:
-        """When somebody whose request is refused now should come back, in seconds."""
+        """In how many seconds a client whose request is refused now should try again."""
         return self._room.retry_after_s(request, self._expected_capacity(request, now), now)
 
     def may_wait_until(self, ticket: Ticket, now: float) -> float | None:

@@ -75,7 +75,7 @@ class AnswerState:
             self.attempt.give_up(code, reason)
 
     def _comment(self, now: float) -> None:
-        """Tell whoever is in between that the client is not forgotten."""
+        """Send a comment, so that no proxy between gives up while the answer pauses."""
         if now - self._comment_s >= COMMENT_S and self._recovery.commentable:
             self._comment_s = now
             self.response.comment()
@@ -124,7 +124,8 @@ def count_answer(
 
 
 def _note_stopped(context: DispatchContext, ticket: Ticket, attempt: Attempt | None) -> None:
-    """The answer is not finished, or nobody counted: of a streamed one a piece is taken for a token."""
+    """Estimate the usage of an answer that was not finished or not counted; a streamed piece counts as a
+    token."""
     request = ticket.request
     if attempt is not None and request.streaming:
         work = estimated_work(request.input_tokens, min(request.output_tokens, attempt.pieces))

@@ -182,9 +182,9 @@ class Attempt:
         self.first_piece_s: float | None = None
         """When the first of a streamed body came."""
         self.quiet_s = now
-        """When somebody last looked and bytes had come."""
+        """When bytes were last found to have come."""
         self.probed_s: float | None = None
-        """When its tunnel was asked whether it lives, while nobody knows."""
+        """When its tunnel was probed; None once that is answered."""
         self.away_s = 0.0
         """How long its tunnel was away, all told."""
         self.stalled = False
@@ -222,7 +222,7 @@ class Attempt:
 
     @property
     def heard(self) -> bool:
-        """Whether bytes came since somebody last looked and set this back."""
+        """Whether bytes came since this was last reset."""
         if self.stream.path is not None:
             self._count_path()
         return self._heard
@@ -248,7 +248,7 @@ class Attempt:
         return self._pieces
 
     def _count_path(self) -> None:
-        """Counts what came by way of the stream's path, of which nobody told us."""
+        """Count what came by way of the stream's path, which is not reported as it comes."""
         path = self.stream.path
         if path is not None and path.pieces:
             self._heard = True

@@ -91,8 +91,8 @@ class Decisions:
                 attempt.deployment.hold_kv(attempt.kv_tokens)
 
     def began(self, attempt: Attempt, now: float) -> bool:
-        """The first of a streamed answer came. Whether it came so early that somebody who is held may be
-        placed now."""
+        """The first piece of a streamed answer came. Whether it came so early that a request which is held
+        back may be placed now."""
         if attempt.followed is None:
             return False
         attempt.first_piece_s = now
@@ -136,8 +136,7 @@ class Decisions:
     # --- Who serves ---
 
     def load_s(self, deployment: Deployment) -> tuple[float, bool]:
-        """How long loading it takes, and whether somebody said so or it was seen; it is a guess
-        otherwise."""
+        """How long loading it takes, and whether this was reported or measured; otherwise it is a guess."""
         if deployment.reload_s is not None:
             return deployment.reload_s, True
         speeds = self.scheduler.performance.speeds(deployment.model, deployment.device)

@@ -133,9 +133,9 @@ class PendingAttempts:
         self.give_up(ErrorCode.CANCELLED, but=attempt)
 
     def came_back(self, away_s: float, now: float) -> None:
-        """A tunnel is there again after ``away_s``. What was said meanwhile is on its way: nobody is late
-        before it could arrive, however much of the time was used up before anybody knew that the tunnel was
-        gone."""
+        """A tunnel is back after ``away_s``. What the agent sent meanwhile is on its way, so no attempt
+        counts as late before that could arrive, however much of its time passed before the loss was
+        noticed."""
         first_byte_s = self._context.settings.first_byte_s
         self._opened_s = max(self._opened_s + away_s, now + ANSWER_S - first_byte_s)
 
@@ -242,7 +242,7 @@ class PendingAttempts:
     def _elsewhere(
         self, attempt: Attempt, trouble: Trouble, effect: Effect, *, only_if_better: bool
     ) -> NextStep:
-        """Whether somebody else may be tried: that is sound and within every budget.
+        """Whether another deployment may be tried: the request may be repeated, and every budget allows it.
 
         ``only_if_better``: what the attempt came to can be told to the client.
         """
@@ -294,7 +294,7 @@ class PendingAttempts:
     # --- What follows from the time ---
 
     def look(self, now: float) -> Deployment | GiveUp | NextStep | None:
-        """No response has begun: what to do about it. ASK_AGAIN: somebody else gets the request."""
+        """No response has begun: what to do about it. ASK_AGAIN: another deployment gets the request."""
         deadline_s = self._request.deadline_s
         if deadline_s is not None and now >= deadline_s:
             return _late()
@@ -317,7 +317,7 @@ class PendingAttempts:
         return None
 
     def _look_at_gone(self, now: float) -> NextStep | None:
-        """The tunnel stays away: somebody else gets the request, if there is somebody."""
+        """The tunnel stays away: another deployment gets the request, if there is one."""
         if (
             self.may_repeat
             and self._context.someone_else(self._request)
@@ -329,7 +329,7 @@ class PendingAttempts:
         return None
 
     def _look_at_lost(self, lost_s: float, now: float) -> GiveUp | NextStep | None:
-        """Its agent has declared the engine lost: somebody else gets the request, if there is somebody. Else
+        """Its agent has declared the engine lost: another deployment gets the request, if there is one. Else
         the engine may answer yet, for a while."""
         attempt = self.attempts[0]
         over = now >= max(lost_s, self._opened_s) + LOST_PATIENCE_S

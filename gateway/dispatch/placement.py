@@ -126,7 +126,7 @@ class Placer:
             request.load_note = partial(self._note, request)
 
     def waiting(self, model: str) -> None:
-        """Somebody waits for ``model``."""
+        """A request waits for ``model``."""
         record = self._index.models.get(model)
         if record is not None and record.managed:
             self._demands.wanted[model] = None

@@ -165,7 +165,8 @@ class Preemption:
         return waiting
 
     def _wastes(self, tenant: str, now: float) -> bool:
-        """Whether too many of its requests have left of late for whom somebody had given way."""
+        """Whether too many of the tenant's requests were cancelled lately after others were preempted for
+        them."""
         times = self._vain.get(tenant)
         return times is not None and len(times) == VAIN and now - times[0] < VAIN_S
 

@@ -53,7 +53,7 @@ class Sessions:
         return True
 
     def placed(self, request: Request, deployment: Deployment) -> None:
-        """A request that nobody could say a place for went to ``deployment``: its session begins there."""
+        """A request whose session had no place yet went to ``deployment``: the session begins there."""
         if request.session_pin is not None and request.agent is None:
             request.agent = self._affinity.choose(request.session_pin, [deployment])
 

@@ -79,8 +79,8 @@ class SlowReaders:
     """Knows the answers whose readers hold their engines up. Belongs to the event loop's thread."""
 
     def __init__(self, least_bytes_s: float, most_kept_s: float = 0.0) -> None:
-        """Whoever reads less in a second is slow, and so is whoever has kept others waiting for longer; 0:
-        nobody is."""
+        """A reader is slow if it reads fewer bytes in a second than the one limit, or has kept other requests
+        waiting for longer than the other; 0 turns a limit off."""
         self._least_bytes_s = least_bytes_s
         self._most_kept_s = most_kept_s
         self._marks: dict[str, dict[Reader, _Mark]] = {}

@@ -176,7 +176,8 @@ class StreamRecovery:
         self._request.version, self._request.continuing = self._version, True
 
     def _somebody_can(self) -> bool:
-        """Somebody else is there who can go on with it, and it can be gone on with."""
+        """Whether there is another deployment that can continue the answer, and the answer can be
+        continued."""
         if self._somebody_could() and self.reason_not_recoverable() is None:
             self.want_another()
             return True

@@ -37,7 +37,7 @@ _NESTED = frozenset(("options", "parameters", "sampling_params", "generation_con
 _OTHERS = frozenset(("model", "messages", "prompt", "input", "stream", "stream_options")).union(
     ("temperature", "top_p", "seed", "stop", "tools", "tool_choice", "response_format", "user", "metadata")
 )
-"""What most bodies have, and nobody reads a limit from."""
+"""Members that most bodies have and that hold no limit."""
 _PROMPTS = ("prompt", "text", "inputs", "input_ids", "messages")
 
 _CHAT = frozenset(("max_tokens", "max_completion_tokens"))

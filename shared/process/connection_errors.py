@@ -1,4 +1,4 @@
-"""Why a gateway could not be connected to, in words for whoever wrote its URL.
+"""Explains why a gateway could not be connected to, for the person who wrote its URL.
 
 Pure: it knows the exceptions of sockets and of TLS, and uses neither."""
 

@@ -291,7 +291,7 @@ class SessionStreams:
             self._pool.free += credit.window - self._windows.floor
 
     def _discard(self, stream_id: int, credit: ReceiveCredit) -> None:
-        """Counts everything that came as consumed, because nobody will take it."""
+        """Count everything that came as consumed, because it will not be taken."""
         size_bytes = credit.received - credit.consumed
         credit.consume(size_bytes)
         self._received.consume(size_bytes)

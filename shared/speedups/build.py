@@ -1,4 +1,4 @@
-"""What this installation runs on, in a line for whoever asks for its version."""
+"""Describes what this installation runs on, in a line that is printed with its version."""
 
 import os
 import platform

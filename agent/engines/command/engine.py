@@ -165,7 +165,7 @@ def command_environment(added: Mapping[str, str], port: int, base: Mapping[str, 
 
 
 def free_port() -> int:
-    """A TCP port of loopback on which nobody listens now."""
+    """A TCP port of loopback on which nothing listens now."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return int(listener.getsockname()[1])
 

@@ -39,7 +39,7 @@ class _Job:
 
     vectors: list[Vector]
     done: "asyncio.Future[list[Vector]]"
-    """Done already when nobody waits any more."""
+    """Already done if its reader has gone."""
     missing: int
 
 

@@ -270,7 +270,7 @@ class ChunkProgress(Progress):
             self._exhaust(usage_wanted)
 
     def _check_length(self) -> None:
-        """Raises :class:`NotContinuable` where nobody knows how long the answer may be."""
+        """Raises :class:`NotContinuable` if it is not known how long the answer may be."""
         unlimited = self._question.most_tokens is None and not self._received.chat
         if unlimited and self.text and not self.finished and self.tokens <= COMPLETION_TOKENS:
             raise NotContinuable("the request does not say how long the answer may be (max_tokens)")

@@ -132,7 +132,7 @@ class AnswerRead(ABC):
     done: bool = False
     """The event that ends the route's streams came."""
     trouble: str | None = None
-    """Why nobody can go on, should anything of the answer be missing."""
+    """Why no engine can continue the answer, if any of it is missing."""
 
     @abstractmethod
     def read(self, event: ServerSentEvent) -> None:
@@ -160,7 +160,7 @@ class Progress(ABC):
     finished: bool
     """The text is whole; only what follows it is missing."""
     closing: bytes | None
-    """Not None: with these bytes the answer is whole, and nobody needs to be asked."""
+    """Not None: with these bytes the answer is complete, so no engine needs to continue it."""
 
     def __init__(self, question: Question, received: AnswerRead) -> None:
         self.text = received.transcript.text
@@ -204,7 +204,7 @@ class Progress(ABC):
         return self._question.changed({**placed.changes, **lengths})
 
     def _check(self, received: AnswerRead) -> None:
-        """Raises :class:`NotContinuable` for an answer, or a request, that nobody can go on with."""
+        """Raises :class:`NotContinuable` for an answer or a request that no engine can continue."""
         if received.trouble is not None:
             raise NotContinuable(received.trouble)
         self._question.check(begun=bool(self.text))

@@ -62,7 +62,7 @@ class SpillFile:
         self.jobs = 0
         """Writes and reads under way."""
         self.used = 0
-        """Blocks that somebody holds."""
+        """Blocks that are in use."""
         self._free: list[int] = []
         """A heap: the first free ones are used first, so that the file stays short."""
         self._end = 0

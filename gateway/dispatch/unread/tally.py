@@ -1,4 +1,5 @@
-"""Bytes that answers hold of something bounded, counted by key and by tenant, so that nobody has it all."""
+"""Counts by key and by tenant the bytes that answers hold of a bounded resource, so that none takes all of
+it."""
 
 SHARE = 2
 """A tenant may hold one part in so many of what the other tenants leave, a key of what its tenant may hold
@@ -6,8 +7,8 @@ and the tenant's other keys leave, an answer of what its key has free."""
 
 
 class FairTally:
-    """Each may hold half of what those beside it leave: whoever holds however much, there is room for one
-    more tenant, key and answer. Belongs to the event loop's thread."""
+    """Each may hold half of what the others leave. So there is always room for one more tenant, key and
+    answer. Belongs to the event loop's thread."""
 
     def __init__(self, total_bytes: int) -> None:
         self.total_bytes = total_bytes

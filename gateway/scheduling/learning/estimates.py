@@ -139,7 +139,7 @@ class _Ratio:
 
 
 class _Lengths:
-    """The latest answers' lengths, sorted when somebody asks, at most once for every ``FRESH`` new ones."""
+    """The latest answers' lengths, sorted when they are needed, at most once for every ``FRESH`` new ones."""
 
     def __init__(self) -> None:
         self._latest: deque[int] = deque(maxlen=LATEST)

@@ -38,7 +38,7 @@ class Popularity:
         self._rates.renewed(model, lambda: ArrivalRate(now, MEMORY_S, WINDOW_S)).arrived(now)
 
     def per_s(self, model: str, now: float) -> float:
-        """Requests a second, of late; 0 for a model nobody asked for."""
+        """Requests a second, lately; 0 for a model that was not requested."""
         rate = self._rates.get(model)
         return 0.0 if rate is None else rate.per_s(now)
 

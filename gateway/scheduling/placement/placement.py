@@ -70,7 +70,7 @@ class Placement:
         self.history = PlacementHistory()
 
     def decide(self, demands: Iterable[Demand], hosts: Iterable[AgentPlaces], now: float) -> PlacementPlan:
-        """What to load and unload. ``demands`` has one for each model that somebody waits for; ``hosts`` are
+        """What to load and unload. ``demands`` has one for each model that requests wait for; ``hosts`` are
         all that have places of these, each with all its places.
 
         Never unloads what runs something, never loads what does not fit beside all that is there.
@@ -132,7 +132,7 @@ class _Round:
     # --- What nobody serves ---
 
     def serve(self, demand: Demand) -> None:
-        """Have a model loaded that somebody waits for and nothing serves."""
+        """Have a model loaded that requests wait for and nothing serves."""
         out = self._out(demand)
         leaving = any(self._residence(key) is Residence.LEAVING for key in demand.keys)
         not_loadable = None if leaving else self._why_not_loadable(out)

@@ -163,7 +163,7 @@ class TierQueue(Generic[T]):
         self._flows: dict[str, Flow[T]] = {}
         """Those who came last are the last."""
         self.lanes: dict[Hashable, Heap[TenantQueue[T]]] = {}
-        """Tenants' lines, by lane; only those in which somebody waits. Complete after
+        """Tenants' lines, by lane; only those in which requests wait. Complete after
         :meth:`arrange_lines`."""
         self.begun: dict[Hashable, Heap[T]] = {}
         """Those whose answer has begun, by lane."""
@@ -284,7 +284,7 @@ class TierQueue(Generic[T]):
         return seen.with_coming(base, others_per_s, departures_per_s, now)
 
     def charge_alone(self, turn: T, now: float) -> None:
-        """``turn``, whose answer has not begun, came at ``now`` when nobody waited, and nothing else has
+        """``turn``, whose answer has not begun, came at ``now`` when no request waited, and nothing else has
         happened before it got its slot: the same as :meth:`put`, :meth:`remove` and :meth:`charge`."""
         self.arrivals.arrived(now)
         flow = self._flows.pop(turn.tenant, None)
