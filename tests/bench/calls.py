@@ -20,11 +20,16 @@ from tests.bench.site import MODEL
 from tests.support.processes import START_S, Gateway, House
 
 WARM = 30
-REQUESTS = 100
-TOKENS = 200
+REQUESTS = 25
+"""Of one round."""
+
+ROUNDS = 5
+"""The one with the fewest calls counts: something that recurs with time may have come into the others."""
+
+TOKENS = 120
 """Of one streamed answer. They come at :data:`TOKENS_PER_S`, so that each is a message of its own."""
 
-TOKENS_PER_S = 100
+TOKENS_PER_S = 200
 
 SIDES = ("gateway", "agent")
 UNARY, TOKEN = "a unary request", "a streamed token"
@@ -147,7 +152,11 @@ class CallSite:
         return answer
 
     def count(self, work: str, side: str, units: int, do: Callable[[], object]) -> CallTable:
-        """The calls that ``side`` makes meanwhile, for one of so many units."""
+        """The fewest calls that ``side`` makes meanwhile, for one of so many units."""
+        rounds = [self._count(work, side, units, do) for _ in range(ROUNDS)]
+        return min(rounds, key=lambda table: table.total.python + table.total.c)
+
+    def _count(self, work: str, side: str, units: int, do: Callable[[], object]) -> CallTable:
         file, child = self._files[side], self._children[side]
         file.unlink(missing_ok=True)
         child.signal(signal.SIGUSR1)
