@@ -11,10 +11,10 @@ from urllib.parse import urlsplit
 import structlog
 
 from agent.capacity.device import GpuSampler
+from agent.capacity.engine_registry import EngineRegistry
 from agent.capacity.load_times import FILE as LOAD_TIMES_FILE
 from agent.capacity.load_times import LoadTimes
 from agent.capacity.model_memory import ModelMemory
-from agent.capacity.roster import Roster
 from agent.config.config import AgentConfig, EngineConfig, default_name
 from agent.engines.backend import Backend
 from agent.engines.command.engine import CommandBackend
@@ -42,7 +42,7 @@ DRAIN_LOG_S = 5.0
 CUT_OFF_S = 1.0
 """For engines to let go of requests that are cut off, and for the gateway to hear of it."""
 
-FAREWELL_S = 0.2
+CLOSE_FLUSH_S = 0.2
 """For the last bytes and CLOSE to leave the socket before the process ends."""
 
 
@@ -74,12 +74,12 @@ class Agent:
         self._dial = dial_gateway or dial_with(self._settings, time.monotonic)
         self._gpus = GpuSampler(GPU_SAMPLE_S)
         self._gpu_memory_bytes: int | None = None
-        self._roster = Roster(room=ModelMemory(self._model_memory_bytes))
+        self._registry = EngineRegistry(room=ModelMemory(self._model_memory_bytes))
         if config.engines:
-            self._roster.without_engines = "its engines are being looked at for the first time"
+            self._registry.without_engines = "its engines are being looked at for the first time"
         elif config.looks_for_engines:
-            self._roster.without_engines = NO_ENGINE
-        self._publisher = Publisher(self._roster, lambda: self._gpus.latest, labels=config.labels)
+            self._registry.without_engines = NO_ENGINE
+        self._publisher = Publisher(self._registry, lambda: self._gpus.latest, labels=config.labels)
         self._opened: list[Backend] = []
 
     async def run(self) -> None:
@@ -105,10 +105,10 @@ class Agent:
     async def _run(self, membership: Membership, backends: list[Backend]) -> None:
         failure: TrunklineError | None = None
         async with asyncio.TaskGroup() as tasks:
-            runner = RequestRunner(self._roster)
+            runner = RequestRunner(self._registry)
 
             def new_session() -> GatewaySession:
-                return GatewaySession(runner, self._publisher, self._roster.carry_out, membership.renew)
+                return GatewaySession(runner, self._publisher, self._registry.carry_out, membership.renew)
 
             dialer = TunnelDialer(membership, new_session, self._dial)
             services: list[asyncio.Task[Any]] = [tasks.create_task(self._open(each)) for each in backends]
@@ -141,21 +141,23 @@ class Agent:
     async def _drain(self, dialer: TunnelDialer, runner: RequestRunner) -> None:
         """Let what runs finish, take nothing new, then leave."""
         drain_s = self._config.drain_s
-        log.info("draining, a second signal ends it at once", running=self._roster.running, at_most_s=drain_s)
-        self._roster.drain()
+        log.info(
+            "draining, a second signal ends it at once", running=self._registry.running, at_most_s=drain_s
+        )
+        self._registry.drain()
         if dialer.session is not None:
             dialer.session.drain("the agent is stopping", drain_s)
         idle = asyncio.ensure_future(runner.idle())
         try:
             await self._wait_for(idle, drain_s)
-            if self._roster.running:
-                log.warning("requests cut off, the gateway moves them", running=self._roster.running)
+            if self._registry.running:
+                log.warning("requests cut off, the gateway moves them", running=self._registry.running)
                 runner.cut_off()
                 await asyncio.wait({idle}, timeout=CUT_OFF_S)
         finally:
             idle.cancel()
         dialer.close("the agent stopped")
-        await asyncio.sleep(FAREWELL_S)
+        await asyncio.sleep(CLOSE_FLUSH_S)
         log.info("stopped")
 
     async def _wait_for(self, idle: asyncio.Future[Any], most_s: float) -> None:
@@ -170,7 +172,7 @@ class Agent:
             except TimeoutError:
                 if left_s > DRAIN_LOG_S:
                     more_s = round(left_s - DRAIN_LOG_S)
-                    log.info("still draining", running=self._roster.running, at_most_s=more_s)
+                    log.info("still draining", running=self._registry.running, at_most_s=more_s)
 
     async def _close_all(self) -> None:
         """All at once: each may take as long as its engine takes to end."""
@@ -182,7 +184,7 @@ class Agent:
     async def _open(self, backend: Backend) -> None:
         self._opened.append(backend)
         await backend.start()
-        self._roster.add(backend)
+        self._registry.add(backend)
 
     async def _found(self, url: str, name: str) -> None:
         if any(engine.name == name for engine in self._config.engines):

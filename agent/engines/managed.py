@@ -219,8 +219,8 @@ class ManagedBackend(ABC):
                 log.exception("watching over the engine failed", engine=self.name)
                 end = EngineEnd(f"watching over the engine failed: {error}")
             crashes = 1 if self._clock() - self._began_s >= self._restarts.healthy_s else crashes + 1
-            rarely = self._restarts.hopeless(crashes, served=self._served)
-            if end.hopeless or (rarely and self.loading.managed):
+            rarely = self._restarts.retries_rarely(crashes, served=self._served)
+            if end.unrecoverable or (rarely and self.loading.managed):
                 log.error("engine given up", engine=self.name, reason=end.reason, crashes=crashes)
                 self._set_status(DeploymentStatus.FAILED, f"{end.reason} (given up)")
                 return

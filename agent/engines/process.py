@@ -53,7 +53,7 @@ class ChildProcess:
 
     called = "the engine"
     """In sentences about it."""
-    hopeless_status: int | None = None
+    unrecoverable_status: int | None = None
     """With this exit status it would end the same way again."""
 
     def __init__(self, process: asyncio.subprocess.Process, output: asyncio.StreamReader) -> None:
@@ -80,7 +80,7 @@ class ChildProcess:
         status = await self.wait()
         words = self._last_words(status)
         reason = f"{self.called} {how_ended(status)}" + (f": {words}" if words else "")
-        return EngineEnd(reason[:REASON_CHARS], hopeless=status == self.hopeless_status)
+        return EngineEnd(reason[:REASON_CHARS], unrecoverable=status == self.unrecoverable_status)
 
     async def stop(self, grace_s: float) -> None:
         """Ask it to end, and end it if it has not after ``grace_s``."""
@@ -165,10 +165,10 @@ async def first_of(*works: Awaitable[T]) -> T:
 
 @dataclass(frozen=True, slots=True)
 class EngineEnd:
-    """How an engine ended. ``hopeless``: started again it would end the same way."""
+    """How an engine ended. ``unrecoverable``: started again it would end the same way."""
 
     reason: str
-    hopeless: bool = False
+    unrecoverable: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,12 +184,12 @@ class RestartPolicy:
     healthy_s: float = 20.0
     """An engine that served for so long begins a new row."""
 
-    def hopeless(self, crashes: int, *, served: bool) -> bool:
+    def retries_rarely(self, crashes: int, *, served: bool) -> bool:
         """There is little hope after ``crashes`` in a row; ``served``: it could serve before the last."""
         return crashes > self.most and not served
 
     def delay_s(self, crashes: int, *, served: bool) -> float:
         """How long to wait after the ``crashes``-th crash in a row, from 1."""
-        if self.hopeless(crashes, served=served):
+        if self.retries_rarely(crashes, served=served):
             return self.rarely_s
         return min(self.longest_s, self.first_s * 2.0 ** min(crashes - 1, 30))

@@ -8,7 +8,7 @@ from itertools import chain
 
 import structlog
 
-from agent.capacity.roster import Roster
+from agent.capacity.engine_registry import EngineRegistry
 from shared.protocol import limits
 from shared.protocol.control_frames import control_frame_units
 from shared.protocol.endpoint import SessionEndpoint
@@ -42,7 +42,7 @@ SLOTS_UNITS_PER_S = limits.CONTROL_FRAMES_PER_S / 4
 SLOTS after a request go at once: the gateway grants three for each, and at most two are sent."""
 
 
-class Pace:
+class RateLimiter:
     """Units that may be spent: ``most`` at once, and ``per_s`` of them are earned back in a second."""
 
     def __init__(self, most: float, per_s: float) -> None:
@@ -65,14 +65,14 @@ class Publisher:
 
     def __init__(
         self,
-        roster: Roster,
+        registry: EngineRegistry,
         gpus: Callable[[], tuple[GpuState, ...]],
         clock: Callable[[], float] = time.monotonic,
         labels: Mapping[str, str] | None = None,
     ) -> None:
         """``labels`` are what the host's operator says of it."""
         self._labels = dict(labels or {})
-        self._roster = roster
+        self._registry = registry
         self._gpus = gpus
         self._clock = clock
         self._endpoint: SessionEndpoint | None = None
@@ -85,14 +85,16 @@ class Publisher:
         """The roster's count of starts and ends of requests when SLOTS were last sent."""
         self._late: asyncio.TimerHandle | None = None
         """There when something is due that could not be sent yet."""
-        roster.on_change = self.changed
+        registry.on_change = self.changed
 
     def attach(self, endpoint: SessionEndpoint, session: Hashable) -> None:
-        """From now on tell ``endpoint``, whose requests the roster knows under ``session``."""
+        """From now on tell ``endpoint``, whose requests the registry knows under ``session``."""
         self._endpoint, self._session = endpoint, session
-        self._state, self._levels, self._moves = None, {}, self._roster.moves
-        self._state_pace = Pace(STATE_UNITS, STATE_UNITS_PER_S)  # the session is new, and nothing of it spent
-        self._slots_pace = Pace(SLOTS_UNITS, SLOTS_UNITS_PER_S)
+        self._state, self._levels, self._moves = None, {}, self._registry.moves
+        self._state_limiter = RateLimiter(
+            STATE_UNITS, STATE_UNITS_PER_S
+        )  # the session is new, and nothing of it spent
+        self._slots_limiter = RateLimiter(SLOTS_UNITS, SLOTS_UNITS_PER_S)
         self._flush()
         if self._state is not None and self._state.reason:
             failed = {engine.status for engine in self._state.engines} == {DeploymentStatus.FAILED}
@@ -113,7 +115,7 @@ class Publisher:
 
     def tick(self) -> None:
         """To be called every ``TICK_S``."""
-        self._roster.observe()
+        self._registry.observe()
         if self._late is not None:
             self._flush()
         if self._endpoint is not None and self._clock() - self._sent_s >= DRIFT_S:
@@ -128,41 +130,43 @@ class Publisher:
         endpoint = self._endpoint
         if endpoint is None or endpoint.closed:
             return
-        state = self._roster.state(self._gpus())
+        state = self._registry.state(self._gpus())
         if self._labels:
             state = replace(state, labels=self._labels)
         try:
             if differ(self._state, state):
                 self._send_state(endpoint, state)
             offered = {deployment.id for deployment in self._state.deployments} if self._state else ()
-            levels = {key: each for key, each in self._roster.levels(self._session).items() if key in offered}
+            levels = {
+                key: each for key, each in self._registry.levels(self._session).items() if key in offered
+            }
             if levels != self._levels:
                 self._send_slots(endpoint, levels)
             else:
-                self._moves = self._roster.moves
+                self._moves = self._registry.moves
         except TrunklineError as error:
             log.warning("state not sent", reason=str(error))
 
     def _send_state(self, endpoint: SessionEndpoint, state: AgentState) -> None:
         """Now, or later when it would be more than a gateway takes."""
         now = self._clock()
-        wait_s = self._state_pace.wait_s(now)
+        wait_s = self._state_limiter.wait_s(now)
         if wait_s and self._state is not None:
             self._send_later(wait_s)
             return
         endpoint.send_state(state)
         self._state, self._sent_s = state, now
-        self._state_pace.spend(control_frame_units(len(state.to_payload())), now)
+        self._state_limiter.spend(control_frame_units(len(state.to_payload())), now)
 
     def _send_slots(self, endpoint: SessionEndpoint, levels: Mapping[str, int]) -> None:
         """Now if a request of the session came or went since the last; else at the pace of its own."""
-        now, moves = self._clock(), self._roster.moves
+        now, moves = self._clock(), self._registry.moves
         if moves == self._moves:
-            wait_s = self._slots_pace.wait_s(now)
+            wait_s = self._slots_limiter.wait_s(now)
             if wait_s:
                 self._send_later(wait_s)
                 return
-            self._slots_pace.spend(limits.SLOTS_UNITS, now)
+            self._slots_limiter.spend(limits.SLOTS_UNITS, now)
         endpoint.send_slots(levels)
         self._levels, self._moves = levels, moves
 

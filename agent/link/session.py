@@ -19,7 +19,8 @@ log = structlog.get_logger("agent.link.session")
 
 @dataclass(eq=False, slots=True)
 class GatewaySession:
-    """Implements :class:`shared.protocol.endpoint.SessionListener`. The key of its requests in the roster."""
+    """Implements :class:`shared.protocol.endpoint.SessionListener`. The key of its requests in the
+    registry."""
 
     runner: RequestRunner
     publisher: Publisher

@@ -11,7 +11,7 @@ from typing import Annotated
 from pydantic import Field, PlainSerializer, PlainValidator, TypeAdapter
 
 from shared.handshake.agent import CLOCK_TOLERANCE_S
-from shared.identity import AgentCertificate, Succession
+from shared.identity import AgentCertificate, KeySuccession
 from shared.identity.certificates import read_kept
 from shared.identity.keys import FINGERPRINT_BYTES, gateway_id
 from shared.process.file_lock import FileLock
@@ -107,7 +107,7 @@ class MemberRecord:
         former = tuple(each for each in self.former_names if each not in (name, self.name))
         return replace(self, name=name, former_names=(self.name, *former)[:FORMER])
 
-    def succeeded(self, succession: Succession) -> "MemberRecord":
+    def succeeded(self, succession: KeySuccession) -> "MemberRecord":
         """With the gateway's next key; nothing changes when it is known already.
 
         Raises SignatureInvalid, and GatewayUntrusted when another than the newest known key signed it.

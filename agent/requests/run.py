@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import structlog
 
-from agent.capacity.roster import RosterEntry
+from agent.capacity.engine_registry import EngineSlot
 from agent.engines.backend import BackendError, BackendRequest
 from agent.engines.error_responses import (
     MESSAGE_BYTES,
@@ -41,7 +41,7 @@ class RequestRun:
     def __init__(
         self,
         stream: Stream,
-        seat: RosterEntry,
+        seat: EngineSlot,
         clock: Callable[[], float],
         on_left: "Callable[[RequestRun], None]",
         on_closed: "Callable[[RequestRun], None]",
@@ -53,7 +53,7 @@ class RequestRun:
         self._on_closed = on_closed
         self._began_s = clock()
         self._first_byte_s: float | None = None
-        self._body = RequestBody(stream)
+        self._body = ReceivedBody(stream)
         self._request: BackendRequest | None = None
         """There while the engine has it."""
         self._deadline: asyncio.TimerHandle | None = None
@@ -287,7 +287,7 @@ class RequestRun:
         self._on_left(self)
 
 
-class RequestBody:
+class ReceivedBody:
     """What has come of a request's body. Implements :class:`agent.engines.backend.BackendBody`."""
 
     __slots__ = ("_complete", "_moved", "_pieces", "_stream", "ended", "untaken_bytes")

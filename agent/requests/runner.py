@@ -1,4 +1,4 @@
-"""Runs the requests of streams at engines, each in its place of the roster."""
+"""Runs the requests of streams at engines, each in its place of the registry."""
 
 import asyncio
 import time
@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable
 
 import structlog
 
-from agent.capacity.roster import Roster
+from agent.capacity.engine_registry import EngineRegistry
 from agent.engines.backend import BackendRefused
 from agent.requests.run import RequestRun
 from shared.protocol.endpoint import Stream
@@ -17,10 +17,10 @@ log = structlog.get_logger("agent.request")
 
 
 class RequestRunner:
-    """Runs each stream's request; how many there are is bounded by the roster's slots."""
+    """Runs each stream's request; how many there are is bounded by the registry's slots."""
 
-    def __init__(self, roster: Roster, clock: Callable[[], float] = time.monotonic) -> None:
-        self._roster = roster
+    def __init__(self, registry: EngineRegistry, clock: Callable[[], float] = time.monotonic) -> None:
+        self._registry = registry
         self._clock = clock
         self._runs: set[RequestRun] = set()
         self._unreachable: dict[str, str] = {}
@@ -42,7 +42,7 @@ class RequestRunner:
     def open(self, session: Hashable, stream: Stream) -> None:
         """A request has come in ``session``. Refused at once when there is no place for it."""
         try:
-            seat = self._roster.enter(session, stream.head.deployment)
+            seat = self._registry.enter(session, stream.head.deployment)
         except BackendRefused as refusal:
             log.info("request refused", request=stream.head.request_id, reason=refusal.reason)
             stream.reset(ErrorCode.REFUSED, refusal.reason)
@@ -53,18 +53,18 @@ class RequestRunner:
 
     def _leave(self, run: RequestRun) -> None:
         """The engine has let go: first the place is free, then the gateway hears of the end."""
-        roster, seat, ended = self._roster, run.seat, run.code is ErrorCode.NO_ERROR
+        registry, seat, ended = self._registry, run.seat, run.code is ErrorCode.NO_ERROR
         if not ended:
             self._log_failure(run)
         elif self._unreachable and self._unreachable.pop(seat.engine, None) is not None:
             log.info("requests reach the engine again", engine=seat.engine)
         if run.lacks:
-            roster.note_lack(seat, run.lacks)
-        roster.leave(seat, failed=run.engine_failed, out_of_memory=run.out_of_memory)
+            registry.note_lack(seat, run.lacks)
+        registry.leave(seat, failed=run.engine_failed, out_of_memory=run.out_of_memory)
         if run.refusal is Refusal.BUSY:
-            roster.answered(seat, refused=True)
+            registry.answered(seat, refused=True)
         elif ended and 200 <= run.status < 300:
-            roster.answered(seat, refused=False)
+            registry.answered(seat, refused=False)
 
     def _log_failure(self, run: RequestRun) -> None:
         engine, reason = run.seat.engine, run.reason

@@ -15,7 +15,7 @@ from gateway.api.admin.fleet import FleetAdmin
 from gateway.api.admin.routes import admin_pages
 from gateway.api.admin.store import StoreAdmin
 from gateway.api.exchange.buffers import BufferBudget
-from gateway.api.exchange.middleware import RequestMiddleware, edge
+from gateway.api.exchange.middleware import RequestMiddleware, with_origin_checks
 from gateway.api.exchange.request_log import RequestAudit, RequestLog
 from gateway.api.routes import build_router
 from gateway.api.server.server import LAST_WORDS_S, Address, bind
@@ -30,7 +30,7 @@ from gateway.pipeline.aliases import (
     AliasFigures,
     AliasResolver,
     Mirrors,
-    SkewAlarm,
+    VersionSkewDetector,
 )
 from gateway.pipeline.bodies import BodyReader
 from gateway.pipeline.pipeline import Pipeline
@@ -108,7 +108,7 @@ class Gateway:
         book, figures = AliasCache(store.aliases), AliasFigures(metrics.registry)
         self._clients.ring.refresher.add(book.read)
         self._clients.ring.refresher.add(self._limits.read)
-        metrics.gauges.version_skew = SkewAlarm(registry.index, book, loop).figures
+        metrics.gauges.version_skew = VersionSkewDetector(registry.index, book, loop).figures
         self._mirrors = Mirrors(self._dispatcher.run, registry.index, figures, loop)
         self._reuse = factories.make_reuse(settings, registry, metrics, loop.time)
         self.audit = factories.make_audit(settings, store, metrics)
@@ -120,7 +120,9 @@ class Gateway:
         lines = batched_log("gateway.request", loop.call_later)
         log = RequestLog(metrics, figures, lines=settings.log.requests, audit=audit, log=lines)
         self._reader = BodyReader()
-        self.app = RequestMiddleware(edge(router, http), http, budget, self.lifecycle, log, self._reader)
+        self.app = RequestMiddleware(
+            with_origin_checks(router, http), http, budget, self.lifecycle, log, self._reader
+        )
         self.address = Address(*settings.address, factories.tls_files(settings))
         self._server = factories.make_server(
             settings, self.app, self.address, self._agents.protocol, self._machine.descriptors

@@ -16,7 +16,7 @@ from gateway.api.server.tls import TlsFiles
 from gateway.auth import AgentDirectory
 from gateway.dispatch.dispatcher import Dispatcher, DispatchSettings, QueueSettings
 from gateway.dispatch.placement import PlacementSettings
-from gateway.dispatch.unread import SpillSpace
+from gateway.dispatch.response_buffers import SpillSpace
 from gateway.domain.engine_paths import BadRule, EnginePaths
 from gateway.domain.request import Request
 from gateway.domain.scopes import AdminRole
@@ -30,7 +30,7 @@ from gateway.pipeline.cache import AnswerCache, CacheMetrics, CacheRule, CacheSe
 from gateway.quota.usage import UsageLedger
 from gateway.runtime.config import ConfigError, Settings
 from gateway.runtime.descriptors import DescriptorBudget
-from gateway.scheduling.base import Fit
+from gateway.scheduling.base import DeploymentConstraints
 from gateway.storage import Store
 
 
@@ -188,7 +188,7 @@ def make_reuse(
     settings: Settings, registry: Registry, metrics: Metrics, clock: Callable[[], float]
 ) -> CacheStage:
     def serves(request: Request, version: str) -> bool:
-        fit = Fit(request.route, version=version, where=request.where)
+        fit = DeploymentConstraints(request.route, version=version, where=request.where)
         return registry.index.someone_else(request.model, fit, patiently=True)
 
     bounds = settings.reuse.model_dump(exclude={"models"})

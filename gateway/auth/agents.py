@@ -16,7 +16,7 @@ from shared.identity import (
     AgentCertificate,
     GatewayIdentity,
     GatewayKeys,
-    Succession,
+    KeySuccession,
     issue_certificate,
     new_serial,
 )
@@ -133,7 +133,7 @@ class AgentDirectory:
         record = self._by_id.get(admitted.agent_id)
         return admitted.principal if record is None else _principal(record, admitted.principal.serial)
 
-    def due(self, wall_s: float) -> Callable[[AdmittedAgent], bool]:
+    def renewal_check(self, wall_s: float) -> Callable[[AdmittedAgent], bool]:
         """What says of connected agents whether it is time for a fresh certificate: the one held is worn, or
         was issued by the key before or for a former name. For use at once, on the event loop. Raises
         StateError."""
@@ -142,14 +142,14 @@ class AgentDirectory:
 
         def is_due(admitted: AdmittedAgent) -> bool:
             held = admitted.certificate
-            if held.is_worn(wall_s) or held.issuer != issuer:
+            if held.needs_renewal(wall_s) or held.issuer != issuer:
                 return True
             record = self._by_id.get(admitted.agent_id)
             return record is not None and record.name != held.name
 
         return is_due
 
-    def renew(self, admitted: AdmittedAgent, wall_s: float) -> tuple[AgentCertificate, Succession | None]:
+    def renew(self, admitted: AdmittedAgent, wall_s: float) -> tuple[AgentCertificate, KeySuccession | None]:
         """A fresh certificate for a connected agent, by the gateway's key of now for its name of now, and the
         word of the key before if that still counts. Raises StateError; UnknownRecord for one revoked."""
         self._refresh()
@@ -196,7 +196,7 @@ class AgentDirectory:
                 "join again with a token",
             )
         fresh = None
-        if certificate.is_worn(wall_s) or certificate.issuer != identity.public_key:
+        if certificate.needs_renewal(wall_s) or certificate.issuer != identity.public_key:
             fresh = self._try_to_replace(record, certificate, identity, wall_s)
         held = fresh or certificate
         principal = _principal(record, f"{held.serial:x}")
@@ -231,11 +231,11 @@ class AgentDirectory:
         return fresh
 
     def _refresh(self) -> None:
-        data_version = self._store.changes.look()
+        data_version = self._store.changes.read()
         if data_version == self._data_version:
             return
         with self._lock:
-            data_version = self._store.changes.look()
+            data_version = self._store.changes.read()
             self._revision, changed = self._store.agents.changed_since(self._revision)
             for record in changed:
                 self._by_key[record.public_key] = record

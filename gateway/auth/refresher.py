@@ -35,7 +35,7 @@ class StoreRefresher:
     @property
     def is_fresh(self) -> bool:
         """Whether nobody is known to have changed anything since it was read. Raises StateError."""
-        known = self._changes.known()
+        known = self._changes.cached()
         return known is not None and known == self._known
 
     def refresh_here(self) -> None:
@@ -70,7 +70,7 @@ class StoreRefresher:
         self._take_up(*await asyncio.get_running_loop().run_in_executor(self._threads, self._read))
 
     def _read(self) -> tuple[int, Sequence[Apply]]:
-        number = self._changes.look()
+        number = self._changes.read()
         return number, [read() for read in self._reads]
 
     def _take_up(self, number: int, found: Sequence[Apply]) -> None:

@@ -13,7 +13,7 @@ from gateway.api.admin.resources.text import duration_s
 from gateway.cli.access import GatewayAccess, read_pages, with_gateway_options
 from gateway.cli.options import JsonOption
 from gateway.cli_support.console import print_json, print_table
-from gateway.domain.quotas import By
+from gateway.domain.quotas import UsageGrouping
 
 
 def register(parent: typer.Typer) -> None:
@@ -24,7 +24,7 @@ def register(parent: typer.Typer) -> None:
 @with_gateway_options
 def usage(
     gateway: GatewayAccess,
-    by: Annotated[By, typer.Option(help="What to add up by.")] = By.KEY,
+    by: Annotated[UsageGrouping, typer.Option(help="What to add up by.")] = UsageGrouping.KEY,
     since: Annotated[
         str,
         typer.Option(
@@ -51,7 +51,7 @@ def usage(
     elif as_csv:
         _print_csv(by, facts)
     else:
-        tenant = ["TENANT"] if by is By.KEY else []
+        tenant = ["TENANT"] if by is UsageGrouping.KEY else []
         columns = [by.value.upper(), *tenant, *_COLUMNS.values()]
         print_table(columns, [_row(by, each) for each in facts], "nothing was used")
 
@@ -80,14 +80,14 @@ def _day(text: str) -> str:
     return datetime.fromtimestamp(max(0.0, time.time() - ago_s), UTC).date().isoformat()
 
 
-def _row(by: By, facts: dict[str, Any]) -> list[str]:
-    tenant = [facts["tenant"]] if by is By.KEY else []
+def _row(by: UsageGrouping, facts: dict[str, Any]) -> list[str]:
+    tenant = [facts["tenant"]] if by is UsageGrouping.KEY else []
     name = facts[by.value] or "(before they were told apart, or none)"
     return [name, *tenant, *(f"{facts[each]:g}" if each == "cost" else str(facts[each]) for each in _COLUMNS)]
 
 
-def _print_csv(by: By, rows: list[dict[str, Any]]) -> None:
-    ids = ["tenant", "key_id"] if by is By.KEY else []
+def _print_csv(by: UsageGrouping, rows: list[dict[str, Any]]) -> None:
+    ids = ["tenant", "key_id"] if by is UsageGrouping.KEY else []
     writer = csv.DictWriter(sys.stdout, [by.value, *ids, *_COLUMNS], lineterminator="\n")
     writer.writeheader()
     writer.writerows({name: _no_formula(value) for name, value in row.items()} for row in rows)

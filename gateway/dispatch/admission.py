@@ -23,7 +23,7 @@ from gateway.domain.errors import (
 from gateway.domain.request import Request, Tier
 from gateway.fleet.availability import Availability
 from gateway.fleet.model_index import ModelIndex
-from gateway.scheduling.base import Fit
+from gateway.scheduling.base import DeploymentConstraints
 from gateway.scheduling.queue.tickets import Capacity, Ticket
 from gateway.scheduling.queue.waiting_room import WaitingRoom
 from shared.protocol.limits import CONTROL_PAYLOAD_BYTES
@@ -88,7 +88,7 @@ class Admission:
             raise ModelNotFound(
                 f"The model {model!r} does not exist here; GET /v1/models lists those that do.", param="model"
             )
-        if availability is not Availability.SERVED and self._is_hopeless(availability, model, now):
+        if availability is not Availability.SERVED and self._wait_is_over(availability, model, now):
             raise self.refusals[availability](request)
         if request.deadline_s is not None and request.deadline_s <= now:
             raise DeadlineExceeded("The request's deadline had passed before it could be given to an engine.")
@@ -135,7 +135,7 @@ class Admission:
         availability = self._index.availability(request.model, request.need, request.where, request.agent)
         if availability is not Availability.SERVED:
             return self.refusals[availability](request)
-        if self.misses_version(request.model, Fit.of(request)):
+        if self.misses_version(request.model, DeploymentConstraints.of(request)):
             return not_in_version(request)
         loading = self.awaits_load(request)
         what = "could not be loaded in time" if loading else "had no slot free in time"
@@ -148,7 +148,7 @@ class Admission:
         """In how many seconds a client whose request is refused now should try again."""
         return self._room.retry_after_s(request, self._expected_capacity(request, now), now)
 
-    def may_wait_until(self, ticket: Ticket, now: float) -> float | None:
+    def extended_expiry(self, ticket: Ticket, now: float) -> float | None:
         """Until when a request may wait on that waited as long as it was to, for a model that is being
         loaded; None: no longer."""
         if self.loads is None or not self.awaits_load(ticket.request):
@@ -157,7 +157,9 @@ class Admission:
 
     def awaits_load(self, request: Request) -> bool:
         """Whether it has to wait until its model is loaded."""
-        return self.loads is not None and self._index.awaits_load(request.model, Fit.of(request))
+        return self.loads is not None and self._index.awaits_load(
+            request.model, DeploymentConstraints.of(request)
+        )
 
     def _expected_capacity(self, request: Request, now: float) -> Capacity:
         """The capacity for ``request``: what is served now or, if nothing is, what loading its model will
@@ -165,13 +167,13 @@ class Admission:
         capacity = self._capacity(request)
         if capacity.slots or self.loads is None or not self.awaits_load(request):
             return capacity
-        return _with(capacity, self.loads.prospect(request, now))
+        return _with(capacity, self.loads.expected_wait(request, now))
 
     def expiry(self, request: Request, now: float) -> float:
         """Until when ``request``, which comes back to the queue now, may wait."""
         if self.loads is None or not self.awaits_load(request):
             return self._room.expiry(request, now)
-        return self._room.expiry(request, now, self.loads.prospect(request, now).hold_s)
+        return self._room.expiry(request, now, self.loads.expected_wait(request, now).hold_s)
 
     def _capacity(self, request: Request) -> Capacity:
         enough = self._room.depth(request.model) + 1
@@ -207,7 +209,7 @@ class Admission:
         self.engine_paths.check(request, self._index.kinds(request.model))
         request.barred = self.engine_paths.bars
 
-    def misses_version(self, model: str, fit: Fit) -> bool:
+    def misses_version(self, model: str, fit: DeploymentConstraints) -> bool:
         """Whether nothing serves the version of ``model`` that such requests are for, or could be loaded for
         them."""
         if fit.version is None:
@@ -216,23 +218,23 @@ class Admission:
             return False
         return not self._index.someone_else(model, fit._replace(avoid=frozenset()), patiently=True)
 
-    def _is_hopeless(self, availability: Availability, model: str, now: float) -> bool:
+    def _wait_is_over(self, availability: Availability, model: str, now: float) -> bool:
         if availability is Availability.GONE:
             return self.gone_for_good(model, now)
-        return now >= self.hopeless_there_at(model)
+        return now >= self.wait_ends_there_at(model)
 
     def gone_for_good(self, model: str, now: float) -> bool:
         """Whether nothing serves ``model``, and the time to wait for it to come back is over."""
-        gone_at_s = self.hopeless_at(model)
+        gone_at_s = self.wait_ends_at(model)
         return gone_at_s is not None and now >= gone_at_s
 
-    def hopeless_there_at(self, model: str) -> float:
+    def wait_ends_there_at(self, model: str) -> float:
         """The same for those who may not run where it is served, or want another version: what went last may
         have been for them."""
         record = self._index.models.get(model)
         return 0.0 if record is None else record.left_s + self._grace_s
 
-    def hopeless_at(self, model: str) -> float | None:
+    def wait_ends_at(self, model: str) -> float | None:
         """When requests that wait for ``model`` are refused because nothing serves it; None while it is
         served."""
         record = self._index.models.get(model)

@@ -19,8 +19,8 @@ from gateway.domain.request import Request
 from gateway.domain.timers import Cancellable
 from gateway.fleet.availability import Availability
 from gateway.fleet.deployment import Deployment
-from gateway.scheduling.base import Assignment, Fit, Waiting
-from gateway.scheduling.policies.handover import offered_at_once
+from gateway.scheduling.base import Assignment, DeploymentConstraints, PendingRequest
+from gateway.scheduling.policies.late_binding import offered_at_once
 from shared.protocol.errors import SessionClosed, TooManyStreams
 
 _log = structlog.get_logger(__name__)
@@ -79,7 +79,7 @@ class Assigner:
         self._looks.clear()
         self._marked.clear()
 
-    def refuse(self, model: str, fits: Collection[Fit], error: NoDeployment) -> None:
+    def refuse(self, model: str, fits: Collection[DeploymentConstraints], error: NoDeployment) -> None:
         """Those of these fits that wait for ``model``, whatever they avoid, wait in vain."""
         waiting = self._waiting(model)
         vain = [each for each in waiting if each.ticket.lane._replace(avoid=frozenset()) in fits]
@@ -99,7 +99,7 @@ class Assigner:
 
     def _assign(self, model: str) -> None:
         now, depth = self._timers.time(), self._room.depth(model)
-        if depth and not self._context.decisions.scheduler.is_resting(model, now):
+        if depth and not self._context.scheduling.scheduler.is_resting(model, now):
             front = 1 if depth == 1 else offered_at_once(depth)
             if self._assign_front(model, front, now) and front < depth:
                 self._assign_front(model, depth, now)
@@ -132,7 +132,7 @@ class Assigner:
         tickets = self._candidates(model, most, now) if open_now else []
         if not tickets:
             return True
-        scheduler = self._context.decisions.scheduler
+        scheduler = self._context.scheduling.scheduler
         for assignment in scheduler.assign(model, tickets, list(open_now.values()), now):
             self._carry_out(assignment, open_now.get(assignment.key), now)
         again_s = scheduler.look_again_s(model)
@@ -140,13 +140,13 @@ class Assigner:
             self._look_again(model, again_s)
         return again_s is None
 
-    def _candidates(self, model: str, most: int, now: float) -> list[Waiting]:
+    def _candidates(self, model: str, most: int, now: float) -> list[PendingRequest]:
         """Those who wait for ``model``, which has slots free, and might be placed now, in order of turns: of
         each lane as many as there are slots, ``most`` of them."""
         room, index = self._room, self._index
         only = room.only(model)
         if only is not None and not only.lane.avoid:
-            return [only.as_waiting()] if index.free(model, only.lane, 1) else []
+            return [only.as_pending()] if index.free(model, only.lane, 1) else []
         limits = {fit: index.free(model, fit, most) for fit in room.lanes(model)}
         tickets = room.next_tickets(model, limits, now)
         avoiding: dict[int, frozenset[str]] = {}
@@ -159,7 +159,7 @@ class Assigner:
             avoiding.update((ticket.number, fit.avoid) for ticket in shunning)
             if shunning and not at_once:
                 self._look_again(model, min(each.entered_s for each in shunning) + SHUN_S)
-        return [ticket.as_waiting(avoiding.get(ticket.number, frozenset())) for ticket in tickets]
+        return [ticket.as_pending(avoiding.get(ticket.number, frozenset())) for ticket in tickets]
 
     def _carry_out(self, assignment: Assignment, deployment: Deployment | None, now: float) -> None:
         exchange = self._exchanges.get(assignment.number)
@@ -191,9 +191,9 @@ class Assigner:
     def _watch_for_loss(self, model: str) -> None:
         """Start the grace period of requests that nothing serves (their model, version or allowed place is
         gone); at its end they are refused."""
-        at_s = self._admission.hopeless_at(model)
+        at_s = self._admission.wait_ends_at(model)
         if at_s is None and any(self._stranded(model, fit) for fit in self._room.lanes(model)):
-            at_s = self._admission.hopeless_there_at(model)
+            at_s = self._admission.wait_ends_there_at(model)
         if at_s is not None and model not in self._grace:
             self._grace[model] = self._timers.call_at(at_s, lambda: self._grace_over(model))
 
@@ -204,7 +204,7 @@ class Assigner:
         if self._admission.gone_for_good(model, now):
             self._send_away(waiting, no_deployment)
             return
-        if now >= self._admission.hopeless_there_at(model):
+        if now >= self._admission.wait_ends_there_at(model):
             stranded = {fit: self._stranded(model, fit) for fit in self._room.lanes(model)}
             for each in waiting:
                 because = stranded.get(each.ticket.lane)
@@ -212,7 +212,7 @@ class Assigner:
                     self._send_away([each], because)
         self.mark(model)
 
-    def _stranded(self, model: str, fit: Fit) -> Callable[[Request], RequestError] | None:
+    def _stranded(self, model: str, fit: DeploymentConstraints) -> Callable[[Request], RequestError] | None:
         """What to say to such requests when the model is served, but not where they may run, not by the
         agent they are for, by no engine that has what they need, or not in their version. Answers that have
         begun have a patience of their own."""
@@ -237,5 +237,5 @@ class Assigner:
         if not self._context.sessions.move(request):
             return False
         self._room.leave(ticket, now, departed=False)
-        self._room.requeue(ticket, request.shunned(now), now, expires_s=ticket.expires_s)
+        self._room.requeue(ticket, request.deployments_to_avoid(now), now, expires_s=ticket.expires_s)
         return True

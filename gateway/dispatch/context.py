@@ -7,13 +7,13 @@ from typing import Any
 
 from gateway.dispatch.admission import Admission
 from gateway.dispatch.attempt import Attempt
-from gateway.dispatch.decisions import Decisions
-from gateway.dispatch.readings import Readings
 from gateway.dispatch.recovery import RecordBudget
-from gateway.dispatch.sessions import Sessions
+from gateway.dispatch.response_buffers import UnreadBudget
+from gateway.dispatch.scheduler_adapter import SchedulerAdapter
+from gateway.dispatch.session_pinning import SessionPinning
 from gateway.dispatch.settings import DispatchSettings
+from gateway.dispatch.sliced_parsing import SlicedParser
 from gateway.dispatch.slow_readers import SlowReaders
-from gateway.dispatch.unread import UnreadBudget
 from gateway.domain.errors import QueueTimeout, RequestError
 from gateway.domain.request import Request, Tier
 from gateway.domain.timers import Timers
@@ -21,7 +21,7 @@ from gateway.fleet.deployment import Deployment
 from gateway.fleet.health import FleetHealth
 from gateway.fleet.registry import Registry
 from gateway.observability.metrics import Metrics
-from gateway.scheduling.base import Fit
+from gateway.scheduling.base import DeploymentConstraints
 from gateway.scheduling.health import AnswerTimes, HealthSettings, HedgeBudget, RetryBudget
 from gateway.scheduling.health.failover import ENGINES_FAULT, Refusals, Trouble
 from gateway.scheduling.queue.tickets import Ticket
@@ -56,15 +56,15 @@ class DispatchContext(ABC):
         self.metrics = metrics
         self.room = WaitingRoom(queue)
         self.index = registry.index
-        self.decisions = Decisions(self.index, policy, timers.time)
-        self.decisions.scheduler.choose_policies(policy, policies)
+        self.scheduling = SchedulerAdapter(self.index, policy, timers.time)
+        self.scheduling.scheduler.choose_policies(policy, policies)
         self.admission = Admission(self.index, self.room, settings.reconnect_grace_s)
-        self.sessions = Sessions(self.index, self.admission)
+        self.sessions = SessionPinning(self.index, self.admission)
         rests = HealthSettings(settings.rest_s, settings.rest_max_s, settings.slow_start_s)
         self.health = FleetHealth(self.index, timers, metrics, rests, jitter)
         self.unread = UnreadBudget(settings.unread_bytes)
         self.slow_readers = SlowReaders(settings.least_read_bytes_s, settings.held_up_s)
-        self.readings = Readings(timers)
+        self.sliced_parser = SlicedParser(timers)
         self.records = RecordBudget(settings.records_total_bytes)
         self._retries = RetryBudget(settings.retry_share)
         self._hedges = HedgeBudget(settings.hedge_share)
@@ -122,7 +122,7 @@ class DispatchContext(ABC):
     def someone_else(self, request: Request, *, patiently: bool = False) -> bool:
         """Whether a deployment that the request was not given to yet could take it, now or soon;
         ``patiently``: or once its tunnel is back or its circuit closes."""
-        fit = Fit.of(request, request.shunned(self.timers.time()))
+        fit = DeploymentConstraints.of(request, request.deployments_to_avoid(self.timers.time()))
         return self.index.someone_else(request.model, fit, patiently=patiently)
 
     def hedge_at(self, request: Request, now: float) -> float | None:
@@ -137,9 +137,9 @@ class DispatchContext(ABC):
         """Where a second copy of a request goes; None: there is no slot or no budget. Takes from the
         budget."""
         request = ticket.request
-        well = {key: each for key, each in self.index.open(request.model).items() if each.well}
-        copy = ticket.as_waiting(frozenset(request.attempts))
-        chosen = self.decisions.scheduler.assign(request.model, [copy], list(well.values()), now)
+        well = {key: each for key, each in self.index.open(request.model).items() if each.healthy}
+        copy = ticket.as_pending(frozenset(request.attempts))
+        chosen = self.scheduling.scheduler.assign(request.model, [copy], list(well.values()), now)
         if not chosen or not self._hedges.take(request.principal.tenant):
             return None
         self.metrics.hedges(request.model, "started")

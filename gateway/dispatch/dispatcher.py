@@ -81,13 +81,13 @@ class Dispatcher(DispatchContext):
                 metrics,
                 timers,
                 placement,
-                load_s=self.decisions.load_s,
-                loaded=self.decisions.scheduler.loaded,
+                load_s=self.scheduling.load_s,
+                loaded=self.scheduling.scheduler.loaded,
                 refuse=self._assigner.refuse,
             )
         self.index.watch_losses(self._engine_lost)
         metrics.gauges.queue_depths = self.room.depths
-        metrics.gauges.predictions = self.decisions.predictions
+        metrics.gauges.predictions = self.scheduling.predictions
         metrics.gauges.unread = self._unread_figures
 
     # --- For the request path ---
@@ -130,7 +130,7 @@ class Dispatcher(DispatchContext):
         try:
             if not self._accepting:
                 raise ShuttingDown(_SHUTTING_DOWN)
-            self.decisions.estimate(request)
+            self.scheduling.estimate(request)
             if request.route == ANY_ROUTE:
                 self.sessions.bind(request, now)
             if self._placer is not None:
@@ -147,9 +147,9 @@ class Dispatcher(DispatchContext):
 
     def bounds(self, request: Request) -> tuple[int, int]:
         """Tokens of its prompt and, at most, of its answer
-        (:meth:`gateway.dispatch.decisions.Decisions.bounds`).
+        (:meth:`gateway.dispatch.scheduler_adapter.SchedulerAdapter.bounds`).
         """
-        return self.decisions.bounds(request)
+        return self.scheduling.bounds(request)
 
     # --- For whoever starts and stops the gateway ---
 
@@ -169,7 +169,7 @@ class Dispatcher(DispatchContext):
     def retune(self, policy: str, policies: Mapping[str, str], weights: Mapping[str, float]) -> None:
         """Policies and tenants' weights from now on, for what waits too. Raises ValueError for a policy there
         is none of; nothing has changed then."""
-        self.decisions.scheduler.choose_policies(policy, policies)
+        self.scheduling.scheduler.choose_policies(policy, policies)
         self.share_out(weights)
 
     def share_out(self, weights: Mapping[str, float], shares: Mapping[str, float] | None = None) -> None:
@@ -199,7 +199,7 @@ class Dispatcher(DispatchContext):
         if self._placer is not None:
             self._placer.close()
         self._assigner.close()
-        self.readings.close()
+        self.sliced_parser.close()
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -217,14 +217,14 @@ class Dispatcher(DispatchContext):
             self.sessions.placed(request, deployment)
         self.index.take(deployment, attempt.work)
         self._gpu_time.started(attempt, deployment, attempt.opened_s)
-        self.decisions.taken(ticket.seen or ticket.as_waiting(), attempt)
+        self.scheduling.taken(ticket.seen or ticket.as_pending(), attempt)
         self._preemption.taken(self._exchanges[ticket.number], attempt)
         if not deployment.settled:
             self.health.taken(deployment, request)
 
     def released(self, attempt: Attempt) -> None:
         request, deployment = attempt.request, attempt.deployment
-        self.decisions.released(attempt)
+        self.scheduling.released(attempt)
         self._preemption.released(attempt)
         if not deployment.settled:
             self.health.released(deployment, request)
@@ -237,7 +237,7 @@ class Dispatcher(DispatchContext):
             self._ran(request, deployment.key, gpu_s)
 
     def began(self, attempt: Attempt) -> None:
-        if self.decisions.began(attempt, self.timers.time()):
+        if self.scheduling.began(attempt, self.timers.time()):
             self._assigner.changed(attempt.request.model)
 
     def succeeded(
@@ -245,7 +245,7 @@ class Dispatcher(DispatchContext):
     ) -> None:
         request, deployment = attempt.request, attempt.deployment
         if not request.continuing:
-            self.decisions.succeeded(attempt, total_s, usage)
+            self.scheduling.succeeded(attempt, total_s, usage)
         self.health.succeeded(deployment, request, first_byte_s, total_s, attempt.received_bytes, now)
         self._preemption.succeeded(attempt, total_s)
         if not request.streaming:
@@ -260,7 +260,7 @@ class Dispatcher(DispatchContext):
         else:
             expires_s = self.admission.expiry(request, now)
         # Nothing speaks against where it ran that gave way, or against an engine that has enough to do.
-        avoid = () if preempted or refused else request.shunned(now)
+        avoid = () if preempted or refused else request.deployments_to_avoid(now)
         self.room.requeue(ticket, avoid, now, expires_s=expires_s, refused=refused)
         self._assigner.mark(request.model)
 

@@ -15,13 +15,13 @@ from enum import Enum, auto
 from gateway.dispatch.answer_state import count_answer
 from gateway.dispatch.attempt import Attempt
 from gateway.dispatch.context import DispatchContext
-from gateway.dispatch.heads import head_for, is_event_stream
 from gateway.dispatch.pending_attempts import GiveUp, NextStep, PendingAttempts
 from gateway.dispatch.recovery import AnswerRecord
+from gateway.dispatch.request_heads import head_for, is_event_stream
 from gateway.dispatch.response import Ending, EngineResponse
+from gateway.dispatch.response_buffers import UnreadBuffer
 from gateway.dispatch.running_answer import RunningAnswer
 from gateway.dispatch.stream_recovery import StreamRecovery
-from gateway.dispatch.unread import UnreadBuffer
 from gateway.dispatch.usage_option import leave_out
 from gateway.domain.errors import RequestError
 from gateway.domain.request import PREEMPTED, RequestBody
@@ -360,7 +360,7 @@ class RequestExchange:
             self._act(self._pending.look(now), self._pending.attempts[0])
 
     def _still_waiting(self, now: float) -> None:
-        until_s = self._context.admission.may_wait_until(self.ticket, now)
+        until_s = self._context.admission.extended_expiry(self.ticket, now)
         if until_s is None:
             self.fail(self._context.waited_too_long(self.request, self._pending.refusals))
         else:

@@ -15,7 +15,7 @@ from gateway.fleet.deployment import Deployment
 from gateway.fleet.model_index import ModelIndex
 from gateway.fleet.session import AgentSession
 from gateway.observability.metrics import Metrics
-from gateway.scheduling.placement.data import Residence
+from gateway.scheduling.placement.data import LoadState
 from gateway.scheduling.placement.history import PlacementHistory
 from shared.protocol.errors import TrunklineError
 from shared.protocol.messages import Command, CommandResult, CommandVerb, DeploymentStatus
@@ -75,16 +75,16 @@ class LoadCommands:
         """Something is under way."""
         return bool(self._orders)
 
-    def residence(self, deployment: Deployment) -> Residence:
+    def load_state(self, deployment: Deployment) -> LoadState:
         """Where its model is in its life, what was commanded included."""
         order = self._orders.get(deployment.key)
         verb = order.verb if order is not None and order.deployment is deployment else None
         status = deployment.status
         if status in _OUT:
-            return Residence.LOADING if verb is CommandVerb.LOAD else Residence.OUT
+            return LoadState.LOADING if verb is CommandVerb.LOAD else LoadState.UNLOADED
         if deployment.leaving or verb is CommandVerb.UNLOAD:
-            return Residence.LEAVING
-        return Residence.LOADED if status is DeploymentStatus.LOADED else Residence.LOADING
+            return LoadState.UNLOADING
+        return LoadState.LOADED if status is DeploymentStatus.LOADED else LoadState.LOADING
 
     def command(self, verb: CommandVerb, deployment: Deployment, why: str) -> None:
         """Have it loaded or unloaded. What is unloaded must run nothing, and gets nothing from now on."""
@@ -202,7 +202,7 @@ class LoadCommands:
         beside = frozenset(
             each.key
             for each in session.deployments.values()
-            if each is not deployment and each.managed and self.residence(each) is not Residence.OUT
+            if each is not deployment and each.managed and self.load_state(each) is not LoadState.UNLOADED
         )
         known = session.model_memory_bytes is not None and deployment.memory_bytes is not None
         if known or not beside:

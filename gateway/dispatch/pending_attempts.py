@@ -11,7 +11,7 @@ from enum import Enum, auto
 
 from gateway.dispatch.attempt import Attempt
 from gateway.dispatch.context import DispatchContext
-from gateway.dispatch.stall_detection import ANSWER_S, LOST_PATIENCE_S, may_be_the_tunnels
+from gateway.dispatch.stall_detection import ANSWER_S, LOST_PATIENCE_S, may_be_tunnel_silence
 from gateway.dispatch.usage_option import is_rejected, note_taken
 from gateway.domain.errors import DeadlineExceeded, RequestError
 from gateway.domain.request import Tier
@@ -348,7 +348,7 @@ class PendingAttempts:
         """None of the attempts began to answer in time. Those whose tunnel is away are not to blame, and none
         where the client was still sending: it may have taken the time."""
         late = [attempt for attempt in self.attempts if attempt.suspended_s is None]
-        if sum(may_be_the_tunnels(attempt, now) for attempt in late):  # each tunnel is asked
+        if sum(may_be_tunnel_silence(attempt, now) for attempt in late):  # each tunnel is asked
             self._opened_s = now + ANSWER_S - self._context.settings.first_byte_s
             return None
         for attempt in late if self._request.body.rest is None else ():

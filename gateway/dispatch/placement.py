@@ -12,7 +12,7 @@ from functools import partial
 
 import structlog
 
-from gateway.dispatch.demands import Demands
+from gateway.dispatch.demand_tracker import DemandTracker
 from gateway.dispatch.load_commands import LoadCommands
 from gateway.domain.errors import NoDeployment
 from gateway.domain.request import Request
@@ -20,12 +20,12 @@ from gateway.domain.timers import Cancellable, Timers
 from gateway.fleet.deployment import Deployment
 from gateway.fleet.registry import Registry
 from gateway.observability.metrics import Metrics
-from gateway.scheduling.base import Fit
+from gateway.scheduling.base import DeploymentConstraints
 from gateway.scheduling.placement.data import (
     LoadDecision,
+    LoadState,
     NotLoadable,
     PlacementPlan,
-    Residence,
 )
 from gateway.scheduling.placement.load_options import PlacementRules
 from gateway.scheduling.placement.placement import Placement
@@ -82,7 +82,7 @@ class Placer:
         *,
         load_s: Callable[[Deployment], tuple[float, bool]],
         loaded: Callable[[Deployment, float], None],
-        refuse: Callable[[str, Collection[Fit], NoDeployment], None],
+        refuse: Callable[[str, Collection[DeploymentConstraints], NoDeployment], None],
     ) -> None:
         """``load_s`` says how long loading takes and whether that is known or a guess; ``loaded`` is told
         when a model was loaded and how long it took; ``refuse`` sends away those of these fits that wait for
@@ -106,7 +106,7 @@ class Placer:
         )
         registry.watch_results(self._loading.answered)
         registry.index.subscribe(self._model_changed, slots=True)
-        self._demands = Demands(registry.index, room, self._loading, load_s, settings.pinned)
+        self._demands = DemandTracker(registry.index, room, self._loading, load_s, settings.pinned)
         self._closing: dict[str, Deployment] = {}
         self._ready_s: dict[str, float] = {}
         """When models will be loaded that nothing serves, on the clock, as was planned last."""
@@ -138,9 +138,9 @@ class Placer:
         model = request.model
         self._check_hope(model, now)
         self._metrics.held(model)
-        return self.prospect(request, now)
+        return self.expected_wait(request, now)
 
-    def prospect(self, request: Request, now: float) -> LoadWait:
+    def expected_wait(self, request: Request, now: float) -> LoadWait:
         """When a model will be loaded for it, and how long it may wait for that."""
         model = request.model
         record = self._index.models[model]
@@ -163,7 +163,7 @@ class Placer:
     def note_sent_away(self, request: Request, now: float) -> None:
         """A request was refused because its model is not loaded yet; have the model loaded for the next
         ones."""
-        self._demands.note_sent_away(request.model, Fit.of(request), now)
+        self._demands.note_sent_away(request.model, DeploymentConstraints.of(request), now)
         self.waiting(request.model)
 
     def expected_s(self, model: str, now: float) -> float | None:
@@ -255,7 +255,7 @@ class Placer:
                 )
 
     def _refuse_not_loadable(
-        self, plan: PlacementPlan, unserved: Mapping[str, Collection[Fit]], now: float
+        self, plan: PlacementPlan, unserved: Mapping[str, Collection[DeploymentConstraints]], now: float
     ) -> None:
         for model, not_loadable in plan.not_loadable.items():
             until_s = now + (RECHECK_S if not_loadable.retry_s is None else not_loadable.retry_s)
@@ -273,7 +273,7 @@ class Placer:
         del self._not_loadable[model]
 
     def _is_loading(self, deployment: Deployment) -> bool:
-        return self._loading.residence(deployment) is Residence.LOADING
+        return self._loading.load_state(deployment) is LoadState.LOADING
 
     # --- What is said of it ---
 
@@ -288,7 +288,7 @@ class Placer:
     def _note(self, request: Request) -> str | None:
         """What ``request`` waits for, as text for its client; None if its model is loaded."""
         model = request.model
-        if not self._index.awaits_load(model, Fit.of(request)):
+        if not self._index.awaits_load(model, DeploymentConstraints.of(request)):
             return None
         managed = self._index.models[model].managed.values()
         loading = any(map(self._is_loading, managed))

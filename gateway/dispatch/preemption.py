@@ -15,7 +15,7 @@ from gateway.dispatch.exchange import RequestExchange
 from gateway.dispatch.settings import DispatchSettings
 from gateway.domain.request import Tier
 from gateway.fleet.model_index import ModelIndex
-from gateway.scheduling.base import PREFILL_WORK, Waiting
+from gateway.scheduling.base import PREFILL_WORK, PendingRequest
 from gateway.scheduling.health.failover import Effect, may_be_repeated
 from gateway.scheduling.preempt import PreemptibleRequest, PreemptRules, choose_preempted
 from gateway.scheduling.queue.tickets import Ticket
@@ -153,15 +153,15 @@ class Preemption:
             self._have_given_way(model, waiting, whole.slots, rate, now)
         return bool(waiting)
 
-    def _next_in_vain(self, model: str, now: float) -> list[Waiting]:
+    def _next_in_vain(self, model: str, now: float) -> list[PendingRequest]:
         """The realtime requests that are next and fit no free slot."""
-        waiting: list[Waiting] = []
+        waiting: list[PendingRequest] = []
         limits = dict.fromkeys(self._room.lanes(model), MOST_AT_ONCE)
         for ticket in self._room.next_tickets(model, limits, now):
             if ticket.request.tier is not Tier.REALTIME:
                 break
             if not self._index.free(model, ticket.lane, 1) and not self._wastes(ticket.tenant, now):
-                waiting.append(ticket.as_waiting(ticket.lane.avoid))
+                waiting.append(ticket.as_pending(ticket.lane.avoid))
         return waiting
 
     def _wastes(self, tenant: str, now: float) -> bool:
@@ -171,7 +171,7 @@ class Preemption:
         return times is not None and len(times) == VAIN and now - times[0] < VAIN_S
 
     def _have_given_way(
-        self, model: str, waiting: Sequence[Waiting], slots: int, departures_per_s: float, now: float
+        self, model: str, waiting: Sequence[PendingRequest], slots: int, departures_per_s: float, now: float
     ) -> None:
         for _ in range(ROUNDS):
             latest = [
@@ -245,7 +245,7 @@ def _drop(attempts: _Attempts, attempt: Attempt) -> RequestExchange | None:
     return exchange
 
 
-def _without(waiting: Sequence[Waiting], freeing: Iterable[Attempt]) -> list[Waiting]:
+def _without(waiting: Sequence[PendingRequest], freeing: Iterable[Attempt]) -> list[PendingRequest]:
     """Those for whom no slot is coming free."""
     left = list(waiting)
     for attempt in freeing:

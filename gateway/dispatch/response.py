@@ -5,7 +5,7 @@ from collections.abc import Callable
 from enum import Enum, auto
 
 from gateway.dispatch.recovery import AnswerRecord, Splicer
-from gateway.dispatch.unread import UnreadBudget, UnreadBuffer
+from gateway.dispatch.response_buffers import UnreadBudget, UnreadBuffer
 from gateway.domain.errors import StreamBroken
 from shared.protocol.endpoint import Stream
 from shared.protocol.errors import ErrorCode

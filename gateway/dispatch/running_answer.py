@@ -21,7 +21,7 @@ from gateway.dispatch.attempt import Attempt
 from gateway.dispatch.context import DispatchContext
 from gateway.dispatch.recovery import NotContinuable, SpliceFailed
 from gateway.dispatch.response import EngineResponse
-from gateway.dispatch.stall_detection import COMMENT_S, Suspected
+from gateway.dispatch.stall_detection import COMMENT_S, SuspectedStall
 from gateway.dispatch.stream_recovery import RecoveryStep, StreamRecovery
 from gateway.domain.request import RequestBody
 from gateway.domain.timers import LazyTimer
@@ -258,7 +258,7 @@ class RunningAnswer(AnswerState):
 
     def _wait_for_another(self, *, preempted: bool = False) -> None:
         request, now = self._request, self._context.timers.time()
-        self._recovery.want_another()
+        self._recovery.require_continuation()
         self.phase = AnswerPhase.WAITING
         self._context.wait_again(self._ticket, preempted=preempted)
         self._context.metrics.continued(request.model, "wanted")
@@ -343,7 +343,7 @@ class RunningAnswer(AnswerState):
             asks = not self._fixed
         else:
             asks = self._watch.may_suspect(attempt, self.response.behind, now)
-        return asks and self._recovery.somebody_might() and not self._is_read(self._look_now)
+        return asks and self._recovery.may_recover_elsewhere() and not self._is_read(self._look_now)
 
     def _look_now(self) -> None:
         if self.phase is AnswerPhase.STREAMING:
@@ -353,7 +353,7 @@ class RunningAnswer(AnswerState):
 
     def _look_at(self, attempt: Attempt, now: float) -> None:
         found = self._watch.look(attempt, self.response.behind, now)
-        if isinstance(found, Suspected):
+        if isinstance(found, SuspectedStall):
             stalled = found.trouble is Trouble.STALLED
             if stalled:  # that is sure; that an engine is lost may be an error of its agent's
                 attempt.stalled = True
@@ -377,7 +377,7 @@ class RunningAnswer(AnswerState):
 
     def _goes_on_elsewhere(self, trouble: Trouble) -> bool:
         """Have another deployment go on, or end the answer if all is there, while its attempt still lives."""
-        step = self._recovery.while_it_lives(trouble)
+        step = self._recovery.while_attempt_runs(trouble)
         if step is RecoveryStep.WAIT:
             if trouble is not Trouble.LOST:
                 self.attempt = None

@@ -43,8 +43,8 @@ class DispatchSettings:
     records_total_bytes: int = 64 * MIB
     """The same for all answers together. Answers without room in it cannot continue elsewhere."""
     unread_bytes: int = 256 * MIB
-    """Memory for what clients have not read of their answers (:mod:`gateway.dispatch.unread`): a tenant may
-    hold half of what the others leave, a key half of what its tenant may. 0: none."""
+    """Memory for what clients have not read of their answers (:mod:`gateway.dispatch.response_buffers`): a
+    tenant may hold half of what the others leave, a key half of what its tenant may. 0: none."""
     least_read_bytes_s: float = 65_536.0
     """Whoever reads less while an engine waits for it, and others wait for the engine, loses its answer; 0:
     nobody does."""

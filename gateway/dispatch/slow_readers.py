@@ -1,8 +1,9 @@
 """Clients that hold engines up that others wait for.
 
 An engine waits for a client only when neither memory nor the file has room for what the client has not
-read (:mod:`gateway.dispatch.unread`). As long as nobody else waits, it may: that is what credit is for. While
-others wait, a reader has to read at some rate, and to be done with holding the engine up in some time.
+read (:mod:`gateway.dispatch.response_buffers`). As long as nobody else waits, it may: that is what credit is
+for. While others wait, a reader has to read at some rate, and to be done with holding the engine up in some
+time.
 """
 
 from collections.abc import Callable

@@ -49,7 +49,7 @@ ANSWER_S = 1.0
 """How long after a probe its answer is looked for. A tunnel without one is suspended soon (PROTOCOL §7.2)."""
 
 
-def may_be_the_tunnels(attempt: Attempt, now: float) -> bool:
+def may_be_tunnel_silence(attempt: Attempt, now: float) -> bool:
     """Whether a silence that is too long for an engine may yet be the tunnel's. If so, look again after
     ``ANSWER_S``: by then the tunnel has been heard, or the time comes when it counts as away."""
     endpoint = attempt.deployment.session.endpoint
@@ -67,7 +67,7 @@ def may_be_the_tunnels(attempt: Attempt, now: float) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Silenced:
+class SilentFailure:
     """The engine has stalled or exceeded its time: give the attempt up because of ``trouble``."""
 
     trouble: Trouble
@@ -77,7 +77,7 @@ class Silenced:
 
 
 @dataclass(frozen=True, slots=True)
-class Suspected:
+class SuspectedStall:
     """The engine may have stalled: have another deployment continue the answer, if one can.
 
     If none can, ``otherwise`` says that the attempt is given up; None: the answer keeps waiting for its
@@ -85,7 +85,7 @@ class Suspected:
     """
 
     trouble: Trouble
-    otherwise: Silenced | None = None
+    otherwise: SilentFailure | None = None
 
 
 class AnswerWatch:
@@ -126,7 +126,7 @@ class AnswerWatch:
             return False
         return attempt.deployment.lost_s is not None or now >= stalls_at_s(attempt, self._context.settings)
 
-    def look(self, attempt: Attempt, behind: bool, now: float) -> Silenced | Suspected | None:
+    def look(self, attempt: Attempt, behind: bool, now: float) -> SilentFailure | SuspectedStall | None:
         """At an attempt whose tunnel is there; ``behind``: it may be waiting for its reader. None: all may be
         well, and it is looked again later."""
         settings = self._context.settings
@@ -136,18 +136,18 @@ class AnswerWatch:
         if attempt.deployment.lost_s is not None:
             return self._look_at_lost(attempt, attempt.deployment.lost_s, now)
         silent_s, idle_s = stalls_at_s(attempt, settings), attempt.quiet_s + settings.idle_s
-        if now >= silent_s and may_be_the_tunnels(attempt, now):
+        if now >= silent_s and may_be_tunnel_silence(attempt, now):
             self.again_at(now + ANSWER_S)
             return None
         if now >= idle_s:
-            return Silenced(Trouble.TIMEOUT, f"silent for {settings.idle_s:g} s")
+            return SilentFailure(Trouble.TIMEOUT, f"silent for {settings.idle_s:g} s")
         if now >= silent_s:
             self.again_at(idle_s)
-            return Suspected(Trouble.STALLED)
+            return SuspectedStall(Trouble.STALLED)
         self.again_at(silent_s)
         return None
 
-    def _look_at_lost(self, attempt: Attempt, lost_s: float, now: float) -> Suspected | None:
+    def _look_at_lost(self, attempt: Attempt, lost_s: float, now: float) -> SuspectedStall | None:
         """Nothing comes, and the agent has declared the engine lost."""
         after_s, quiet_s = self._context.settings.continue_after_s, now - max(lost_s, attempt.quiet_s)
         if quiet_s < after_s:
@@ -155,27 +155,29 @@ class AnswerWatch:
             return None
         if quiet_s < LOST_PATIENCE_S:
             self.again_at(now + min(after_s, LOST_PATIENCE_S - quiet_s))
-            return Suspected(Trouble.ENGINE_LOST)
+            return SuspectedStall(Trouble.ENGINE_LOST)
         reason = f"its agent has declared it lost: {attempt.deployment.reason or 'it does not answer'}"
-        return Suspected(Trouble.ENGINE_LOST, Silenced(Trouble.ENGINE_LOST, reason, ErrorCode.ENGINE_FAILED))
+        return SuspectedStall(
+            Trouble.ENGINE_LOST, SilentFailure(Trouble.ENGINE_LOST, reason, ErrorCode.ENGINE_FAILED)
+        )
 
-    def look_at_asked(self, attempt: Attempt, now: float) -> Silenced | None:
+    def look_at_asked(self, attempt: Attempt, now: float) -> SilentFailure | None:
         """At an attempt that was asked to go on and has not begun; see :meth:`look`. A tunnel that is away
         (LOST) is no reason to blame the engine, and one to ask somebody else."""
         settings = self._context.settings
         if attempt.suspended_s is not None:
             away_s = now - attempt.suspended_s
             if away_s >= settings.failover_after_s and self._context.someone_else(self._request):
-                return Silenced(Trouble.LOST, "its tunnel is gone")
+                return SilentFailure(Trouble.LOST, "its tunnel is gone")
             self.again_at(now + settings.failover_after_s)
             return None
         lost_s = attempt.deployment.lost_s
         if lost_s is not None and (
             self._context.someone_else(self._request) or now >= lost_s + LOST_PATIENCE_S
         ):
-            return Silenced(Trouble.ENGINE_LOST, "its agent has declared it lost")
+            return SilentFailure(Trouble.ENGINE_LOST, "its agent has declared it lost")
         late = now - attempt.opened_s - attempt.away_s >= settings.first_byte_s
-        if late and not may_be_the_tunnels(attempt, now):
-            return Silenced(Trouble.TIMEOUT, "it did not begin in time")
+        if late and not may_be_tunnel_silence(attempt, now):
+            return SilentFailure(Trouble.TIMEOUT, "it did not begin in time")
         self.again_at(now + (ANSWER_S if late else COMMENT_S))
         return None

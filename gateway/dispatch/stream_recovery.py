@@ -9,9 +9,9 @@ from enum import Enum, auto
 
 from gateway.dispatch.attempt import Attempt
 from gateway.dispatch.context import DispatchContext
-from gateway.dispatch.heads import is_event_stream
-from gateway.dispatch.readings import Task
 from gateway.dispatch.recovery import AnswerRecord, ContinuationReading, NotContinuable, Progress, Splicer
+from gateway.dispatch.request_heads import is_event_stream
+from gateway.dispatch.sliced_parsing import ParseJob
 from gateway.domain.json_members import without_usage
 from gateway.domain.request import Request, RequestBody
 from gateway.fleet.deployment import Deployment
@@ -54,7 +54,7 @@ class StreamRecovery:
         self._reading: ContinuationReading | None = None
         """Made when it is needed."""
         self._progress: Progress | None = None
-        self._task: Task | None = None
+        self._task: ParseJob | None = None
         """In which it is being read."""
         self._splicer: Splicer | None = None
         self._tries: AttemptCount | None = None
@@ -81,7 +81,7 @@ class StreamRecovery:
         :meth:`stop_reading` is called before."""
         if self.record is not None:
             reading = self._read(self.record)
-            self._task = self._context.readings.read(reading, lambda: self._was_read(then))
+            self._task = self._context.sliced_parser.read(reading, lambda: self._was_read(then))
         return self._task is None
 
     def _was_read(self, then: Callable[[], None]) -> None:
@@ -142,7 +142,7 @@ class StreamRecovery:
         why_not = self.reason_not_recoverable()
         if why_not is not None:
             return why_not
-        self.want_another()
+        self.require_continuation()
         elsewhere = self._context.someone_else(self._request, patiently=True)
         if not elsewhere and lost is not None and self._request.route not in lost.deployment.continues:
             return "no engine is there that can"
@@ -155,38 +155,38 @@ class StreamRecovery:
         why_not = self.reason_not_recoverable()
         return (self._close_or_wait(trouble) or "") if why_not is None else why_not
 
-    def while_it_lives(self, trouble: Trouble) -> RecoveryStep | None:
+    def while_attempt_runs(self, trouble: Trouble) -> RecoveryStep | None:
         """What to do while the attempt is silent but not lost; None: keep waiting for it."""
-        return self._close_or_wait(trouble) if self._somebody_can() else None
+        return self._close_or_wait(trouble) if self._can_recover_elsewhere() else None
 
     def may_pause(self, attempt: Attempt) -> bool:
         """Whether the answer may be interrupted and continued later, at its own deployment or another one,
         and is not complete."""
         if self.reason_not_recoverable() is not None or self.closing is not None:
             return False
-        return self._request.route in attempt.deployment.continues or self._somebody_can()
+        return self._request.route in attempt.deployment.continues or self._can_recover_elsewhere()
 
-    def somebody_might(self) -> bool:
+    def may_recover_elsewhere(self) -> bool:
         """Whether another engine might continue the answer. True only while the record has long to be read,
         so that this is not known for certain."""
-        return not self.nearly_read and self._somebody_could()
+        return not self.nearly_read and self._has_other_deployment()
 
-    def want_another(self) -> None:
+    def require_continuation(self) -> None:
         """From now on schedule the request only to engines that can continue its answer."""
         self._request.version, self._request.continuing = self._version, True
 
-    def _somebody_can(self) -> bool:
+    def _can_recover_elsewhere(self) -> bool:
         """Whether there is another deployment that can continue the answer, and the answer can be
         continued."""
-        if self._somebody_could() and self.reason_not_recoverable() is None:
-            self.want_another()
+        if self._has_other_deployment() and self.reason_not_recoverable() is None:
+            self.require_continuation()
             return True
         return False
 
-    def _somebody_could(self) -> bool:
+    def _has_other_deployment(self) -> bool:
         request = self._request
         before = request.version, request.continuing
-        self.want_another()
+        self.require_continuation()
         try:
             return self._context.someone_else(request)
         finally:

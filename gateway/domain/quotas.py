@@ -15,7 +15,7 @@ WEIGHTS = (0.001, 1000.0)
 """Least and greatest of a tenant's weight."""
 
 
-class By(StrEnum):
+class UsageGrouping(StrEnum):
     """What totals of usage are made for."""
 
     KEY = "key"

@@ -239,7 +239,7 @@ class Request:
         kept = list(self.failed.items())[-1:] if but_last else []
         self.failed = dict(kept)
 
-    def shunned(self, now: float) -> list[str]:
+    def deployments_to_avoid(self, now: float) -> list[str]:
         """Deployments to which it goes again only when there is no other: where it failed not long ago, and
         where it was last."""
         lately = [key for key, at_s in self.failed.items() if now - at_s < REMEMBERED_S]

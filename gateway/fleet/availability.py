@@ -11,7 +11,7 @@ from itertools import chain
 
 from gateway.domain.residency import Residency
 from gateway.fleet.deployment import Deployment
-from gateway.scheduling.base import Fit
+from gateway.scheduling.base import DeploymentConstraints
 from gateway.scheduling.queue.tickets import Capacity
 from shared.protocol.messages import DeploymentStatus
 
@@ -145,7 +145,7 @@ class ModelAvailability:
     def _availability(
         self, record: ModelRecord, need: str, where: Residency | None, agent: str | None
     ) -> Availability:
-        supported, fit = False, Fit(need, where=where, agent=agent)
+        supported, fit = False, DeploymentConstraints(need, where=where, agent=agent)
         for each in chain(record.serving.values(), record.loadable.values()):
             if each.supports(need):
                 supported = True
@@ -155,7 +155,7 @@ class ModelAvailability:
             return Availability.ELSEWHERE
         return Availability.OTHER_ROUTES if record.serving or record.loadable else Availability.GONE
 
-    def served(self, model: str, fit: Fit, *, patiently: bool = True) -> bool:
+    def served(self, model: str, fit: DeploymentConstraints, *, patiently: bool = True) -> bool:
         """Whether a deployment that is loaded, or being loaded, suits a request of this fit, avoided or not.
 
         With ``patiently``, one counts that will suit once its tunnel is back or its circuit closes.
@@ -165,7 +165,7 @@ class ModelAvailability:
             for each in self.serving(model)
         )
 
-    def awaits_load(self, model: str, fit: Fit) -> bool:
+    def awaits_load(self, model: str, fit: DeploymentConstraints) -> bool:
         """Whether a request of this fit has to wait until something is loaded."""
         record = self._record(model)
         if not record.managed:
@@ -213,7 +213,7 @@ class ModelAvailability:
         record = self.models.get(model) or _NO_MODEL
         everywhere = where is None and version is None and agent is None
         slots = record.slots if everywhere else record.slots_there(where, version, agent)
-        fit = Fit(route, version=version, where=where, agent=agent)
+        fit = DeploymentConstraints(route, version=version, where=where, agent=agent)
         return Capacity(
             slots, self.free(model, fit, enough), HOLD_GUESS_S if record.hold_s is None else record.hold_s
         )
@@ -228,7 +228,7 @@ class ModelAvailability:
         """Slots that serve ``model`` now, free or not."""
         return self._record(model).slots
 
-    def free(self, model: str, fit: Fit, enough: int) -> int:
+    def free(self, model: str, fit: DeploymentConstraints, enough: int) -> int:
         """Free slots for requests of this fit, whatever they avoid, counted up to ``enough``."""
         free, version = 0, fit.version
         record = self.models.get(model) or _NO_MODEL
@@ -251,7 +251,7 @@ class ModelAvailability:
         """Promising deployments of ``model``."""
         return self._record(model).serving.values()
 
-    def someone_else(self, model: str, fit: Fit, *, patiently: bool = False) -> bool:
+    def someone_else(self, model: str, fit: DeploymentConstraints, *, patiently: bool = False) -> bool:
         """Whether a request of this fit can go, now or soon, to a deployment that it does not avoid.
 
         Deployments whose session is suspended, whose health lets them take nothing, or that must be loaded

@@ -131,7 +131,7 @@ class Deployment(DeploymentView):
             self.kv_free_tokens = min(free_tokens, self.kv_tokens)
 
     @property
-    def well(self) -> bool:
+    def healthy(self) -> bool:
         """It is healthy, though it may be new."""
         return self.health is None or self.health.healthy
 

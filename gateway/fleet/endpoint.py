@@ -20,7 +20,7 @@ from gateway.domain.slices import Stepwise
 from gateway.fleet.registry import Registry
 from gateway.fleet.renewals import Renewals
 from gateway.fleet.session import AgentSession
-from gateway.fleet.strangers import Strangers
+from gateway.fleet.unauthenticated_tunnels import UnauthenticatedTunnels
 from gateway.observability.gauges import TunnelFigures
 from gateway.observability.metrics import Metrics
 from gateway.storage.errors import StateError
@@ -38,7 +38,7 @@ from shared.protocol.errors import (
     TunnelClosed,
 )
 from shared.protocol.messages import Drain
-from shared.tunnel import Accepted, AcceptedTunnel, Turns
+from shared.tunnel import Accepted, AcceptedTunnel, HandshakeQueue
 
 _log = structlog.get_logger(__name__)
 
@@ -95,8 +95,10 @@ class AgentEndpoint:
         self._client_of = client_of
         self._note_seen = note_seen
         self._wall = wall
-        self._strangers = Strangers(self._settings.max_strangers, self._settings.max_strangers_per_address)
-        self._turns: Turns | None = None
+        self._unauthenticated = UnauthenticatedTunnels(
+            self._settings.max_strangers, self._settings.max_strangers_per_address
+        )
+        self._handshakes: HandshakeQueue | None = None
         """Shares the event loop among all handshakes; made with the first connection."""
         self._tunnels: dict[AcceptedTunnel, AgentSession] = {}
         """Tunnels of agents, with the sessions on them."""
@@ -131,9 +133,9 @@ class AgentEndpoint:
         """The protocol of an upgraded connection, for an HTTP server (uvicorn's ``ws=``), whose arguments it
         does not need. Call it on the event loop."""
         loop = asyncio.get_running_loop()
-        if self._turns is None:
-            self._turns = Turns(loop)
-        return AcceptedTunnel(self, loop.time, self._wall, self._turns)
+        if self._handshakes is None:
+            self._handshakes = HandshakeQueue(loop)
+        return AcceptedTunnel(self, loop.time, self._wall, self._handshakes)
 
     async def watch(self) -> None:
         """Ends the sessions of revoked agents and those without a tunnel for too long, and records when
@@ -158,7 +160,7 @@ class AgentEndpoint:
         self._draining = self._draining or Drain(reason, 0.0)
         for session in list(self._agents):
             session.close(code, reason)
-        for tunnel in list(self._strangers):
+        for tunnel in list(self._unauthenticated):
             tunnel.abort(TunnelClosed(reason, code))
         try:
             await self._note(seen)
@@ -169,14 +171,14 @@ class AgentEndpoint:
         await asyncio.to_thread(self._threads.shutdown, cancel_futures=True)
 
     @property
-    def strangers(self) -> int:
+    def unauthenticated(self) -> int:
         """Connections that have not proved who they are."""
-        return len(self._strangers)
+        return len(self._unauthenticated)
 
     def figures(self) -> Stepwise[TunnelFigures]:
         """Totals of all past and present tunnels, one a step. Tunnels that come meanwhile count next time."""
         total = replace(self._past)
-        for tunnel in (*self._strangers, *self._tunnels):
+        for tunnel in (*self._unauthenticated, *self._tunnels):
             _add(total, tunnel)
             yield
         return total
@@ -209,7 +211,7 @@ class AgentEndpoint:
         if self._closed:
             raise LocalError("this gateway is shutting down")
         try:
-            self._strangers.add(tunnel, self._client_of(peer, tunnel.upgrade_fields))
+            self._unauthenticated.add(tunnel, self._client_of(peer, tunnel.upgrade_fields))
         except LocalError:
             self._metrics.tunnel("too_many_strangers")
             raise
@@ -218,7 +220,7 @@ class AgentEndpoint:
         session = self._tunnels.pop(tunnel, None)
         if session is not None:
             self._left.add(session.principal.name)
-        elif self._strangers.discard(tunnel):
+        elif self._unauthenticated.discard(tunnel):
             self._metrics.tunnel("not_authenticated")
         _add(self._past, tunnel)
 
@@ -262,7 +264,7 @@ class AgentEndpoint:
 
     def attach(self, accepted: Accepted, tunnel: AcceptedTunnel) -> SessionListener:
         admitted: AdmittedAgent = accepted.identity
-        self._strangers.discard(tunnel)
+        self._unauthenticated.discard(tunnel)
         self._out_of_date.discard(admitted.name)
         session = self._registry.session_on(tunnel.endpoint, admitted.name)
         self._metrics.tunnel("accepted" if session is None else "resumed")
@@ -351,7 +353,7 @@ class AgentEndpoint:
     async def _renew(self) -> None:
         loop, directory = asyncio.get_running_loop(), self._directory
         wall_s = self._wall()
-        is_due = await loop.run_in_executor(self._looks, directory.due, wall_s)
+        is_due = await loop.run_in_executor(self._looks, directory.renewal_check, wall_s)
         keys = directory.known_keys
         if self._closed:
             return

@@ -9,9 +9,9 @@ is tried within ``PANIC_S``, whatever its cool-down: with nothing to lose, one r
 price for knowing that an engine is back. (Envoy's panic threshold sends traffic to all unhealthy hosts
 then; here requests can wait, so one at a time will do.)
 
-**Suspects.** An error may be an engine's answer to what a client asks. Where the engine serves others well
-meanwhile, an error is no failure of its: when two engines answered a request so, or there is one only, and
-of the same key for a while after. When a further engine serves the request, they are at fault after all.
+**Failing keys.** An error may be an engine's answer to what a client asks. Where the engine serves others
+well meanwhile, an error is no failure of its: when two engines answered a request so, or there is one only,
+and of the same key for a while after. When a further engine serves the request, they are at fault after all.
 """
 
 from collections import Counter as Tally
@@ -32,10 +32,10 @@ from gateway.scheduling.health import (
     AnswerPace,
     CircuitState,
     DeploymentHealth,
+    FailingKeys,
     Fault,
-    HealthBook,
+    HealthRegistry,
     HealthSettings,
-    Suspects,
     outliers,
 )
 from gateway.scheduling.health.failover import Trouble
@@ -83,11 +83,11 @@ class FleetHealth:
         self._timers = timers
         self._metrics = metrics
         self._jitter = jitter
-        self._book = HealthBook(settings)
+        self._records = HealthRegistry(settings)
         self._present: dict[str, Deployment] = {}
         """Deployments that are loaded and serve, by key."""
         self._looks: dict[Deployment, tuple[float, Cancellable]] = {}
-        self._suspects = Suspects()
+        self._failing_keys = FailingKeys()
         self._doubtful: dict[str, None] = {}
         """Models of which perhaps nothing may take anything."""
         self._turn: Cancellable | None = None
@@ -193,23 +193,23 @@ class FleetHealth:
             if each is not deployment and its.served.served_others(key, now)
         ]
         for each, its in well:
-            its.circuit.forgive(request.id, now)
+            its.circuit.discard_failure(request.id, now)
             each.health_factor = its.circuit.success_probability(now)
             self._changed(each)
-        known = self._suspects.is_suspected(key, now)
+        known = self._failing_keys.is_failing(key, now)
         if not (well or len(self._index.serving(deployment.model)) == 1):
             return known
         if not known:
             _log.warning("requests_make_engines_fail", key=request.principal.key_name, model=deployment.model)
-        self._suspects.add(key, now)
+        self._failing_keys.add(key, now)
         return True
 
     def _blame(self, request: Request, now: float) -> None:
         """It was served at last: what was taken for its own fault was the engines'."""
         key, refusing = request.principal.key_id, self._refusing(request)
-        if len(refusing) < 2 and not self._suspects.is_suspected(key, now):
+        if len(refusing) < 2 and not self._failing_keys.is_failing(key, now):
             return
-        self._suspects.clear(key)
+        self._failing_keys.clear(key)
         for each, health in refusing:
             self._count(each, health, request, Trouble.STATUS, now)
             self._changed(each)
@@ -267,9 +267,9 @@ class FleetHealth:
 
     def _arrived(self, deployment: Deployment, now: float) -> None:
         self._present[deployment.key] = deployment
-        deployment.health, new = self._book.arrived(deployment.key, now)
+        deployment.health, new = self._records.arrived(deployment.key, now)
         if new and self._others_established(deployment.model, now):
-            deployment.health.ramp.begin(now)
+            deployment.health.slow_start.begin(now)
 
     def _others_established(self, model: str, now: float) -> bool:
         oldest = islice(self._index.serving(model), ASKED)
@@ -280,11 +280,11 @@ class FleetHealth:
 
     def _departed(self, deployment: Deployment, now: float) -> None:
         del self._present[deployment.key]
-        self._book.departed(deployment.key, now)
+        self._records.departed(deployment.key, now)
         self._doubt(deployment.model)
 
     def _recovered(self, deployment: Deployment, health: DeploymentHealth, now: float) -> None:
-        health.ramp.begin(now)
+        health.slow_start.begin(now)
         _log.info("circuit_closed", deployment=deployment.key)
         self._changed(deployment)
 

@@ -88,7 +88,7 @@ class ModelIndex(ModelAvailability):
         deployment.cap, deployment.shut = self._assess(deployment)
         deployment.usable = deployment.compute_usable()
         promising = deployment.promising
-        deployment.trial = deployment.cap > 0 and not deployment.well
+        deployment.trial = deployment.cap > 0 and not deployment.healthy
         counts = promising and not deployment.trial and not deployment.closing
         slots = min(deployment.slots, deployment.cap) if counts else 0
         if counts and not deployment.shut:

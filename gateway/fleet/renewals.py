@@ -14,7 +14,7 @@ from gateway.auth.agents import AdmittedAgent
 from gateway.fleet.session import AgentSession
 from gateway.storage.errors import RecordError
 from shared.handshake import Renewal
-from shared.identity import AgentCertificate, Succession
+from shared.identity import AgentCertificate, KeySuccession
 from shared.protocol.errors import TrunklineError
 from shared.protocol.messages import CommandResult
 
@@ -27,7 +27,7 @@ _FIRST_ID = 1 << 40
 _log = structlog.get_logger(__name__)
 
 IsDue = Callable[[AdmittedAgent], bool]
-Issue = Callable[[AdmittedAgent, float], Awaitable[tuple[AgentCertificate, Succession | None]]]
+Issue = Callable[[AdmittedAgent, float], Awaitable[tuple[AgentCertificate, KeySuccession | None]]]
 
 
 class Renewals:
@@ -43,7 +43,7 @@ class Renewals:
         another while both are the same."""
 
     async def look(self, is_due: IsDue, issue: Issue, wall_s: float) -> None:
-        """Send what is due at ``wall_s``: ``AgentDirectory.due`` says for whom, ``issue`` calls
+        """Send what is due at ``wall_s``: ``AgentDirectory.renewal_check`` says for whom, ``issue`` calls
         ``AgentDirectory.renew`` where it may wait for the disk. Raises StateError."""
         self._sent &= self._agents.keys()
         for session in self._unable.keys() - self._agents.keys():
@@ -69,7 +69,7 @@ class Renewals:
         self,
         session: AgentSession,
         certificate: AgentCertificate,
-        succession: Succession | None,
+        succession: KeySuccession | None,
         wall_s: float,
     ) -> None:
         def answered(result: CommandResult) -> None:
@@ -110,4 +110,4 @@ class Renewals:
 
 def _held(admitted: AdmittedAgent, wall_s: float) -> tuple[int, bool]:
     """The serial of what an agent holds, and whether it has worn."""
-    return admitted.certificate.serial, admitted.certificate.is_worn(wall_s)
+    return admitted.certificate.serial, admitted.certificate.needs_renewal(wall_s)

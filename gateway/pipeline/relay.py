@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import orjson
 
-from gateway.dispatch.heads import is_encoded, is_event_stream
+from gateway.dispatch.request_heads import is_encoded, is_event_stream
 from gateway.dispatch.response import Sink
 from gateway.domain.engine_paths import REWRITTEN, check_redirect, rewritten_headers
 from gateway.domain.errors import (
@@ -101,11 +101,12 @@ async def relay(
 
     One ``write`` for what has arrived, ``WRITE_BYTES`` at most, and only after it these bytes are taken: the
     gateway holds what was granted, and what the client's key may leave unread
-    (:mod:`gateway.dispatch.unread`), and no more. While the client keeps up, and its server has a short way
-    for the body, pieces take that one as they come, and this sleeps until there is something to wait for.
-    ``facts`` adds the headers that say who answered and how long it waited; ``more`` are further ones, and
-    comments in a stream that has begun. ``target`` is what the engine was asked for: addresses in its header
-    fields are passed on as far as they lie under it (:mod:`gateway.domain.engine_paths.references`).
+    (:mod:`gateway.dispatch.response_buffers`), and no more. While the client keeps up, and its server has a
+    short way for the body, pieces take that one as they come, and this sleeps until there is something to
+    wait for. ``facts`` adds the headers that say who answered and how long it waited; ``more`` are further
+    ones, and comments in a stream that has begun. ``target`` is what the engine was asked for: addresses in
+    its header fields are passed on as far as they lie under it
+    (:mod:`gateway.domain.engine_paths.references`).
     """
     ended = False
     try:

@@ -7,7 +7,7 @@ Values: whole numbers, and times as ``6m0s``, ``1s`` or ``12ms``.
 import math
 from collections.abc import Sequence
 
-from gateway.quota.holder import LimitHolder
+from gateway.quota.limit_state import LimitState
 from gateway.quota.window import MinuteWindow
 
 HeaderList = list[tuple[bytes, bytes]]
@@ -18,7 +18,7 @@ _NAMES = {
 }
 
 
-def limit_headers(holders: Sequence[LimitHolder], now: float) -> HeaderList:
+def limit_headers(holders: Sequence[LimitState], now: float) -> HeaderList:
     """Of each limit per minute, requests and tokens, that which has least left; nothing where there is
     none."""
     requests = [holder.requests for holder in holders if holder.requests is not None]

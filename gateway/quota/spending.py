@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from gateway.storage.usage import Spent, UsageStore
+from gateway.storage.usage import DailySpending, UsageStore
 
 MOST_TENANTS = 100_000
 """Whose sums are kept in memory. Tenants are as many as somebody made keys for, or as tokens of issuers name;
@@ -88,7 +88,7 @@ class Spending:
         """The first day of the present month, as usage is kept by."""
         return self._month.date
 
-    def load(self, spent: Iterable[Spent]) -> None:
+    def load(self, spent: Iterable[DailySpending]) -> None:
         """What was used in the present month, before this process began; what else there is does not count:
         a clock was ahead then."""
         for each in spent:

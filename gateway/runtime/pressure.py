@@ -39,7 +39,7 @@ class Level(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class MemoryReading:
     """Memory at one moment. ``stalled`` is between 0 and 1; 0 when it is not known."""
 
     used_bytes: int
@@ -62,7 +62,7 @@ class Pressure:
         self.level = Level.FINE
         metrics.machine_trouble("memory", False)
 
-    def read(self, readings: Sequence[Reading]) -> None:
+    def read(self, readings: Sequence[MemoryReading]) -> None:
         """Take what was read this moment, of every bound there is. Nothing known is no pressure."""
         level = max((self._judge(reading) for reading in readings), default=Level.FINE)
         before, self.level = self.level, level
@@ -85,7 +85,7 @@ class Pressure:
         if self.level and (self.level is Level.CRITICAL or size_bytes > SMALL_BYTES):
             raise Overloaded("This gateway is short of memory; send the request again later.")
 
-    def _judge(self, reading: Reading) -> Level:
+    def _judge(self, reading: MemoryReading) -> Level:
         for level in (Level.CRITICAL, Level.SHORT):
             begins = self._begins[level]
             if reading.share >= (begins - BACK_SHARE if self.level >= level else begins):
@@ -101,7 +101,7 @@ class MemoryReader:
         self._proc = root / "proc"
         self._groups = root / "sys/fs/cgroup"
 
-    def __call__(self) -> list[Reading]:
+    def __call__(self) -> list[MemoryReading]:
         """A reading of each bound there is; those that cannot be read are left out. May wait for the kernel:
         call it from a worker thread."""
         found = [_known(self._group, path) for path in self._own_groups()]
@@ -121,22 +121,24 @@ class MemoryReader:
         return [path, *(parent for parent in path.parents if parent.is_relative_to(self._groups))]
 
     @staticmethod
-    def _group(path: Path) -> Reading:
+    def _group(path: Path) -> MemoryReading:
         limit_bytes = int((path / "memory.max").read_text())  # "max" is none: ValueError
         used_bytes = int((path / "memory.current").read_text())
         cache_bytes = _fields(path / "memory.stat").get("inactive_file", 0)
-        return Reading(
+        return MemoryReading(
             max(0, used_bytes - cache_bytes), max(1, limit_bytes), _stalled(path / "memory.pressure")
         )
 
     @staticmethod
-    def _machine(proc: Path) -> Reading:
+    def _machine(proc: Path) -> MemoryReading:
         fields = _fields(proc / "meminfo")
         total_kib, free_kib = fields["MemTotal:"], fields["MemAvailable:"]
-        return Reading((total_kib - free_kib) * 1024, total_kib * 1024, _stalled(proc / "pressure/memory"))
+        return MemoryReading(
+            (total_kib - free_kib) * 1024, total_kib * 1024, _stalled(proc / "pressure/memory")
+        )
 
 
-def _known(read: Callable[[Path], Reading], path: Path) -> Reading | None:
+def _known(read: Callable[[Path], MemoryReading], path: Path) -> MemoryReading | None:
     try:
         return read(path)
     except (OSError, ValueError, LookupError):

@@ -5,8 +5,9 @@ from collections.abc import Callable, Mapping
 
 from gateway.scheduling.base import Policy
 from gateway.scheduling.learning.knowledge import Knowledge
-from gateway.scheduling.policies.classics import (
-    Classic,
+from gateway.scheduling.policies.cost import Cost
+from gateway.scheduling.policies.least_outstanding import LeastOutstanding
+from gateway.scheduling.policies.simple import (
     LeastConnections,
     PowerOfTwo,
     Prefix,
@@ -14,12 +15,11 @@ from gateway.scheduling.policies.classics import (
     ResponseTime,
     RoundRobin,
     SessionHashing,
+    SimplePolicy,
     Weighted,
 )
-from gateway.scheduling.policies.cost import Cost
-from gateway.scheduling.policies.least_outstanding import LeastOutstanding
 
-_CLASSICS: tuple[type[Classic], ...] = (
+_SIMPLE: tuple[type[SimplePolicy], ...] = (
     LeastConnections,
     RoundRobin,
     Weighted,
@@ -33,7 +33,7 @@ _CLASSICS: tuple[type[Classic], ...] = (
 POLICIES: Mapping[str, Callable[[Knowledge], Policy]] = {
     Cost.name: Cost,
     LeastOutstanding.name: lambda _: LeastOutstanding(),
-    **{policy.name: policy for policy in _CLASSICS},
+    **{policy.name: policy for policy in _SIMPLE},
 }
 
 

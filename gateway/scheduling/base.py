@@ -31,7 +31,7 @@ NO_CAP = 1 << 30
 """More slots than any deployment has."""
 
 BLOCK_BYTES = 1024
-"""Bytes of a prompt that one fingerprint of ``Waiting.prefix`` stands for."""
+"""Bytes of a prompt that one fingerprint of ``PendingRequest.prefix`` stands for."""
 
 BLOCK_TOKENS = BLOCK_BYTES // 4
 """Tokens in such a block where nothing better is known."""
@@ -42,7 +42,7 @@ def estimated_work(input_tokens: int, output_tokens: int) -> float:
     return FIXED_WORK + PREFILL_WORK * input_tokens + output_tokens
 
 
-class Fit(NamedTuple):
+class DeploymentConstraints(NamedTuple):
     """What decides which deployments may take a request. Requests of equal fit are interchangeable."""
 
     route: str
@@ -53,7 +53,7 @@ class Fit(NamedTuple):
     agent: str | None = None
 
     @classmethod
-    def of(cls, request: Request, avoid: Iterable[str] = ()) -> "Fit":
+    def of(cls, request: Request, avoid: Iterable[str] = ()) -> "DeploymentConstraints":
         return cls(
             request.need,
             frozenset(avoid),
@@ -65,7 +65,7 @@ class Fit(NamedTuple):
 
 
 @frozen
-class Waiting:
+class PendingRequest:
     """A request that waits; a sequence of these is in order of turns.
 
     ``number`` is its ticket's. ``avoid`` holds the keys of deployments it must not go to. With ``version``
@@ -112,9 +112,11 @@ class Waiting:
         )
 
     @property
-    def fit(self) -> Fit:
+    def fit(self) -> DeploymentConstraints:
         """What decides which deployments may take it."""
-        return Fit(self.route, self.avoid, self.version, self.continuing, self.where, self.agent)
+        return DeploymentConstraints(
+            self.route, self.avoid, self.version, self.continuing, self.where, self.agent
+        )
 
 
 @dataclass(slots=True, eq=False)
@@ -179,7 +181,7 @@ class DeploymentView:
             return False
         return routes == _ANYTHING or ("/" in need and route_of(need) in routes)
 
-    def suits(self, fit: Fit) -> bool:
+    def suits(self, fit: DeploymentConstraints) -> bool:
         """Whether it may take a request of this fit, now or later; the fit's ``avoid`` is not considered."""
         need, _, version, continuing, where, agent = fit
         if not (need in self.routes or self.supports(need)):
@@ -190,7 +192,7 @@ class DeploymentView:
             return False
         return (version is None or version == self.version) and (not continuing or need in self.continues)
 
-    def may_take(self, item: Waiting) -> bool:
+    def may_take(self, item: PendingRequest) -> bool:
         """Whether ``item`` may go there, now or ever."""
         return self.key not in item.avoid and self.suits(item.fit)
 
@@ -237,7 +239,7 @@ class Policy(Protocol):
     is added."""
 
     def assign(
-        self, waiting: Sequence[Waiting], deployments: Sequence[DeploymentView], now: float
+        self, waiting: Sequence[PendingRequest], deployments: Sequence[DeploymentView], now: float
     ) -> list[Assignment]:
         """Who goes where, now. Both sequences are of one model.
 
@@ -258,10 +260,10 @@ class Policy(Protocol):
         """The deployment ``key`` is no more."""
         return
 
-    def placed(self, item: Waiting, key: str, now: float) -> None:
+    def placed(self, item: PendingRequest, key: str, now: float) -> None:
         """``item`` was really given to the deployment ``key``; its ``load`` does not count it yet."""
         return
 
-    def finished(self, item: Waiting, key: str, outcome: Outcome, now: float) -> None:
+    def finished(self, item: PendingRequest, key: str, outcome: Outcome, now: float) -> None:
         """``item`` is over at the deployment ``key``; its ``load`` no longer counts it."""
         return

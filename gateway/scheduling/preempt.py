@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from gateway.domain.request import Tier
-from gateway.scheduling.base import DeploymentView, Waiting
+from gateway.scheduling.base import DeploymentView, PendingRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class PreemptibleRequest:
 
 
 def choose_preempted(
-    waiting: Sequence[Waiting],
+    waiting: Sequence[PendingRequest],
     running: Iterable[PreemptibleRequest],
     *,
     rules: PreemptRules,
@@ -82,7 +82,7 @@ def choose_preempted(
 
 def _first(
     candidates: Iterable[PreemptibleRequest],
-    item: Waiting,
+    item: PendingRequest,
     expected_s: float,
     rules: PreemptRules,
     *,
@@ -95,6 +95,6 @@ def _first(
     return None
 
 
-def _suits(view: DeploymentView, item: Waiting) -> bool:
+def _suits(view: DeploymentView, item: PendingRequest) -> bool:
     """Whether a slot that comes free there is one for ``item``."""
     return view.usable and view.in_flight <= min(view.slots, view.cap) and view.may_take(item)

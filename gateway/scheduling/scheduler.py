@@ -18,10 +18,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gateway.scheduling import policy_named
-from gateway.scheduling.base import Assignment, DeploymentView, Outcome, Policy, Waiting
+from gateway.scheduling.base import Assignment, DeploymentView, Outcome, PendingRequest, Policy
 from gateway.scheduling.learning.knowledge import Knowledge
 from gateway.scheduling.learning.performance import Performance, PredictedWork, Speeds
-from gateway.scheduling.policies.handover import is_busy
+from gateway.scheduling.policies.late_binding import is_busy
 
 MOST_MODELS = 4096
 """Models that nothing serves are forgotten beyond so many, the one used longest ago first."""
@@ -34,7 +34,7 @@ class _Model:
     open: "dict[tuple[int, str], _Placed]"
 
 
-_Placed = tuple[Waiting, Speeds, PredictedWork, bool]
+_Placed = tuple[PendingRequest, Speeds, PredictedWork, bool]
 """A request that runs; what it was predicted by, and to take; and whether its model had to be loaded first:
 how long it took says nothing then of how fast it runs."""
 
@@ -102,7 +102,7 @@ class Scheduler:
     # --- Deciding ---
 
     def assign(
-        self, model: str, waiting: Sequence[Waiting], deployments: Sequence[DeploymentView], now: float
+        self, model: str, waiting: Sequence[PendingRequest], deployments: Sequence[DeploymentView], now: float
     ) -> list[Assignment]:
         """Who goes where: :meth:`gateway.scheduling.base.Policy.assign` of the model's policy."""
         known = self._models.get(model) or self._model(model)
@@ -120,7 +120,7 @@ class Scheduler:
 
     # --- What becomes of requests ---
 
-    def placed(self, item: Waiting, view: DeploymentView, now: float) -> PredictedWork:
+    def placed(self, item: PendingRequest, view: DeploymentView, now: float) -> PredictedWork:
         """``item`` was given to ``view``. Returns the work predicted for it."""
         known = self._models.get(view.model) or self._model(view.model)
         knowledge, cached_tokens = known.knowledge, 0
@@ -169,7 +169,7 @@ class Scheduler:
     # --- Within ---
 
     def _predict(
-        self, item: Waiting, view: DeploymentView, speeds: Speeds, cached_tokens: int, now: float
+        self, item: PendingRequest, view: DeploymentView, speeds: Speeds, cached_tokens: int, now: float
     ) -> PredictedWork:
         load = view.load
         uncached_tokens = item.input_tokens - int(cached_tokens * speeds.hit_share)

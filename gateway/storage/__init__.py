@@ -4,7 +4,7 @@ SQLAlchemy Core over a ``Database``. That is SQLite (only the package ``sqlite``
 on the state of a running gateway and take effect there at once.
 """
 
-from gateway.domain.quotas import By as By
+from gateway.domain.quotas import UsageGrouping as UsageGrouping
 from gateway.domain.state_dir import DATABASE_NAME as DATABASE_NAME
 from gateway.storage.agents import AgentRecord as AgentRecord
 from gateway.storage.agents import AgentStore as AgentStore
@@ -22,5 +22,5 @@ from gateway.storage.tokens import TokenRecord as TokenRecord
 from gateway.storage.tokens import TokenState as TokenState
 from gateway.storage.usage import Account as Account
 from gateway.storage.usage import Amount as Amount
-from gateway.storage.usage import Spent as Spent
+from gateway.storage.usage import DailySpending as DailySpending
 from gateway.storage.usage import Total as Total

@@ -24,7 +24,7 @@ _actor: ContextVar[str | None] = ContextVar("actor", default=None)
 
 
 @dataclass(frozen=True, slots=True)
-class Act:
+class AdminAction:
     """What somebody did. No secret is in it."""
 
     id: str
@@ -76,7 +76,7 @@ def process_owner() -> str:
     return who.encode(errors="replace").decode()  # a line of the audit log takes nothing but Unicode
 
 
-class ActStore:
+class AdminActionStore:
     """Acts that the audit log lacks. Every method raises StateError when the database fails."""
 
     def __init__(self, database: Database) -> None:
@@ -87,13 +87,14 @@ class ActStore:
         with self._database.write() as connection:
             note_act(connection, kind, **what)
 
-    def pending(self, most: int) -> tuple[Act, ...]:
+    def pending(self, most: int) -> tuple[AdminAction, ...]:
         """The oldest ``most``, in the order in which they were done."""
         acts = schema.acts.c
         query = select(schema.acts).order_by(acts.number).limit(most)
         with self._database.read() as connection:
             return tuple(
-                Act(row.id, row.at_s, row.kind, row.who, row.what) for row in connection.execute(query)
+                AdminAction(row.id, row.at_s, row.kind, row.who, row.what)
+                for row in connection.execute(query)
             )
 
     def forget(self, ids: Collection[str]) -> None:

@@ -34,7 +34,7 @@ class ChangeCounter:
         self._thread: threading.Thread | None = None
         self._stopping = threading.Event()
 
-    def look(self) -> int:
+    def read(self) -> int:
         """The number now. It is read from the database: not for a gateway's event loop. Raises StateError."""
         with self._lock:
             began_s = self._clock()
@@ -46,17 +46,17 @@ class ChangeCounter:
             self._seen = number, began_s
         return number
 
-    def known(self) -> int | None:
-        """The number as of ``KNOWN_S`` ago or later; None when :meth:`look` must be called. While nothing
+    def cached(self) -> int | None:
+        """The number as of ``KNOWN_S`` ago or later; None when :meth:`read` must be called. While nothing
         keeps it this looks itself, and raises StateError."""
         if self._thread is None:
-            return self.look()
+            return self.read()
         seen = self._seen
         return None if seen is None or self._clock() - seen[1] > KNOWN_S else seen[0]
 
-    def keep(self) -> None:
+    def start_polling(self) -> None:
         """Look from a thread from now on, until :meth:`close`. Raises StateError."""
-        self.look()
+        self.read()
         self._thread = threading.Thread(target=self._run, name="changes", daemon=True)
         self._thread.start()
 
@@ -84,6 +84,6 @@ class ChangeCounter:
     def _try_to_look(self) -> None:
         """Whoever needs the number looks again, and is told why there is none."""
         try:
-            self.look()
+            self.read()
         except StateError:
             pass

@@ -65,7 +65,7 @@ class IdentityStore:
     def keys(self) -> GatewayKeys:
         """Those of now, whoever changed them. Costs microseconds while nobody does, else waits for the disk:
         not for an event loop's thread."""
-        if self._database.changes.look() != self._data_version:
+        if self._database.changes.read() != self._data_version:
             self._refresh()
         return self.known
 
@@ -122,7 +122,7 @@ class IdentityStore:
 
     def _refresh(self) -> None:
         with self._lock:
-            data_version = self._database.changes.look()
+            data_version = self._database.changes.read()
             with self._database.read() as connection:
                 facts = _read(connection)
             if facts != self._facts:

@@ -43,7 +43,7 @@ class PriceRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class LimitsAndPrices:
     """Limits by tenant, prices by model."""
 
     tenants: Mapping[str, TenantLimits]
@@ -147,7 +147,7 @@ class LimitStore:
         self.tenants = TenantStore(database)
         self.prices = PriceStore(database)
 
-    def changed_since(self, revision: int) -> tuple[int, Terms | None]:
+    def changed_since(self, revision: int) -> tuple[int, LimitsAndPrices | None]:
         """The present revision, and what there is if it is another than ``revision``, else None. It may be
         newer than the revision, never older."""
         with self._database.read() as connection:
@@ -155,4 +155,4 @@ class LimitStore:
         if present == revision:
             return present, None
         tenants = {each.name: each.limits for each in self.tenants.list()}
-        return present, Terms(tenants, {each.model: each.price for each in self.prices.list()})
+        return present, LimitsAndPrices(tenants, {each.model: each.price for each in self.prices.list()})

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from gateway.domain.state_dir import DATABASE_NAME
-from gateway.storage.acts import ActStore
+from gateway.storage.acts import AdminActionStore
 from gateway.storage.agents import AgentStore
 from gateway.storage.aliases import AliasStore
 from gateway.storage.backup import Backup
@@ -48,7 +48,7 @@ class Store:
         self.models = ModelStore(database)
         self.usage = UsageStore(database)
         self.limits = LimitStore(database)
-        self.acts = ActStore(database)
+        self.acts = AdminActionStore(database)
         self.backup = Backup(database)
 
     @classmethod
@@ -82,7 +82,7 @@ class Store:
             if serve:
                 store._serves = True
                 database.hold_open()
-                database.changes.keep()
+                database.changes.start_polling()
             store._open = locks.pop_all()
         return store
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, Double, Row, case, cast, delete, func, select, tuple_
 
-from gateway.domain.quotas import By
+from gateway.domain.quotas import UsageGrouping
 from gateway.storage import schema
 from gateway.storage.database import Database
 
@@ -73,7 +73,7 @@ class Total:
 _SUMS = (*schema.COUNTS, "gpu_s", "cost")
 
 
-class Spent(NamedTuple):
+class DailySpending(NamedTuple):
     """What one tenant used in one day."""
 
     tenant: str
@@ -101,13 +101,13 @@ class UsageStore:
             connection.execute(self._database.upsert(schema.usage, _sum), rows)
 
     def totals(
-        self, by: By, since: str = "", *, after: Sequence[str] = (), most: int | None = None
+        self, by: UsageGrouping, since: str = "", *, after: Sequence[str] = (), most: int | None = None
     ) -> tuple[Total, ...]:
         """Totals from the day ``since`` on, in the order of their names: those that come behind ``after``
         (:attr:`Total.place`), ``most`` of them."""
         used, keys = schema.usage, schema.keys
         sums = [_total_of(used.c[name]).label(name) for name in _SUMS]
-        if by is By.KEY:
+        if by is UsageGrouping.KEY:
             name = func.coalesce(keys.c.name, used.c.key_id).label("name")
             query = (
                 select(name, used.c.tenant.label("tenant"), used.c.key_id.label("key_id"), *sums)
@@ -125,7 +125,7 @@ class UsageStore:
         with self._database.read() as connection:
             return tuple(map(_total, connection.execute(query.where(used.c.day >= since))))
 
-    def spent(self, since: str) -> Sequence[Spent]:
+    def spent(self, since: str) -> Sequence[DailySpending]:
         """What was spent, by tenant and day, from the day ``since`` on."""
         used = schema.usage.c
         tokens = _total_of(used.prompt_tokens + used.completion_tokens)
@@ -136,7 +136,7 @@ class UsageStore:
         )
         with self._database.read() as connection:
             return [
-                Spent(tenant, day, int(tokens), gpu_s, cost)
+                DailySpending(tenant, day, int(tokens), gpu_s, cost)
                 for tenant, day, tokens, gpu_s, cost in connection.execute(query)
             ]
 

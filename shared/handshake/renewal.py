@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator
 
 from shared.handshake.fields import Certificate, Integer, PublicKey, Signature, read_fields, write_octets
-from shared.identity import Succession
+from shared.identity import KeySuccession
 
 VERB = "renew"
 """The verb of the COMMAND that carries a renewal (PROTOCOL §4.8)."""
@@ -23,11 +23,11 @@ class _SuccessionMembers:
     signature: Signature
 
 
-def _read_succession(value: Any) -> Succession | None:
+def _read_succession(value: Any) -> KeySuccession | None:
     if value is None:
         return None
     said = read_fields(_SuccessionMembers, "renew.succession", value)
-    return Succession(said.key, said.next, said.until_s, said.signature)
+    return KeySuccession(said.key, said.next, said.until_s, said.signature)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Renewal:
 
     id: Integer
     certificate: Certificate = field(repr=False)
-    succession: Annotated[Succession | None, BeforeValidator(_read_succession)] = None
+    succession: Annotated[KeySuccession | None, BeforeValidator(_read_succession)] = None
 
     def to_dict(self) -> dict[str, Any]:
         """What COMMAND says."""

@@ -21,5 +21,5 @@ from shared.identity.keys import load_key as load_key
 from shared.identity.keys import public_bytes as public_bytes
 from shared.identity.keys import save_key as save_key
 from shared.identity.succession import GatewayKeys as GatewayKeys
-from shared.identity.succession import Succession as Succession
+from shared.identity.succession import KeySuccession as KeySuccession
 from shared.identity.tokens import JoinToken as JoinToken

@@ -49,7 +49,7 @@ class AgentCertificate:
     issuer: bytes = field(default=b"", repr=False)
     """Public key of the gateway that issued it."""
 
-    def is_worn(self, wall_s: float) -> bool:
+    def needs_renewal(self, wall_s: float) -> bool:
         """True when less than a third of its life is left: time for a fresh one. One that has not begun is
         not worn: a clock is or was wrong, and a fresh one would end sooner."""
         return wall_s > self.not_after_s - (self.not_after_s - self.not_before_s) / 3

@@ -10,7 +10,7 @@ _DOMAIN = b"trunkline.1 SUCCESSION\0"
 
 
 @dataclass(frozen=True, slots=True)
-class Succession:
+class KeySuccession:
     """One key's word that another one follows it. Believe it only of a key that is pinned."""
 
     old_key: bytes
@@ -22,7 +22,7 @@ class Succession:
     """The old key's signature, 64 bytes."""
 
     @classmethod
-    def sign(cls, old: GatewayIdentity, new_key: bytes, until_s: int) -> "Succession":
+    def sign(cls, old: GatewayIdentity, new_key: bytes, until_s: int) -> "KeySuccession":
         """What the holder of the old key says."""
         signature = old.sign(_statement(old.public_key, new_key, until_s))
         return cls(old.public_key, new_key, until_s, signature)
@@ -68,12 +68,12 @@ class GatewayKeys:
         keys = (self.current, self.previous_at(wall_s))
         return tuple(key.public_key for key in keys if key is not None)
 
-    def succession(self, wall_s: float) -> Succession | None:
+    def succession(self, wall_s: float) -> KeySuccession | None:
         """What agents are told while the key before counts."""
         previous = self.previous_at(wall_s)
         if previous is None:
             return None
-        return Succession.sign(previous, self.current.public_key, int(self.until_s))
+        return KeySuccession.sign(previous, self.current.public_key, int(self.until_s))
 
 
 def _statement(old_key: bytes, new_key: bytes, until_s: int) -> bytes:

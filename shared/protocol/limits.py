@@ -151,7 +151,7 @@ SOCKET_BUFFER_BYTES = 8 * KIB
 keeps unsent (TCP_NOTSENT_LOWAT) before it takes no more. Everything behind it can still be overtaken by a
 more urgent frame; at 10 Mbit/s these are 7 ms. With 32 and 16 KiB instead, the 99th-percentile gap between
 tokens beside a saturating response was 3.2 times the undisturbed one, with these 2.0. It grows on a line
-that is fast (:mod:`shared.tunnel.room`)."""
+that is fast (:mod:`shared.tunnel.write_buffer`)."""
 
 # --- What a peer may say (PROTOCOL §4) ---
 

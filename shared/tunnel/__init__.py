@@ -11,7 +11,7 @@ upgraded connections, with a :class:`TunnelAcceptor` that decides who gets in.
 from shared.tunnel.accept import Accepted, AcceptedTunnel, TunnelAcceptor
 from shared.tunnel.base import PATH, SUBPROTOCOL, Tunnel, TunnelTraffic
 from shared.tunnel.dial import DialledTunnel, dial
-from shared.tunnel.turns import Turns
+from shared.tunnel.handshake_queue import HandshakeQueue
 
 __all__ = [
     "PATH",
@@ -19,9 +19,9 @@ __all__ = [
     "Accepted",
     "AcceptedTunnel",
     "DialledTunnel",
+    "HandshakeQueue",
     "Tunnel",
     "TunnelAcceptor",
     "TunnelTraffic",
-    "Turns",
     "dial",
 ]

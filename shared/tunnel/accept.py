@@ -29,7 +29,7 @@ from shared.protocol.errors import (
 )
 from shared.protocol.frames import Frame, FrameType, TunnelRole, encode
 from shared.tunnel.base import GATEWAYS_HEADER, LATE_S, PATH, READ_FIRST_S, SUBPROTOCOL, Tunnel
-from shared.tunnel.turns import Turns, TurnsFull
+from shared.tunnel.handshake_queue import HandshakeQueue, HandshakeQueueFull
 
 _STRANGER_BYTES = limits.UPGRADE_REQUEST_BYTES + limits.HANDSHAKE_MESSAGE_BYTES + limits.KIB
 """All that comes before WELCOME: the head of the upgrade request, one message, and what frames it."""
@@ -96,16 +96,16 @@ class AcceptedTunnel(Tunnel):
         acceptor: TunnelAcceptor,
         clock: Callable[[], float],
         wall: Callable[[], float] = time.time,
-        turns: Turns | None = None,
+        handshakes: HandshakeQueue | None = None,
     ) -> None:
-        """``wall`` gives Unix time, for the dates of certificates. ``turns`` are shared by all tunnels of a
-        gateway; without them this one has its own."""
+        """``wall`` gives Unix time, for the dates of certificates. ``handshakes`` are shared by all tunnels
+        of a gateway; without them this one has its own."""
         websocket = ServerProtocol(subprotocols=[SUBPROTOCOL], max_size=limits.HANDSHAKE_MESSAGE_BYTES)
         super().__init__(websocket, clock)
         self._server = websocket
         self._acceptor = acceptor
         self._wall = wall
-        self._turns = Turns(self._loop) if turns is None else turns
+        self._handshakes = HandshakeQueue(self._loop) if handshakes is None else handshakes
         self._input_waits = True
         self._new_until_s = inf
         """Until then input waits for its turn."""
@@ -180,8 +180,8 @@ class AcceptedTunnel(Tunnel):
 
     def _await_turn(self, step: Callable[[], None]) -> None:
         try:
-            self._turns.add(step)
-        except TurnsFull as error:
+            self._handshakes.add(step)
+        except HandshakeQueueFull as error:
             self.abort(error)
 
     # --- The stranger's time ---

@@ -27,9 +27,9 @@ from shared.protocol.errors import (
 from shared.protocol.frames import Frame, MessageKind, TunnelRole, decode_message
 from shared.protocol.session import ProtocolSession
 from shared.tunnel.core_frames import CoreFrames
-from shared.tunnel.departures import Departures
 from shared.tunnel.framing import MessageFramer
-from shared.tunnel.room import WriteBuffer, set_socket_option
+from shared.tunnel.write_buffer import WriteBuffer, set_socket_option
+from shared.tunnel.write_scheduler import WriteScheduler
 
 PATH = "/tunnel"
 GATEWAYS_HEADER = "Trunkline-Gateways"
@@ -78,7 +78,7 @@ class Tunnel(asyncio.Protocol):
         self._session: ProtocolSession | None = None
         self._core_frames = CoreFrames(clock())
         self._room = WriteBuffer()
-        self._departures = Departures(self._loop, self._flush)
+        self._write_scheduler = WriteScheduler(self._loop, self._flush)
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._input_waits = False
@@ -147,11 +147,11 @@ class Tunnel(asyncio.Protocol):
         self._transport = None
 
     def pause_writing(self) -> None:
-        self._departures.held = True
+        self._write_scheduler.held = True
         self._room.filled(self._clock())
 
     def resume_writing(self) -> None:
-        self._departures.held = False
+        self._write_scheduler.held = False
         if self._room.drained(self._clock()) and self._transport is not None:
             self._room.set_on(self._transport)
         self._flush()
@@ -196,7 +196,7 @@ class Tunnel(asyncio.Protocol):
         if session.deadline_nearer:
             self._arm()
         if session.wants_to_send:
-            self._departures.wake()
+            self._write_scheduler.wake()
 
     def _message_of(self, found: bytes | WebSocketEvent) -> bytes | None:
         """The message that something completes which came by way of the WebSocket's core, if it does."""
@@ -239,7 +239,7 @@ class Tunnel(asyncio.Protocol):
                 return
             self._close_after_output(TunnelClosed(f"not a WebSocket: {broken}", ErrorCode.PROTOCOL_ERROR))
             return
-        if self._departures.held and self._websocket.state is State.OPEN:
+        if self._write_scheduler.held and self._websocket.state is State.OPEN:
             self._websocket.data_to_send()  # only PONGs, for a peer that does not read them
         self._write_websocket()
         if self._websocket.state in _ALREADY_CLOSED:
@@ -252,11 +252,11 @@ class Tunnel(asyncio.Protocol):
 
         All that the WebSocket's core had to say was written when it had read: see :meth:`_after_core`.
         """
-        departures, session, transport = self._departures, self._session, self._transport
-        departures.depart()
+        write_scheduler, session, transport = self._write_scheduler, self._session, self._transport
+        write_scheduler.note_flushed()
         if session is None or transport is None or self._closing:
             return
-        while not departures.held and not self._closing:
+        while not write_scheduler.held and not self._closing:
             # One byte over the mark makes the transport say when there is room again.
             room_bytes = self._room.size_bytes + 1 - transport.get_write_buffer_size()
             messages = session.data_to_send(room_bytes, self._clock())
@@ -335,7 +335,7 @@ class Tunnel(asyncio.Protocol):
 
     def _start_session(self, role: TunnelRole, peer_limits: Mapping[str, int]) -> None:
         session = ProtocolSession(role, read_limits(role, peer_limits), self._clock())
-        self._carry(SessionEndpoint(session, self._clock, self._departures.wake))
+        self._carry(SessionEndpoint(session, self._clock, self._write_scheduler.wake))
 
     def _resume_session(self, endpoint: SessionEndpoint, peer_received: int) -> None:
         """Goes on with a session whose tunnel is gone. Raises :class:`ResumeRefused`."""
@@ -346,8 +346,8 @@ class Tunnel(asyncio.Protocol):
         """From now on this tunnel moves the bytes of ``endpoint``."""
         self._websocket.max_message_size = limits.MESSAGE_BYTES
         self.endpoint, self._session = endpoint, endpoint.session
-        endpoint.wake = self._departures.wake
-        self._departures.streams = endpoint.streams
+        endpoint.wake = self._write_scheduler.wake
+        self._write_scheduler.streams = endpoint.streams
         endpoint.on_close = self._close_ourselves
         endpoint.drop_tunnel = self._drop
         endpoint.call_soon = self._loop.call_soon
@@ -355,7 +355,7 @@ class Tunnel(asyncio.Protocol):
             self._close_ourselves()
             return
         self._arm()
-        self._departures.wake()
+        self._write_scheduler.wake()
 
     def _drop(self) -> None:
         """The session leaves for another tunnel."""

@@ -163,7 +163,7 @@ async def test_an_engine_that_is_not_there_yet_is_offered_when_it_comes(
 )
 def test_an_agent_that_has_seen_no_engine_yet_says_why(settings: dict[str, Any], reason: str) -> None:
     agent = Agent(load({"gateway": "http://127.0.0.1:1"} | settings, None), Stop())
-    assert agent._roster.state().reason.startswith(reason)
+    assert agent._registry.state().reason.startswith(reason)
 
 
 async def test_a_gateway_that_says_no_ends_the_agent(tmp_path: Path, no_leaks: None) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
 
-from gateway.scheduling.base import DeploymentView, Outcome, Waiting
+from gateway.scheduling.base import DeploymentView, Outcome, PendingRequest
 from gateway.scheduling.scheduler import Scheduler
 
 SLOTS = 16
@@ -40,12 +40,12 @@ class Figures:
         )
 
 
-class _Queue(list[Waiting]):
+class _Queue(list[PendingRequest]):
     """Counts the requests that are looked at: each is a decision, be it to wait."""
 
     seen = 0
 
-    def __iter__(self) -> Iterator[Waiting]:
+    def __iter__(self) -> Iterator[PendingRequest]:
         for item in super().__iter__():
             self.seen += 1
             yield item
@@ -77,13 +77,13 @@ class _Site:
                 self.place(self.item(), view)
         self.by_key = {view.key: view for view in self.views}
 
-    def item(self) -> Waiting:
+    def item(self) -> PendingRequest:
         length = self.random.randint(1, 40)
         family = self.random.randint(1, 200)
         shared = tuple(family * 1000 + block for block in range(length // 2))
         number = next(self.numbers)
         own = tuple(-number * 1000 - block for block in range(length - len(shared)))
-        return Waiting(
+        return PendingRequest(
             number,
             "chat",
             1.0,
@@ -93,7 +93,7 @@ class _Site:
             prefix=shared + own,
         )
 
-    def place(self, item: Waiting, view: DeploymentView) -> None:
+    def place(self, item: PendingRequest, view: DeploymentView) -> None:
         self.scheduler.placed(item, view, self.now)
         view.in_flight += 1
         self.running[view.key].append(item.number)

@@ -14,7 +14,7 @@ from gateway.fleet.health import FleetHealth
 from gateway.fleet.model_index import ModelIndex
 from gateway.observability.metrics import Metrics
 from gateway.scheduling import policy_named
-from gateway.scheduling.base import Waiting
+from gateway.scheduling.base import PendingRequest
 from gateway.scheduling.health import HealthSettings
 from gateway.scheduling.queue.waiting_room import QueueSettings, WaitingRoom
 from tests.gateway.fleet.fleet import Loop
@@ -63,7 +63,7 @@ class _Site:
             request = Request(str(number), principal, "POST", "/", (), "m", "chat", True, body, now, "chat")
             ticket = self.admission.admit(request, now)
             open_now = self.index.open("m")
-            waiting = [Waiting(ticket.number, "chat", ticket.work, now)]
+            waiting = [PendingRequest(ticket.number, "chat", ticket.work, now)]
             (chosen,) = self.policy.assign(waiting, list(open_now.values()), now)
             self.room.leave(ticket, now, departed=True)
             deployment = open_now[chosen.key]

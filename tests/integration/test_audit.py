@@ -15,7 +15,7 @@ from typing import Any
 
 from gateway.observability.audit import append_pending_acts, trusted_keys, verify
 from gateway.observability.audit.segments import DIRECTORY
-from gateway.storage import By, Store
+from gateway.storage import Store, UsageGrouping
 from tests.gateway.observability.audit import logs
 from tests.integration.asking import CHAT, chat
 from tests.integration.conftest import MODEL, Site
@@ -121,7 +121,9 @@ def test_kill_9_at_random_points_of_a_thousand_writes_loses_no_second_and_nothin
                 append_pending_acts(store)
                 assert verify(tmp_path / DIRECTORY, trusted_keys(store)).findings == []
                 there = {key.name for key in store.keys.list()}
-                used = {total.name: total.amount.requests for total in store.usage.totals(By.MODEL)}
+                used = {
+                    total.name: total.amount.requests for total in store.usage.totals(UsageGrouping.MODEL)
+                }
             keys |= set(run.names("key"))
             written = records(tmp_path)
             noted = Counter(record["name"] for record in written if record["kind"] == "key.create")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.storage import DATABASE_NAME, KEY_NAME, Account, Amount, By, Store
+from gateway.storage import DATABASE_NAME, KEY_NAME, Account, Amount, Store, UsageGrouping
 from gateway.tools.quickstart.processes import free_port
 from tests.support.processes import START_S, until
 
@@ -77,7 +77,7 @@ def test_everything_acknowledged_before_kill_9_is_there_at_the_next_start(
         with Store.open(tmp_path, serve=True) as store:
             keys = {key.name for key in store.keys.list()}
             tokens = {token.id for token in store.tokens.list()}
-            used = {total.name: total.amount for total in store.usage.totals(By.MODEL)}
+            used = {total.name: total.amount for total in store.usage.totals(UsageGrouping.MODEL)}
         assert keys >= {name for what, name in acknowledged if what == "key"}
         assert tokens >= {name for what, name in acknowledged if what == "token"}
         for model, amount in used.items():
@@ -117,7 +117,7 @@ class Torn:
         with Store.open(state, serve=True) as store:
             names = sorted(key.name for key in store.keys.list())
             assert names == [f"key-{number:02}" for number in range(len(names))]
-            used = sum(total.amount.requests for total in store.usage.totals(By.DAY))
+            used = sum(total.amount.requests for total in store.usage.totals(UsageGrouping.DAY))
             assert used in (len(names), len(names) - 1)
             store.keys.create("after", "t", 2.0)
         with Store.open(state) as store:

@@ -10,7 +10,7 @@ import pytest
 
 from gateway.domain.quotas import Rates
 from gateway.domain.scopes import AdminRole
-from gateway.storage import By, Store
+from gateway.storage import Store, UsageGrouping
 from gateway.storage.sqlite import database
 from tests.integration.test_versions import CHAT, site, until
 
@@ -68,4 +68,4 @@ async def test_no_statement_runs_on_the_event_loops_thread_while_requests_are_se
         assert any(sql.startswith("PRAGMA data_version") for _, sql in statements.asked)
     assert statements.of(loop_thread) == [], "nor while the gateway stops"
     with Store.open(tmp_path / "state") as closed:
-        assert sum(total.amount.requests for total in closed.usage.totals(By.TENANT)) == 5
+        assert sum(total.amount.requests for total in closed.usage.totals(UsageGrouping.TENANT)) == 5

@@ -1,10 +1,11 @@
 """``python -m tests.support.fleet``: many whole agents in one process, each with a state and a model of its
 own.
 
-Theirs alone: identity, session, dialer, roster, runner. Shared: the interpreter, the event loop and the log,
-as starting a hundred interpreters would take minutes on a small machine. The model of agent ``a7`` is ``a7``;
-the engine must list it. With ``{name}`` in the engine's URL each agent has its own name in place of it, and
-offers what is listed there. Prints ``listening agents`` when all have begun; ends when told to stop.
+Theirs alone: identity, session, dialer, registry of engines, runner. Shared: the interpreter, the event loop
+and the log, as starting a hundred interpreters would take minutes on a small machine. The model of agent
+``a7`` is ``a7``; the engine must list it. With ``{name}`` in the engine's URL each agent has its own name in
+place of it, and offers what is listed there. Prints ``listening agents`` when all have begun; ends when told
+to stop.
 """
 
 import argparse

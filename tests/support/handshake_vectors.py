@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from shared.handshake import Renewal
-from shared.identity import Succession, public_bytes
+from shared.identity import KeySuccession, public_bytes
 from shared.protocol.errors import ErrorCode
 from tests.support.identities import (
     AGENT_KEY,
@@ -88,7 +88,7 @@ def _refusal() -> dict[str, Any]:
 
 
 def _succession() -> dict[str, Any]:
-    succession = Succession.sign(GATEWAY, NEXT_GATEWAY.public_key, UNTIL_S)
+    succession = KeySuccession.sign(GATEWAY, NEXT_GATEWAY.public_key, UNTIL_S)
     renewal = Renewal(1, certificate_of(gateway=NEXT_GATEWAY).der, succession)
     return {
         "next_private_key": NEXT_GATEWAY.private_key.private_bytes_raw().hex(),

@@ -14,7 +14,7 @@ from shared.handshake import AgentHandshake, GatewayHandshake, Hello, ResumeRequ
 from shared.protocol import limits
 from shared.protocol.endpoint import SessionEndpoint, SessionListener
 from shared.protocol.errors import ErrorCode
-from shared.tunnel import Accepted, AcceptedTunnel, DialledTunnel, Turns
+from shared.tunnel import Accepted, AcceptedTunnel, DialledTunnel, HandshakeQueue
 from shared.tunnel.base import SUBPROTOCOL
 from tests.support.identities import AGENT_NONCE, NAME, TOKEN, certificate_of, key_of
 from tests.support.tunnels import Acceptor, Recorder
@@ -171,7 +171,7 @@ class Line:
         acceptor: Any,
         listener: SessionListener,
         resumes: tuple[str, SessionEndpoint] | None = None,
-        turns: Turns | None = None,
+        handshakes: HandshakeQueue | None = None,
         name: str = NAME,
     ) -> None:
         self._loop = loop
@@ -187,7 +187,7 @@ class Line:
         self.agent = LineTunnel(
             websocket, loop.time, handshake, listener, None if resumes is None else resumes[1]
         )
-        self.gateway = AcceptedTunnel(acceptor, loop.time, turns=turns)
+        self.gateway = AcceptedTunnel(acceptor, loop.time, handshakes=handshakes)
         self.agent_end, self.gateway_end = LineTransport(loop), LineTransport(loop)
         self.agent_end.protocol, self.gateway_end.protocol = self.agent, self.gateway
         self.cut = False

@@ -248,7 +248,7 @@ class CommandBackend(ManagedBackend):
             listed_s = (listed_s or now) if served else None
             if listed_s is not None and now - listed_s >= MISNAMED_S:
                 wanted, found = ", ".join(self._engine.models), ", ".join(sorted(served))
-                return EngineEnd(f"the engine serves {found[:100]}, not {wanted[:100]}", hopeless=True)
+                return EngineEnd(f"the engine serves {found[:100]}, not {wanted[:100]}", unrecoverable=True)
             if now - self._began_s >= self._settings.ready_s:
                 reason = states[0].reason if states else "it does not answer"
                 return EngineEnd(f"the engine is not ready after {self._settings.ready_s:g} s: {reason}")

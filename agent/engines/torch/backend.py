@@ -66,7 +66,7 @@ class EngineProcess(ChildProcess):
     """Started by :meth:`start`, and to be stopped by :meth:`stop` whatever becomes of it."""
 
     called = "the engine process"
-    hopeless_status = EXIT_UNUSABLE
+    unrecoverable_status = EXIT_UNUSABLE
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         assert process.stderr is not None

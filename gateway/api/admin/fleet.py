@@ -129,5 +129,5 @@ def _served(record: ModelRecord | None) -> Json:
         "slots": sum(each.slots for each in serving),
         "in_flight": sum(each.in_flight for each in serving),
         "loadable": 0 if record is None else len(record.loadable),
-        "deployments": [facts_of(each, names) | {"healthy": each.well} for each in serving],
+        "deployments": [facts_of(each, names) | {"healthy": each.healthy} for each in serving],
     }

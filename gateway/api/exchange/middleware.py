@@ -1,7 +1,7 @@
 """The outermost ASGI applications: every request gets an id, an answer, one log line and one count.
 
-Where proxies are trusted or web pages let in, :class:`Edge` settles what follows from that before a request
-is routed.
+Where proxies are trusted or web pages let in, :class:`OriginMiddleware` settles what follows from that before
+a request is routed.
 """
 
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -30,12 +30,14 @@ _NO_PAGES = "/admin/"
 """Below it web pages are not let in, whatever their origin."""
 
 
-def edge(router: App, settings: HttpSettings) -> App:
-    """``router``, behind an :class:`Edge` if anything needs one."""
-    return router if settings.proxies is None and settings.cors is None else Edge(router, settings)
+def with_origin_checks(router: App, settings: HttpSettings) -> App:
+    """``router``, behind an :class:`OriginMiddleware` if anything needs one."""
+    return (
+        router if settings.proxies is None and settings.cors is None else OriginMiddleware(router, settings)
+    )
 
 
-class Edge:
+class OriginMiddleware:
     """An ASGI application around the router. Raises Forbidden, BuffersFull."""
 
     def __init__(self, router: App, settings: HttpSettings) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 from gateway.api.server.client_addresses import PerAddressLimiter
 from gateway.runtime.descriptors import ConnectionVerdict, DescriptorBudget, room_for
-from shared.tunnel.turns import Turns, TurnsFull
+from shared.tunnel.handshake_queue import HandshakeQueue, HandshakeQueueFull
 
 HANDSHAKES = 256
 """Handshakes of one address at once; it may be a proxy with a whole fleet behind it."""
@@ -35,7 +35,7 @@ class TlsHandshakeLimiter:
     handshake_s: float
     """The longest each may take, without the time in which its first bytes wait for their turn."""
     descriptors: DescriptorBudget | None = None
-    _turns: Turns | None = field(default=None, init=False)
+    _handshakes: HandshakeQueue | None = field(default=None, init=False)
     _present: dict[asyncio.Transport, str] = field(default_factory=dict, init=False)
 
     def before(self, make: Callable[[], asyncio.Protocol]) -> Callable[[], asyncio.Protocol]:
@@ -60,10 +60,10 @@ class TlsHandshakeLimiter:
         self.places.leave(self._present.pop(transport))
 
     def request_turn(self, step: Callable[[], None]) -> None:
-        """Raises TurnsFull."""
-        if self._turns is None:
-            self._turns = Turns(asyncio.get_running_loop())
-        self._turns.add(step)
+        """Raises HandshakeQueueFull."""
+        if self._handshakes is None:
+            self._handshakes = HandshakeQueue(asyncio.get_running_loop())
+        self._handshakes.add(step)
 
     def secure(
         self, transport: asyncio.Transport, make: Callable[[], asyncio.Protocol], within_s: float
@@ -130,7 +130,7 @@ class _PendingHandshake(asyncio.Protocol):
         transport.pause_reading()
         try:
             self.limiter.request_turn(self._begin)
-        except TurnsFull:
+        except HandshakeQueueFull:
             transport.abort()
 
     def eof_received(self) -> bool:

@@ -11,7 +11,7 @@ from gateway.dispatch.recovery.editing import NotContinuable
 from gateway.dispatch.recovery.events import SpliceFailed
 from gateway.dispatch.recovery.reading import ContinuationReading
 from gateway.dispatch.recovery.record import AnswerRecord, RecordBudget
-from gateway.dispatch.recovery.seam import Splicer
+from gateway.dispatch.recovery.splicing import Splicer
 
 __all__ = (
     "AnswerRecord",

@@ -16,8 +16,8 @@ from gateway.dispatch.recovery.continued_request import (
 )
 from gateway.dispatch.recovery.editing import NotContinuable
 from gateway.dispatch.recovery.events import DONE, SpliceFailed, written
-from gateway.dispatch.recovery.question import WHOLE_LIMIT, Question
-from gateway.dispatch.recovery.seam import ContinuedUsage, Seam, Splicer, count
+from gateway.dispatch.recovery.original_request import WHOLE_LIMIT, OriginalRequest
+from gateway.dispatch.recovery.splicing import ContinuationJoiner, ContinuedUsage, Splicer, count
 from shared.process.server_sent_events import ServerSentEvent
 
 IDENTITY = ("id", "object", "created", "model", "system_fingerprint", "service_tier")
@@ -110,8 +110,8 @@ class ChunksRead(AnswerRead):
     def copy(self) -> "ChunksRead":
         return replace(self, transcript=self.transcript.copy(), finished=set(self.finished))
 
-    def progress(self, question: Question, usage_wanted: bool | None) -> "ChunkProgress":
-        return ChunkProgress(question, self, question.wants_usage if usage_wanted is None else usage_wanted)
+    def progress(self, original: OriginalRequest, usage_wanted: bool | None) -> "ChunkProgress":
+        return ChunkProgress(original, self, original.wants_usage if usage_wanted is None else usage_wanted)
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -131,11 +131,15 @@ _PASSING = ("tool_calls", "function_call")
 
 
 class ChunkSplicer(Splicer):
-    """Joins a continuation to what the client ``received``. ``seam`` is None where the text is whole and only
-    usage is wanted. ``ending`` goes before everything else."""
+    """Joins a continuation to what the client ``received``. ``joiner`` is None where the text is whole and
+    only usage is wanted. ``ending`` goes before everything else."""
 
     def __init__(
-        self, received: ChunksRead, seam: Seam | None, tally: ContinuedUsage, ending: bytes = b""
+        self,
+        received: ChunksRead,
+        joiner: ContinuationJoiner | None,
+        tally: ContinuedUsage,
+        ending: bytes = b"",
     ) -> None:
         super().__init__(tally)
         self._received = received
@@ -143,14 +147,14 @@ class ChunkSplicer(Splicer):
         self._identity = received.identity
         self._role = received.role
         self._begun = bool(received.transcript.text)
-        self._seam = seam
+        self._joiner = joiner
         self._ending = ending
         self._finished = False
         self._silent = True
         """The continuation had no text yet."""
 
     def _rest(self) -> bytes:
-        rest = self._seam.finish() if self._seam is not None and not self._finished else ""
+        rest = self._joiner.finish() if self._joiner is not None and not self._finished else ""
         return self._chunk({"choices": [self._choice_of(rest)]}) if rest else b""
 
     def _event(self, event: ServerSentEvent) -> bytes:
@@ -160,12 +164,12 @@ class ChunkSplicer(Splicer):
         chunk = event.value()
         if chunk is None or not isinstance(chunk.get("choices"), list) or chunk.get("error"):
             raise SpliceFailed("the engine that went on with the answer sent something else than its chunks")
-        if self._seam is None:
+        if self._joiner is None:
             self._look_for_end(chunk["choices"])
         usage = chunk.get("usage")
         if isinstance(usage, dict):
             chunk["usage"] = self._tally.chat(usage)
-        return ending + (self._usage_of(chunk) if self._seam is None else self._joined(chunk))
+        return ending + (self._usage_of(chunk) if self._joiner is None else self._joined(chunk))
 
     def _look_for_end(self, choices: list[Any]) -> None:
         """An answer that ends of itself does so by a token without text, which engines count too. When the
@@ -204,12 +208,12 @@ class ChunkSplicer(Splicer):
             delta.pop("role", None)
         said_role = self._role or "role" not in delta
         self._role = self._role or bool(delta.get("role"))
-        assert self._seam is not None
-        joined = self._seam.feed(text or "")
+        assert self._joiner is not None
+        joined = self._joiner.feed(text or "")
         ended = _finish_reason(choice) is not None
         calls = any(delta.get(name) for name in _PASSING)
         if (ended or calls) and not self._finished:
-            joined += self._seam.finish()
+            joined += self._joiner.finish()
         self._finished = self._finished or ended
         if text or joined:
             delta[key] = joined
@@ -253,11 +257,11 @@ COMPLETION_TOKENS = 16
 class ChunkProgress(Progress):
     """How far a chat or completion came."""
 
-    def __init__(self, question: Question, received: ChunksRead, usage_wanted: bool) -> None:
-        super().__init__(question, received)
+    def __init__(self, original: OriginalRequest, received: ChunksRead, usage_wanted: bool) -> None:
+        super().__init__(original, received)
         self._received = received
         self._ending = b""
-        expected = set(range(question.choices))
+        expected = set(range(original.choices))
         self.finished = received.done or expected <= received.finished
         self.closing = None
         if received.done:
@@ -271,7 +275,7 @@ class ChunkProgress(Progress):
 
     def _check_length(self) -> None:
         """Raises :class:`NotContinuable` if it is not known how long the answer may be."""
-        unlimited = self._question.most_tokens is None and not self._received.chat
+        unlimited = self._original.most_tokens is None and not self._received.chat
         if unlimited and self.text and not self.finished and self.tokens <= COMPLETION_TOKENS:
             raise NotContinuable("the request does not say how long the answer may be (max_tokens)")
 
@@ -284,12 +288,12 @@ class ChunkProgress(Progress):
 
     def _place(self, mode: str, text: str) -> PlacedContent:
         if not self._received.chat:
-            return in_prompt(self._question, mode, text)
-        placed = in_messages(self._question, mode, text)
-        most = self._question.most_tokens
+            return in_prompt(self._original, mode, text)
+        placed = in_messages(self._original, mode, text)
+        most = self._original.most_tokens
         if mode != FINAL_MESSAGE or most is None or self.finished:
             return placed
         return replace(placed, changes={**placed.changes, WHOLE_LIMIT: b"%d" % most})
 
     def splicer(self) -> ChunkSplicer:
-        return ChunkSplicer(self._received, self._seam(), self._tally(), self._ending)
+        return ChunkSplicer(self._received, self._joiner(), self._tally(), self._ending)

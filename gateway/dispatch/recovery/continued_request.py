@@ -8,8 +8,14 @@ from typing import Any, Self
 import orjson
 
 from gateway.dispatch.recovery.editing import NotContinuable, outline_at_once
-from gateway.dispatch.recovery.question import Question
-from gateway.dispatch.recovery.seam import ECHO_EVENTS, ContinuedUsage, CountedText, Seam, Splicer
+from gateway.dispatch.recovery.original_request import OriginalRequest
+from gateway.dispatch.recovery.splicing import (
+    ECHO_EVENTS,
+    ContinuationJoiner,
+    ContinuedUsage,
+    CountedText,
+    Splicer,
+)
 from shared.process.server_sent_events import ServerSentEvent
 
 FINAL_MESSAGE = "final_message"
@@ -31,11 +37,11 @@ class PlacedContent:
     before: str = field(default="", repr=False)
 
 
-def in_prompt(question: Question, mode: str, text: str) -> PlacedContent:
+def in_prompt(original: OriginalRequest, mode: str, text: str) -> PlacedContent:
     """Completions: the text follows the prompt."""
     if mode != PROMPT:
         raise NotContinuable(f"completions cannot go on by the way {mode!r}")
-    prompt = question.members.get("prompt")
+    prompt = original.members.get("prompt")
     if isinstance(prompt, str):
         return PlacedContent({"prompt": orjson.dumps(prompt + text)})
     if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str):
@@ -43,31 +49,31 @@ def in_prompt(question: Question, mode: str, text: str) -> PlacedContent:
     raise NotContinuable("the prompt is not one text")
 
 
-def in_messages(question: Question, mode: str, text: str) -> PlacedContent:
+def in_messages(original: OriginalRequest, mode: str, text: str) -> PlacedContent:
     """Chat and Anthropic's messages: the last message is the assistant's and unfinished.
 
     One that the client began itself is written on. For an engine that must be told to continue
     (``final_message``) that is one of which the client told it so; otherwise its answer was a new message.
     """
-    changes = _continue_members(question, mode, text)
-    messages = question.members.get("messages")
+    changes = _continue_members(original, mode, text)
+    messages = original.members.get("messages")
     if not isinstance(messages, list) or not messages or not isinstance(messages[-1], dict):
         raise NotContinuable("the request has no list of messages")
-    if not _is_begun(question, messages[-1], mode):
+    if not _is_begun(original, messages[-1], mode):
         new = {"role": "assistant", "content": text}
         return PlacedContent(
-            changes | {"messages": question.outline.with_another("messages", orjson.dumps(new))}
+            changes | {"messages": original.outline.with_another("messages", orjson.dumps(new))}
         )
     if messages[-1].get("tool_calls") or messages[-1].get("reasoning_content"):
         raise NotContinuable("the answer was begun by the client with more than text")
-    message, before = _extended(question.outline.last("messages"), messages[-1].get("content"), text, "text")
-    return PlacedContent(changes | {"messages": question.outline.with_last("messages", message)}, before)
+    message, before = _extended(original.outline.last("messages"), messages[-1].get("content"), text, "text")
+    return PlacedContent(changes | {"messages": original.outline.with_last("messages", message)}, before)
 
 
-def in_input(question: Question, mode: str, text: str, item_id: str) -> PlacedContent:
+def in_input(original: OriginalRequest, mode: str, text: str, item_id: str) -> PlacedContent:
     """Responses: the last item of the input is the assistant's and incomplete, with the id it has already."""
-    changes = _continue_members(question, mode, text)
-    given = question.members.get("input")
+    changes = _continue_members(original, mode, text)
+    given = original.members.get("input")
     part = {"type": "output_text", "text": text, "annotations": []}
     item: dict[str, Any] = {"type": "message", "id": item_id, "role": "assistant", "status": "incomplete"}
     item["content"] = [part]
@@ -76,17 +82,17 @@ def in_input(question: Question, mode: str, text: str, item_id: str) -> PlacedCo
         return PlacedContent(changes | {"input": orjson.dumps(items)})
     if not isinstance(given, list):
         raise NotContinuable("the request has no input that could be written on")
-    if not given or not isinstance(given[-1], dict) or not _is_begun(question, given[-1], mode):
-        return PlacedContent(changes | {"input": question.outline.with_another("input", orjson.dumps(item))})
-    longer, before = _extended(question.outline.last("input"), given[-1].get("content"), text, "output_text")
-    return PlacedContent(changes | {"input": question.outline.with_last("input", longer)}, before)
+    if not given or not isinstance(given[-1], dict) or not _is_begun(original, given[-1], mode):
+        return PlacedContent(changes | {"input": original.outline.with_another("input", orjson.dumps(item))})
+    longer, before = _extended(original.outline.last("input"), given[-1].get("content"), text, "output_text")
+    return PlacedContent(changes | {"input": original.outline.with_last("input", longer)}, before)
 
 
-def _continue_members(question: Question, mode: str, text: str) -> dict[str, bytes]:
+def _continue_members(original: OriginalRequest, mode: str, text: str) -> dict[str, bytes]:
     """The members that tell an engine to continue. Raises for texts that templates change."""
     if mode not in (FINAL_MESSAGE, PREFILL):
         raise NotContinuable(f"a chat cannot go on by the way {mode!r}")
-    if question.members.get("continue_final_message") not in (None, False, True):
+    if original.members.get("continue_final_message") not in (None, False, True):
         raise NotContinuable("the request sets 'continue_final_message' to more than true or false")
     if any(mark in text for mark in _THOUGHTS):
         raise NotContinuable("the answer holds reasoning")
@@ -95,11 +101,11 @@ def _continue_members(question: Question, mode: str, text: str) -> dict[str, byt
     return {"continue_final_message": b"true", "add_generation_prompt": b"false"}
 
 
-def _is_begun(question: Question, message: Mapping[str, Any], mode: str) -> bool:
+def _is_begun(original: OriginalRequest, message: Mapping[str, Any], mode: str) -> bool:
     """Whether the last message is the beginning of the answer, by the client's own will."""
     if message.get("role") != "assistant":
         return False
-    if mode == PREFILL or question.members.get("continue_final_message") is True:
+    if mode == PREFILL or original.members.get("continue_final_message") is True:
         return True
     return message.get("status") in ("in_progress", "incomplete")
 
@@ -139,8 +145,8 @@ class AnswerRead(ABC):
         """Take in the next event."""
 
     @abstractmethod
-    def progress(self, question: Question, usage_wanted: bool | None) -> "Progress":
-        """How far the answer to ``question`` came. ``usage_wanted``: whether the client gets to see the usage
+    def progress(self, original: OriginalRequest, usage_wanted: bool | None) -> "Progress":
+        """How far the answer to ``original`` came. ``usage_wanted``: whether the client gets to see the usage
         where that is a choice; None: as the request says. Raises :class:`NotContinuable`."""
 
     def copy(self) -> Self:
@@ -162,12 +168,12 @@ class Progress(ABC):
     closing: bytes | None
     """Not None: with these bytes the answer is complete, so no engine needs to continue it."""
 
-    def __init__(self, question: Question, received: AnswerRead) -> None:
+    def __init__(self, original: OriginalRequest, received: AnswerRead) -> None:
         self.text = received.transcript.text
         """What of the answer's text the client has."""
         self.tokens = received.transcript.tokens
         """How many tokens that is: one for each event with text, or what the engine counted."""
-        self._question = question
+        self._original = original
         self._transcript = received.transcript
         self._mode = ""
         self._sent = ""
@@ -196,23 +202,23 @@ class Progress(ABC):
         if mode == PREFILL:
             self._check_unrepeated()
         if self.finished:
-            lengths = self._question.shortest(self.limit_name)
+            lengths = self._original.shortest(self.limit_name)
         else:
-            lengths = self._question.limited(self._sent_tokens)
+            lengths = self._original.limited(self._sent_tokens)
         if not self.text and not self.finished:
-            return self._question.body
-        return self._question.changed({**placed.changes, **lengths})
+            return self._original.body
+        return self._original.changed({**placed.changes, **lengths})
 
     def _check(self, received: AnswerRead) -> None:
         """Raises :class:`NotContinuable` for an answer or a request that no engine can continue."""
         if received.trouble is not None:
             raise NotContinuable(received.trouble)
-        self._question.check(begun=bool(self.text))
+        self._original.check(begun=bool(self.text))
 
     @property
     def _exhausted(self) -> bool:
         """The answer is as long as it may be: it is finished, though its engine could not say so."""
-        most = self._question.most_tokens
+        most = self._original.most_tokens
         return most is not None and self.tokens >= most
 
     @property
@@ -227,7 +233,7 @@ class Progress(ABC):
     def _tally(self) -> ContinuedUsage:
         return ContinuedUsage(self._sent_tokens, whole=self.tokens if self.finished else None)
 
-    def _seam(self) -> Seam | None:
+    def _joiner(self) -> ContinuationJoiner | None:
         """None when the text is whole. Only engines that take an assistant's words as a beginning repeat
         them: those that are told to continue have an option of their own for it, completions ``echo``."""
         if self.finished:
@@ -235,4 +241,4 @@ class Progress(ABC):
         head, echo = self.text[len(self._sent) :], self._before + self._sent
         told_apart = self._transcript.events >= ECHO_EVENTS or (head and not echo.startswith(head))
         echo = echo if self._mode == PREFILL and told_apart else ""
-        return Seam(self.text, head=head, echo=echo, stops=self._question.stops)
+        return ContinuationJoiner(self.text, head=head, echo=echo, stops=self._original.stops)

@@ -5,9 +5,9 @@ from typing import Any
 
 from gateway.dispatch.recovery.continued_request import AnswerRead, PlacedContent, Progress, in_messages
 from gateway.dispatch.recovery.events import SpliceFailed, written
-from gateway.dispatch.recovery.question import Question
+from gateway.dispatch.recovery.original_request import OriginalRequest
 from gateway.dispatch.recovery.record import MESSAGE_STOP
-from gateway.dispatch.recovery.seam import ContinuedUsage, Seam, Splicer
+from gateway.dispatch.recovery.splicing import ContinuationJoiner, ContinuedUsage, Splicer
 from shared.process.server_sent_events import ServerSentEvent
 
 _STRANGE = "the engine that went on with the answer sent something else than its events"
@@ -61,9 +61,9 @@ class MessagesRead(AnswerRead):
         self.started = self.started or kind == "content_block_start"
         self.transcript.add(text)
 
-    def progress(self, question: Question, usage_wanted: bool | None) -> "MessagesProgress":
+    def progress(self, original: OriginalRequest, usage_wanted: bool | None) -> "MessagesProgress":
         """Usage is always part of a message, so ``usage_wanted`` says nothing here."""
-        return MessagesProgress(question, self)
+        return MessagesProgress(original, self)
 
     def ending(self, tokens: int) -> bytes:
         """The events of an answer that is as long as it may be."""
@@ -85,8 +85,8 @@ BLOCK_STOP = _event({"type": "content_block_stop", "index": 0})
 class MessagesProgress(Progress):
     """How far a message came."""
 
-    def __init__(self, question: Question, received: MessagesRead) -> None:
-        super().__init__(question, received)
+    def __init__(self, original: OriginalRequest, received: MessagesRead) -> None:
+        super().__init__(original, received)
         self._received = received
         self.finished = received.ended or received.done
         self.closing = None
@@ -99,21 +99,21 @@ class MessagesProgress(Progress):
             self.closing = received.ending(self.tokens)
 
     def _place(self, mode: str, text: str) -> PlacedContent:
-        return in_messages(self._question, mode, text)
+        return in_messages(self._original, mode, text)
 
     def splicer(self) -> "MessagesSplicer":
-        seam = self._seam()
-        assert seam is not None
-        return MessagesSplicer(self._received, seam, self._tally())
+        joiner = self._joiner()
+        assert joiner is not None
+        return MessagesSplicer(self._received, joiner, self._tally())
 
 
 class MessagesSplicer(Splicer):
     """Joins a continuation to what the client ``received``."""
 
-    def __init__(self, received: MessagesRead, seam: Seam, tally: ContinuedUsage) -> None:
+    def __init__(self, received: MessagesRead, joiner: ContinuationJoiner, tally: ContinuedUsage) -> None:
         super().__init__(tally)
         self._received = received
-        self._seam = seam
+        self._joiner = joiner
         self._stopped = received.stopped
         self._text_index: int | None = None
         """The block of the continuation that goes on with the text."""
@@ -121,7 +121,7 @@ class MessagesSplicer(Splicer):
         """How many more blocks the answer has than the continuation."""
 
     def _rest(self) -> bytes:
-        return b"" if self._stopped else self._text(self._seam.finish())
+        return b"" if self._stopped else self._text(self._joiner.finish())
 
     def _event(self, event: ServerSentEvent) -> bytes:
         value = event.value()
@@ -171,7 +171,7 @@ class MessagesSplicer(Splicer):
     def _piece(self, text: Any) -> bytes:
         if not isinstance(text, str):
             raise SpliceFailed(_STRANGE)
-        return self._text(self._seam.feed(text))
+        return self._text(self._joiner.feed(text))
 
     def _text(self, text: str) -> bytes:
         if not text:
@@ -185,7 +185,7 @@ class MessagesSplicer(Splicer):
         """The end of the text's block, unless the client has it."""
         if self._stopped or not self._received.begun:
             return b""
-        out = self._text(self._seam.finish())
+        out = self._text(self._joiner.finish())
         self._stopped = True
         return out + BLOCK_STOP if self._received.started else out
 

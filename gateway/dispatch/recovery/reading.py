@@ -9,7 +9,7 @@ from gateway.dispatch.recovery.chunks import ChunksRead
 from gateway.dispatch.recovery.continued_request import AnswerRead, Progress
 from gateway.dispatch.recovery.editing import NotContinuable
 from gateway.dispatch.recovery.messages import MessagesRead
-from gateway.dispatch.recovery.question import Question
+from gateway.dispatch.recovery.original_request import OriginalRequest
 from gateway.dispatch.recovery.record import HELD_BYTES, AnswerRecord
 from gateway.dispatch.recovery.responses import ResponsesRead
 from shared.process.server_sent_events import each_event, last_event_end
@@ -61,8 +61,8 @@ class ContinuationReading:
         self._record = record
         self._usage_wanted = usage_wanted
         self._received = _READERS[route]() if route in _READERS else None
-        self._question = Question(request_body)
-        self._asking: Iterator[int] | None = self._question.read()
+        self._original = OriginalRequest(request_body)
+        self._asking: Iterator[int] | None = self._original.read()
         """What is left to read of the request."""
         self._place = 0
         """So far the record has been read."""
@@ -106,7 +106,7 @@ class ContinuationReading:
         if refusal is not None:
             raise NotContinuable(refusal)
         assert self._received is not None
-        return self._received.copy().progress(self._question, self._usage_wanted)
+        return self._received.copy().progress(self._original, self._usage_wanted)
 
     def _why_not(self) -> str | None:
         """Why reading on is of no use, as far as is known."""
@@ -126,7 +126,7 @@ class ContinuationReading:
             return 1
         except NotContinuable as error:
             self._asking, self._refusal = None, str(error)
-            return 1 + self._question.cost_us
+            return 1 + self._original.cost_us
 
     def _read_slice(self) -> int:
         data = self._record.data

@@ -5,8 +5,8 @@ from typing import Any, TypeGuard
 
 from gateway.dispatch.recovery.continued_request import AnswerRead, PlacedContent, Progress, in_input
 from gateway.dispatch.recovery.events import DONE, SpliceFailed, written
-from gateway.dispatch.recovery.question import Question
-from gateway.dispatch.recovery.seam import ContinuedUsage, Seam, Splicer
+from gateway.dispatch.recovery.original_request import OriginalRequest
+from gateway.dispatch.recovery.splicing import ContinuationJoiner, ContinuedUsage, Splicer
 from shared.process.server_sent_events import ServerSentEvent
 
 DELTA = "response.output_text.delta"
@@ -83,9 +83,9 @@ class ResponsesRead(AnswerRead):
         self.item_id = self.item_id or value.get("item_id")
         self.transcript.add(text)
 
-    def progress(self, question: Question, usage_wanted: bool | None) -> "ResponsesProgress":
+    def progress(self, original: OriginalRequest, usage_wanted: bool | None) -> "ResponsesProgress":
         """Usage is always part of a response, so ``usage_wanted`` says nothing here."""
-        return ResponsesProgress(question, self)
+        return ResponsesProgress(original, self)
 
 
 def _is(value: Any, kind: str) -> TypeGuard[dict[str, Any]]:
@@ -109,8 +109,8 @@ class ResponsesProgress(Progress):
 
     limit_name = "max_output_tokens"
 
-    def __init__(self, question: Question, received: ResponsesRead) -> None:
-        super().__init__(question, received)
+    def __init__(self, original: OriginalRequest, received: ResponsesRead) -> None:
+        super().__init__(original, received)
         self._received = received
         self.finished = received.done
         self.closing = b"" if received.done else None
@@ -120,34 +120,36 @@ class ResponsesProgress(Progress):
         self.finished = self._exhausted
 
     def _place(self, mode: str, text: str) -> PlacedContent:
-        return in_input(self._question, mode, text, self._received.item_id or "msg_0")
+        return in_input(self._original, mode, text, self._received.item_id or "msg_0")
 
     def splicer(self) -> "ResponsesSplicer":
-        return ResponsesSplicer(self._received, self._seam(), self._tally())
+        return ResponsesSplicer(self._received, self._joiner(), self._tally())
 
 
 class ResponsesSplicer(Splicer):
     """Joins a continuation to what the client ``received``.
 
-    ``seam`` is None where the text is as long as it may be, and only usage is wanted.
+    ``joiner`` is None where the text is as long as it may be, and only usage is wanted.
     """
 
-    def __init__(self, received: ResponsesRead, seam: Seam | None, tally: ContinuedUsage) -> None:
+    def __init__(
+        self, received: ResponsesRead, joiner: ContinuationJoiner | None, tally: ContinuedUsage
+    ) -> None:
         super().__init__(tally)
         self._received = received
-        self._seam = seam
+        self._joiner = joiner
         self._number = received.number
         self._text = received.transcript.text
         self._over = set(received.over)
         self._part = received.part
-        self._status = "completed" if seam is not None else "incomplete"
+        self._status = "completed" if joiner is not None else "incomplete"
         self._ours: int | None = None
         """The item of the continuation that goes on with the text."""
         self._shift = 0
         """How many more items the answer has than the continuation."""
 
     def _rest(self) -> bytes:
-        return b"" if self._seam is None or self._over else self._piece(self._seam.finish())
+        return b"" if self._joiner is None or self._over else self._piece(self._joiner.finish())
 
     def _event(self, event: ServerSentEvent) -> bytes:
         if event.is_done:
@@ -174,7 +176,9 @@ class ResponsesSplicer(Splicer):
         if self._ours is None and not self._shift:
             self._ours = index  # an engine that announces no items
         if index != self._ours:
-            return b"" if self._seam is None else self._written(value | {"output_index": index + self._shift})
+            return (
+                b"" if self._joiner is None else self._written(value | {"output_index": index + self._shift})
+            )
         if kind == PART_ADDED:
             return self._part_added(value)
         if kind == DELTA:
@@ -192,7 +196,7 @@ class ResponsesSplicer(Splicer):
         if kind == "message" and self._ours is None and not self._shift:
             self._ours = index
             return b""
-        if self._seam is None:
+        if self._joiner is None:
             return b""
         if kind not in _LATER:
             raise SpliceFailed(_MORE)
@@ -215,7 +219,7 @@ class ResponsesSplicer(Splicer):
         text = value.get("delta")
         if not isinstance(text, str) or value.get("logprobs"):
             raise SpliceFailed(_MORE)
-        return b"" if self._seam is None else self._piece(self._seam.feed(text))
+        return b"" if self._joiner is None else self._piece(self._joiner.feed(text))
 
     def _piece(self, text: str) -> bytes:
         if not text:
@@ -229,8 +233,8 @@ class ResponsesSplicer(Splicer):
         """The events that say that text, part and item are whole, up to ``last``, without those that the
         client has, or that its first engine never announced."""
         out = b""
-        if TEXT_DONE not in self._over and self._seam is not None:
-            out = self._piece(self._seam.finish())
+        if TEXT_DONE not in self._over and self._joiner is not None:
+            out = self._piece(self._joiner.finish())
         part = {"type": "output_text", "text": self._text, "annotations": [], "logprobs": []}
         events: dict[str, dict[str, Any]] = {
             TEXT_DONE: {"text": self._text, "logprobs": []},
@@ -267,9 +271,9 @@ class ResponsesSplicer(Splicer):
         if value["type"] != "response.completed":
             self._status = "incomplete"
         out = self._done_until(ITEM_DONE)
-        items = [] if self._seam is None else self._items_after(response.get("output"))
+        items = [] if self._joiner is None else self._items_after(response.get("output"))
         whole["output"] = [self._item(self._status), *items]
-        if self._seam is None:
+        if self._joiner is None:
             value = value | {"type": "response.incomplete"}
             whole |= {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}
         return out + self._written(value | {"response": whole})

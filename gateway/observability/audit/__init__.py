@@ -7,7 +7,7 @@ What a running gateway alone needs, a writer and its figures, is imported from i
 without.
 """
 
-from gateway.observability.audit.acts import append_acts, append_pending_acts, audit_files, trusted_keys
+from gateway.observability.audit.acts import append_entries, append_pending_acts, audit_files, trusted_keys
 from gateway.observability.audit.files import AuditFiles, AuditUnwritable, Retention
 from gateway.observability.audit.records import RequestFacts, facts_of
 from gateway.observability.audit.verify import Anchor, AuditReport, verify
@@ -19,7 +19,7 @@ __all__ = [
     "AuditUnwritable",
     "RequestFacts",
     "Retention",
-    "append_acts",
+    "append_entries",
     "append_pending_acts",
     "audit_files",
     "facts_of",

@@ -9,35 +9,37 @@ from gateway.observability.audit.files import AuditFiles, Retention
 from gateway.observability.audit.records import RESERVED, AuditEntry
 from gateway.observability.audit.segments import DIRECTORY
 from gateway.storage import Store
-from gateway.storage.acts import Act
+from gateway.storage.acts import AdminAction
 from gateway.storage.errors import StateError
 
 MOST_ACTS = 500
 """Taken up at a time."""
 
 
-class AdminActs(Protocol):
-    """:class:`gateway.storage.acts.ActStore`."""
+class AdminActionSource(Protocol):
+    """:class:`gateway.storage.acts.AdminActionStore`."""
 
-    def pending(self, most: int, /) -> tuple[Act, ...]: ...
+    def pending(self, most: int, /) -> tuple[AdminAction, ...]: ...
     def forget(self, ids: Collection[str], /) -> None: ...
     def signer(self) -> bytes | None: ...
     def note_signer(self, public_key: bytes, /) -> None: ...
 
 
-def entry_of(act: Act) -> AuditEntry:
+def entry_of(act: AdminAction) -> AuditEntry:
     """The line that an act becomes."""
     what = {name: value for name, value in act.what.items() if name not in (*RESERVED, "who", "act")}
     return AuditEntry(act.at_s, act.kind, {"who": act.who, **what, "act": act.id})
 
 
-def append_acts(files: AuditFiles, acts: AdminActs, wall_s: float, entries: Sequence[AuditEntry] = ()) -> int:
+def append_entries(
+    files: AuditFiles, acts: AdminActionSource, wall_s: float, entries: Sequence[AuditEntry] = ()
+) -> int:
     """Append the acts that wait, once each whatever crashes, then ``entries``; how many lines that were.
 
     Raises StateError, and has appended nothing then. Where only the database fails, ``entries`` are appended.
     """
     with files.held(wall_s, lambda: _signers(acts)) as appender:
-        waiting: tuple[Act, ...] | None = None
+        waiting: tuple[AdminAction, ...] | None = None
         try:
             waiting = acts.pending(MOST_ACTS)
         except StateError:
@@ -56,13 +58,13 @@ def append_acts(files: AuditFiles, acts: AdminActs, wall_s: float, entries: Sequ
     return len(fresh) + len(entries)
 
 
-def prune(files: AuditFiles, acts: AdminActs, wall_s: float) -> list[str]:
+def prune(files: AuditFiles, acts: AdminActionSource, wall_s: float) -> list[str]:
     """Delete segments that are to be kept no longer; their names. Raises StateError."""
     with files.held(wall_s, lambda: _signers(acts)) as appender:
         return appender.prune(wall_s)
 
 
-def _signers(acts: AdminActs) -> tuple[bytes, ...]:
+def _signers(acts: AdminActionSource) -> tuple[bytes, ...]:
     try:
         signer = acts.signer()
     except StateError:
@@ -78,7 +80,7 @@ def audit_files(store: Store, keep: Retention | None = None) -> AuditFiles:
 def append_pending_acts(store: Store) -> int:
     """Acts just done become lines; how many. Raises StateError: then they wait in the database, and whoever
     writes the log next takes them up."""
-    return append_acts(audit_files(store), store.acts, time.time()) if store.acts.pending(1) else 0
+    return append_entries(audit_files(store), store.acts, time.time()) if store.acts.pending(1) else 0
 
 
 def trusted_keys(store: Store) -> list[bytes]:

@@ -16,7 +16,6 @@ from typing import Any
 
 import orjson
 
-from gateway.observability.audit.believed_time import BelievedTime, read_believed
 from gateway.observability.audit.records import (
     LINE_BYTES,
     START,
@@ -38,6 +37,7 @@ from gateway.observability.audit.segments import (
     segment_names,
     segment_order,
 )
+from gateway.observability.audit.trusted_time import TrustedTime, read_trusted_time
 from gateway.storage.errors import StateBusy, StateUnwritable
 from gateway.storage.locks import Holding
 
@@ -103,20 +103,20 @@ class AuditFiles:
         (self.directory / LOCK).touch(mode=0o600)
         _give_to_owner(self.directory / LOCK, self.directory)
 
-    def believed(self, wall_s: float) -> BelievedTime:
+    def trusted_time(self, wall_s: float) -> TrustedTime:
         """The time of day that was believed last; else that of the newest line; ``wall_s`` where there is
         none. Raises AuditUnwritable."""
         with _foreign_errors(self.directory):
-            found = read_believed(self.directory / BELIEVED)
+            found = read_trusted_time(self.directory / BELIEVED)
             if found is None and (present := segment_names(self.directory)):
-                found = BelievedTime(_last_time(self.directory / present[-1], wall_s))
-        return found or BelievedTime(wall_s)
+                found = TrustedTime(_last_time(self.directory / present[-1], wall_s))
+        return found or TrustedTime(wall_s)
 
-    def keep_believed(self, believed: BelievedTime) -> None:
+    def save_trusted_time(self, trusted_time: TrustedTime) -> None:
         """Raises AuditUnwritable."""
         with _foreign_errors(self.directory):
             self._make_directory()
-            _replace(self.directory / BELIEVED, orjson.dumps(believed) + b"\n")
+            _replace(self.directory / BELIEVED, orjson.dumps(trusted_time) + b"\n")
 
 
 class Appender:

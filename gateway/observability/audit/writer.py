@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import structlog
 
 from gateway.domain.errors import StateUnavailable
-from gateway.observability.audit.acts import AdminActs, append_acts, audit_files, prune
-from gateway.observability.audit.believed_time import BelievedTime
+from gateway.observability.audit.acts import AdminActionSource, append_entries, audit_files, prune
 from gateway.observability.audit.files import DAY_S, AuditFiles, Retention
 from gateway.observability.audit.records import AuditEntry, RequestFacts
+from gateway.observability.audit.trusted_time import TrustedTime
 from gateway.observability.gauges import Family, single
 from gateway.storage import Store
 from gateway.storage.errors import StateError
@@ -41,7 +41,7 @@ class AuditWriter:
     def __init__(
         self,
         files: AuditFiles,
-        acts: AdminActs,
+        acts: AdminActionSource,
         settings: AuditSettings = AuditSettings(),
         *,
         changed: Callable[[], int] = lambda: 0,
@@ -63,7 +63,7 @@ class AuditWriter:
         """The database's version when its acts were last taken up."""
         self._wall = wall
         self._clock = clock
-        self._believed: BelievedTime | None = None
+        self._trusted_time: TrustedTime | None = None
         """As of ``_looked_s``; None before anything is written, which may say a wrong time."""
         self._looked_s = 0.0
         self._buffer: deque[AuditEntry | RequestFacts] = deque()
@@ -124,9 +124,9 @@ class AuditWriter:
         """Write all that is there now, from any thread but the event loop's. False when it could not be;
         nothing is lost then but what finds no room."""
         with self._writing:
-            if self._believed is None:
+            if self._trusted_time is None:
                 with contextlib.suppress(StateError):  # then nothing can be written, either
-                    self._believed, self._looked_s = self._files.believed(self._wall()), self._clock()
+                    self._trusted_time, self._looked_s = self._files.trusted_time(self._wall()), self._clock()
             return self._write()
 
     def _write(self) -> bool:
@@ -173,7 +173,7 @@ class AuditWriter:
         if dropped > self._reported:
             lost = AuditEntry(self._wall(), "lost", {"records": dropped - self._reported})
             entries = [lost, *self._batch]
-        self.written += append_acts(self._files, self._acts, self._wall(), entries)
+        self.written += append_entries(self._files, self._acts, self._wall(), entries)
         self._reported, self._version = dropped, version
         self._batch.clear()
         return bool(self._buffer)
@@ -181,16 +181,16 @@ class AuditWriter:
     def _prune(self) -> None:
         """Delete old segments, once an hour, by the time of day that is believed."""
         now_s = self._clock()
-        if self._believed is None or now_s - self._pruned_s < DAY_S / 24:
+        if self._trusted_time is None or now_s - self._pruned_s < DAY_S / 24:
             return
-        before = self._believed
-        self._believed = before.after(now_s - self._looked_s, self._wall())
+        before = self._trusted_time
+        self._trusted_time = before.after(now_s - self._looked_s, self._wall())
         self._looked_s = now_s
-        if self._believed.ahead_s and not before.ahead_s:
-            _log.warning("audit_clock_ahead", ahead_s=int(self._believed.ahead_s))
+        if self._trusted_time.ahead_s and not before.ahead_s:
+            _log.warning("audit_clock_ahead", ahead_s=int(self._trusted_time.ahead_s))
         try:
-            self._files.keep_believed(self._believed)
-            if gone := prune(self._files, self._acts, self._believed.time_s):
+            self._files.save_trusted_time(self._trusted_time)
+            if gone := prune(self._files, self._acts, self._trusted_time.time_s):
                 _log.info("audit_pruned", segments=len(gone))
         except StateError as error:
             _log.error("audit_not_pruned", error=str(error))
@@ -199,4 +199,4 @@ class AuditWriter:
 
 def audit_writer(store: Store, settings: AuditSettings, keep: Retention) -> AuditWriter:
     """For a gateway."""
-    return AuditWriter(audit_files(store, keep), store.acts, settings, changed=store.changes.look)
+    return AuditWriter(audit_files(store, keep), store.acts, settings, changed=store.changes.read)

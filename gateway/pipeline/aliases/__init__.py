@@ -9,7 +9,7 @@ from gateway.pipeline.aliases.catalog import AliasCatalog
 from gateway.pipeline.aliases.figures import AliasFigures
 from gateway.pipeline.aliases.mirror import Mirrors
 from gateway.pipeline.aliases.routing import VERSION, AliasResolution, AliasResolver
-from gateway.pipeline.aliases.served_versions import SkewAlarm
+from gateway.pipeline.aliases.served_versions import VersionSkewDetector
 
 __all__ = [
     "VERSION",
@@ -19,5 +19,5 @@ __all__ = [
     "AliasResolution",
     "AliasResolver",
     "Mirrors",
-    "SkewAlarm",
+    "VersionSkewDetector",
 ]

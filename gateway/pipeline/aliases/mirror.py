@@ -11,11 +11,11 @@ from gateway.domain.aliases import AliasMirror, AliasTarget
 from gateway.domain.request import Request, RequestBody, Tier
 from gateway.domain.timers import Timers
 from gateway.fleet.model_index import ModelIndex
-from gateway.pipeline.aliases.cache import lot
 from gateway.pipeline.aliases.figures import AliasFigures
 from gateway.pipeline.aliases.rewrite import rename
+from gateway.pipeline.aliases.target_choice import uniform_hash
 from gateway.pipeline.relay import Run
-from gateway.scheduling.base import Fit
+from gateway.scheduling.base import DeploymentConstraints
 from shared.protocol.limits import MIB
 
 MOST_OPEN = 16
@@ -47,7 +47,7 @@ class Mirrors:
     def offer(self, mirror: AliasMirror, request: Request, key: str) -> None:
         """Copy ``request`` if it is one of the share; ``key`` is by what its own target was chosen, so a
         session is copied whole or not at all. Returns at once, and never raises."""
-        if self._stopped or lot(key, "mirror") >= mirror.share:
+        if self._stopped or uniform_hash(key, "mirror") >= mirror.share:
             return
         why_not = self._why_not(mirror.target, request)
         if why_not is not None:
@@ -69,7 +69,9 @@ class Mirrors:
             return "skipped_full"
         if request.body.rest is not None or request.body.held_bytes > MOST_BODY_BYTES:
             return "skipped_body"
-        fit = Fit(request.need, version=target.version, where=request.where, agent=request.agent)
+        fit = DeploymentConstraints(
+            request.need, version=target.version, where=request.where, agent=request.agent
+        )
         return None if self._index.free(target.model, fit, 1) > 0 else "skipped_busy"
 
     async def _send(self, copy: Request, model: str) -> None:

@@ -22,10 +22,11 @@ from gateway.domain.errors import (
 from gateway.domain.request import Request
 from gateway.fleet.availability import Availability
 from gateway.fleet.model_index import ModelIndex
-from gateway.pipeline.aliases.cache import AliasCache, TargetChoice
+from gateway.pipeline.aliases.cache import AliasCache
 from gateway.pipeline.aliases.figures import AliasFigures
 from gateway.pipeline.aliases.rewrite import rename
 from gateway.pipeline.aliases.served_versions import VERSIONS_NAMED, ServedVersions, just_gone, versions_of
+from gateway.pipeline.aliases.target_choice import TargetChoice
 from gateway.pipeline.relay import HeaderList, Response, Run
 from shared.protocol.routes import ANY_ROUTE
 

@@ -14,7 +14,7 @@ from gateway.fleet.availability import Availability
 from gateway.fleet.deployment import Deployment
 from gateway.fleet.model_index import ModelIndex
 from gateway.pipeline.aliases.cache import AliasCache
-from gateway.scheduling.base import Fit
+from gateway.scheduling.base import DeploymentConstraints
 
 ABSENT_S = 0.1
 """So long it is taken for true that a version is not there, once somebody has looked everywhere."""
@@ -42,7 +42,7 @@ class ServedVersions:
         if version is None:
             availability = self.index.availability(target.model, request.need, request.where, request.agent)
             return availability is Availability.SERVED
-        fit = Fit(request.need, version=version, where=request.where, agent=request.agent)
+        fit = DeploymentConstraints(request.need, version=version, where=request.where, agent=request.agent)
         question = target.model, version, request.need, request.where, request.agent
         known = self._found.get(question)
         if isinstance(known, Deployment):
@@ -93,7 +93,7 @@ VERSIONS_NAMED = 20
 _log = structlog.get_logger(__name__)
 
 
-class SkewAlarm:
+class VersionSkewDetector:
     """Says once when a model's versions come to differ, or differ in another way, and once when it is over.
     Belongs to the event loop's thread."""
 

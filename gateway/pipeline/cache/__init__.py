@@ -6,7 +6,7 @@ are identical and what is kept, ``shared_requests`` who waits for whom, ``answer
 """
 
 from gateway.pipeline.cache.cache import AnswerCache
+from gateway.pipeline.cache.lookup import CacheLookup, CacheMetrics, CacheStage
 from gateway.pipeline.cache.rules import CacheRule, CacheSettings
-from gateway.pipeline.cache.stage import CacheLookup, CacheMetrics, CacheStage
 
 __all__ = ["AnswerCache", "CacheLookup", "CacheMetrics", "CacheRule", "CacheSettings", "CacheStage"]

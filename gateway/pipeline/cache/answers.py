@@ -4,7 +4,7 @@ they pass. Each is a :class:`gateway.pipeline.relay.Response`."""
 import re
 from collections.abc import Callable
 
-from gateway.dispatch.heads import is_encoded, is_event_stream
+from gateway.dispatch.request_heads import is_encoded, is_event_stream
 from gateway.dispatch.response import Sink
 from gateway.pipeline.cache.cache import CachedAnswer
 from gateway.pipeline.relay import Response

@@ -3,20 +3,20 @@
 
 from gateway.scheduling.health.budget import AnswerTimes, HedgeBudget, RetryBudget
 from gateway.scheduling.health.circuit import CircuitState, Fault
+from gateway.scheduling.health.failing_keys import FailingKeys
 from gateway.scheduling.health.outliers import AnswerPace, outliers
-from gateway.scheduling.health.record import DeploymentHealth, HealthBook, HealthSettings
-from gateway.scheduling.health.suspects import Suspects
+from gateway.scheduling.health.record import DeploymentHealth, HealthRegistry, HealthSettings
 
 __all__ = [
     "AnswerPace",
     "AnswerTimes",
     "CircuitState",
     "DeploymentHealth",
+    "FailingKeys",
     "Fault",
-    "HealthBook",
+    "HealthRegistry",
     "HealthSettings",
     "HedgeBudget",
     "RetryBudget",
-    "Suspects",
     "outliers",
 ]

@@ -12,7 +12,7 @@ probe has been running for ``PATIENCE_S`` the next one may go.
 A request counts once at most: what fails because of the request itself (a prompt that an engine chokes on) is
 tried at several deployments and must not open the circuits of all. That an engine cannot be reached is no
 request's doing. A client that sends one such request after the other is told apart by
-:mod:`gateway.scheduling.health.suspects`.
+:mod:`gateway.scheduling.health.failing_keys`.
 """
 
 from collections import deque
@@ -135,7 +135,7 @@ class Circuit:
         self._open(fault, now, jitter)
         return True
 
-    def forgive(self, request: str, now: float) -> None:
+    def discard_failure(self, request: str, now: float) -> None:
         """``request`` failed there by what it asks: while the circuit is closed that does not count."""
         if self.state is CircuitState.CLOSED and request in self._blamed:
             self._blamed.remove(request)

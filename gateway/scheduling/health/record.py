@@ -13,15 +13,15 @@ from dataclasses import dataclass
 
 from gateway.scheduling.base import NO_CAP
 from gateway.scheduling.health.circuit import Circuit, CircuitState
+from gateway.scheduling.health.failing_keys import ServedTenants
 from gateway.scheduling.health.outliers import AnswerPace
-from gateway.scheduling.health.suspects import ServedTenants
 
 FIRST_SHARE = 0.25
 STEPS = 30
 """A ramp is looked at that often at most."""
 
 
-class Ramp:
+class SlowStart:
     """The slow start of one deployment, ``slow_start_s`` seconds from :meth:`begin`; 0 is none."""
 
     def __init__(self, slow_start_s: float) -> None:
@@ -76,7 +76,7 @@ class DeploymentHealth:
     def __init__(self, settings: HealthSettings, now: float) -> None:
         self.circuit = Circuit()
         self.pace = AnswerPace()
-        self.ramp = Ramp(settings.slow_start_s)
+        self.slow_start = SlowStart(settings.slow_start_s)
         self.served = ServedTenants()
         self.ready_s = now
         """Since when it serves, reconnects not counted."""
@@ -115,7 +115,7 @@ class DeploymentHealth:
         self.circuit.advance(now)
         if 0.0 < self.ejected_until_s <= now:
             self.ejected_until_s = 0.0
-            self.ramp.begin(now)
+            self.slow_start.begin(now)
         if 0.0 < self.resting_until_s <= now:
             self.resting_until_s = 0.0
 
@@ -129,7 +129,7 @@ class DeploymentHealth:
         return (
             self.circuit.state is CircuitState.CLOSED
             and self.resting_until_s == self.ejected_until_s == 0.0
-            and now >= self.ramp.until_s
+            and now >= self.slow_start.until_s
         )
 
     def blocked(self) -> bool:
@@ -142,7 +142,7 @@ class DeploymentHealth:
             return 0
         if self.circuit.state is CircuitState.HALF_OPEN:
             return in_flight + 1
-        return self.ramp.cap(slots, now)
+        return self.slow_start.cap(slots, now)
 
     @property
     def blocked_until_s(self) -> float:
@@ -158,7 +158,9 @@ class DeploymentHealth:
     def established(self, now: float) -> bool:
         """Whether it is healthy and has served for as long as a slow start takes."""
         return (
-            now - self.ready_s >= self._settings.slow_start_s and not self.ramp.active(now) and self.healthy
+            now - self.ready_s >= self._settings.slow_start_s
+            and not self.slow_start.active(now)
+            and self.healthy
         )
 
     def next_change_s(self, slots: int, now: float) -> float | None:
@@ -167,7 +169,7 @@ class DeploymentHealth:
         if self.circuit.state in (CircuitState.OPEN, CircuitState.PROBING):
             times.append(self.circuit.until_s)
         if not times and self.circuit.state is CircuitState.CLOSED:
-            return self.ramp.next_step_s(slots, now)
+            return self.slow_start.next_step_s(slots, now)
         return min(times, default=None)
 
     @property
@@ -186,7 +188,7 @@ MOST_GONE = 4096
 """Deployments remembered that are not there; those longest gone are forgotten first."""
 
 
-class HealthBook:
+class HealthRegistry:
     """The health of all deployments that are there, and for some minutes of those that left."""
 
     def __init__(self, settings: HealthSettings) -> None:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from itertools import islice
 
-from gateway.scheduling.base import DeploymentView, Waiting
+from gateway.scheduling.base import DeploymentView, PendingRequest
 from gateway.scheduling.learning.performance import Performance, Speeds
 from gateway.scheduling.learning.prefix import PrefixIndex
 
@@ -40,16 +40,16 @@ class Knowledge:
         if free is not None and free > self._kv_tokens.get(view.key, 0):
             self._kv_tokens[view.key] = free
 
-    def capacity_blocks(self, item: Waiting, view: DeploymentView) -> int | None:
+    def capacity_blocks(self, item: PendingRequest, view: DeploymentView) -> int | None:
         """How many blocks like those of ``item`` the deployment can keep; None if it does not say."""
         most = self._kv_tokens.get(view.key)
         return None if most is None or item.block_tokens <= 0 else int(most / item.block_tokens)
 
-    def could_hold(self, item: Waiting, view: DeploymentView) -> bool:
+    def could_hold(self, item: PendingRequest, view: DeploymentView) -> bool:
         """Whether the deployment ever had room for the context of ``item``."""
         return self._kv_tokens.get(view.key, 0) >= item.input_tokens + item.output_tokens
 
-    def too_large(self, item: Waiting, view: DeploymentView) -> bool:
+    def too_large(self, item: PendingRequest, view: DeploymentView) -> bool:
         """Whether the deployment never had room for as much, as far as is known."""
         most = self._kv_tokens.get(view.key)
         return most is not None and most < item.input_tokens + item.output_tokens
@@ -59,7 +59,7 @@ class Knowledge:
         self.prefixes.forget(key)
         self._kv_tokens.pop(key, None)
 
-    def readers(self, item: Waiting, most: int) -> dict[str, int]:
+    def readers(self, item: PendingRequest, most: int) -> dict[str, int]:
         """Deployments believed to have read some of the prompt, those that read most of it first, and how
         many of its tokens."""
         known: dict[str, int] = {}
@@ -71,12 +71,12 @@ class Knowledge:
                 break
         return known
 
-    def cached_tokens(self, item: Waiting, key: str) -> int:
+    def cached_tokens(self, item: PendingRequest, key: str) -> int:
         """How many of the prompt's tokens the deployment ``key`` is believed to have read before."""
         matched = self.prefixes.matched_blocks(key, item.prefix) if item.prefix else 0
         return cached(item, matched)
 
 
-def cached(item: Waiting, blocks: int) -> int:
+def cached(item: PendingRequest, blocks: int) -> int:
     """The tokens in the first ``blocks`` of the prompt; at least one is always left to be read."""
     return min(int(blocks * item.block_tokens), max(0, item.input_tokens - 1))

@@ -9,28 +9,28 @@ from gateway.domain.request import Tier
 NEVER = float("-inf")
 
 
-class Residence(Enum):
+class LoadState(Enum):
     """Where a model is in its life at one agent."""
 
-    OUT = auto()
+    UNLOADED = auto()
     """Not loaded; takes no memory."""
     LOADING = auto()
     """Being loaded, or its agent was told to load it."""
     LOADED = auto()
-    LEAVING = auto()
+    UNLOADING = auto()
     """Its agent was told to unload it; it is still in the memory."""
 
 
 @dataclass(frozen=True, slots=True)
-class LoadablePlace:
+class LoadableDeployment:
     """One deployment that its agent loads and unloads when told. Times are of the clock of ``now``."""
 
     key: str
     agent: str
     model: str
-    residence: Residence
+    load_state: LoadState
     memory_bytes: int | None = None
-    """What it takes while it is not ``OUT``; None: not known, the agent will say whether it fits."""
+    """What it takes while it is not ``UNLOADED``; None: not known, the agent will say whether it fits."""
     load_s: float = 60.0
     """How long loading takes, as stated or measured."""
     tflops: float = 0.0
@@ -45,12 +45,12 @@ class LoadablePlace:
 
 
 @dataclass(frozen=True, slots=True)
-class AgentPlaces:
+class AgentDeployments:
     """One agent and all its places. ``memory_bytes`` is for all of them together; None: not known."""
 
     agent: str
     memory_bytes: int | None
-    places: tuple[LoadablePlace, ...]
+    places: tuple[LoadableDeployment, ...]
     running: int = 0
     """Requests it runs in all, those of models it does not load itself included."""
 

@@ -8,7 +8,7 @@ from functools import cached_property
 from itertools import islice
 
 from gateway.domain.request import Tier
-from gateway.scheduling.placement.data import AgentPlaces, Demand, LoadablePlace, Residence
+from gateway.scheduling.placement.data import AgentDeployments, Demand, LoadableDeployment, LoadState
 from gateway.scheduling.placement.history import LoadFailures, PlacementHistory
 
 
@@ -16,58 +16,58 @@ class AgentMemory:
     """What stays there and what is about to go, as far as was decided in this round. Memory that is not
     known counts as none: the agent says no, and that is remembered (:class:`LoadFailures`)."""
 
-    def __init__(self, host: AgentPlaces, failures: LoadFailures) -> None:
+    def __init__(self, host: AgentDeployments, failures: LoadFailures) -> None:
         self.host = host
         self._failures = failures
-        self.staying: dict[str, LoadablePlace] = {}
-        self.leaving: dict[str, LoadablePlace] = {}
+        self.staying: dict[str, LoadableDeployment] = {}
+        self.leaving: dict[str, LoadableDeployment] = {}
         for place in host.places:
-            if place.residence in (Residence.LOADED, Residence.LOADING):
+            if place.load_state in (LoadState.LOADED, LoadState.LOADING):
                 self.staying[place.key] = place
-            elif place.residence is Residence.LEAVING:
+            elif place.load_state is LoadState.UNLOADING:
                 self.leaving[place.key] = place
         self._staying_bytes = _bytes(self.staying.values())
         self._leaving_bytes = _bytes(self.leaving.values())
 
-    def holds_now(self, place: LoadablePlace) -> bool:
+    def holds_now(self, place: LoadableDeployment) -> bool:
         """Whether it fits beside all that is there."""
         return self._fits(place, self._staying_bytes + self._leaving_bytes, (*self.staying, *self.leaving))
 
-    def holds(self, place: LoadablePlace, without: Collection[str] = ()) -> bool:
+    def holds(self, place: LoadableDeployment, without: Collection[str] = ()) -> bool:
         """Whether it fits beside what stays, without the places ``without``."""
         if not without:
             return self._fits(place, self._staying_bytes, self.staying)
         less = _bytes(self.staying[key] for key in without)
         return self._fits(place, self._staying_bytes - less, [k for k in self.staying if k not in without])
 
-    def could_ever_hold(self, place: LoadablePlace) -> bool:
+    def could_ever_hold(self, place: LoadableDeployment) -> bool:
         """Whether it fits beside what is never unloaded."""
         pinned = _bytes(each for each in self.staying.values() if each.pinned)
         return self.host.memory_bytes is None or _need(place) + pinned <= self.host.memory_bytes
 
-    def add_expected(self, place: LoadablePlace) -> None:
+    def add_expected(self, place: LoadableDeployment) -> None:
         """Count the memory of ``place``, which is to be loaded, as taken."""
         self.staying[place.key] = place
         self._staying_bytes += _need(place)
 
-    def mark_leaving(self, victim: LoadablePlace) -> None:
+    def mark_leaving(self, victim: LoadableDeployment) -> None:
         """``victim`` is to be unloaded; its memory counts as taken until it has gone."""
         self.leaving[victim.key] = self.staying.pop(victim.key)
         self._staying_bytes -= _need(victim)
         self._leaving_bytes += _need(victim)
 
-    def _fits(self, place: LoadablePlace, taken_bytes: int, beside: Iterable[str]) -> bool:
+    def _fits(self, place: LoadableDeployment, taken_bytes: int, beside: Iterable[str]) -> bool:
         memory_bytes = self.host.memory_bytes
         if memory_bytes is not None and taken_bytes + _need(place) > memory_bytes:
             return False
         return self._failures.fits_beside(place.key, beside)
 
 
-def _need(place: LoadablePlace) -> int:
+def _need(place: LoadableDeployment) -> int:
     return place.memory_bytes or 0
 
 
-def _bytes(places: Iterable[LoadablePlace]) -> int:
+def _bytes(places: Iterable[LoadableDeployment]) -> int:
     return sum(map(_need, places))
 
 
@@ -107,11 +107,11 @@ class LoadOption:
     """How a place gets its model. ``rank`` begins with 0 for one that fits at once, 1 for one that fits when
     what leaves has gone, 2 when ``victims`` have gone who may be told now, 3 who may be at ``at_s``."""
 
-    place: LoadablePlace
+    place: LoadableDeployment
     room: AgentMemory
     rank: tuple[float, ...]
     at_s: float
-    victims: tuple[LoadablePlace, ...] = ()
+    victims: tuple[LoadableDeployment, ...] = ()
     regret: float = 0.0
 
     @property
@@ -138,7 +138,7 @@ class LoadOptions:
         staying = (place for room in set(self.rooms.values()) for place in room.staying.values())
         return Tally(place.model for place in staying if _in(place))
 
-    def best(self, demand: Demand, places: Sequence[LoadablePlace]) -> LoadOption | None:
+    def best(self, demand: Demand, places: Sequence[LoadableDeployment]) -> LoadOption | None:
         """The best of all ``places`` where it fits; else of some where something would have to go."""
         free = [option for place in places if (option := self._into_free(place)) is not None]
         if free:
@@ -148,13 +148,13 @@ class LoadOptions:
         options = [option for place in looked_at if (option := self._by_eviction(demand, place)) is not None]
         return min(options, key=lambda option: option.order, default=None)
 
-    def _into_free(self, place: LoadablePlace) -> LoadOption | None:
+    def _into_free(self, place: LoadableDeployment) -> LoadOption | None:
         room = self.rooms[place.key]
         if room.holds_now(place):
             return LoadOption(place, room, (0,), self.now)
         return LoadOption(place, room, (1,), self.now) if room.holds(place) else None
 
-    def _by_eviction(self, demand: Demand, place: LoadablePlace) -> LoadOption | None:
+    def _by_eviction(self, demand: Demand, place: LoadableDeployment) -> LoadOption | None:
         """What would have to go for it, and when it could; None if that would not do."""
         room, now = self.rooms[place.key], self.now
         candidates: list[_Candidate] = []
@@ -170,7 +170,7 @@ class LoadOptions:
         rank = (2, any(each[1] for each in chosen), regret) if at_s <= now else (3, at_s, regret)
         return LoadOption(place, room, rank, at_s, tuple(room.staying[each[-1]] for each in chosen), regret)
 
-    def _free_at_s(self, victim: LoadablePlace, place: LoadablePlace, demand: Demand) -> float:
+    def _free_at_s(self, victim: LoadableDeployment, place: LoadableDeployment, demand: Demand) -> float:
         """When ``victim`` may be told to take nothing more, for ``place`` to come in."""
         rules = self.rules
         if not _in(victim) or victim.pinned:
@@ -184,7 +184,7 @@ class LoadOptions:
         idle_s = max(victim.loaded_s + rules.min_residence_s, victim.used_s + IMMINENT_S, kept_s)
         return min(idle_s, busy_s)
 
-    def _patience_s(self, victim: LoadablePlace, demand: Demand) -> float:
+    def _patience_s(self, victim: LoadableDeployment, demand: Demand) -> float:
         """How long requests that want the memory of a busy model wait until it is unloaded. The more often
         the busy model is requested compared with theirs, the longer."""
         if demand.tier is Tier.REALTIME:
@@ -193,17 +193,19 @@ class LoadOptions:
         theirs, own = per_s(victim.model, self.now), per_s(demand.model, self.now)
         return PATIENCE_SHARE * self.rules.hold_s * theirs / (theirs + own) if theirs else 0.0
 
-    def _regret(self, victim: LoadablePlace) -> float:
+    def _regret(self, victim: LoadableDeployment) -> float:
         """Seconds of loading that unloading it will cost, for each second it is away."""
         regret = self.history.popularity.per_s(victim.model, self.now) * victim.load_s
         return regret * SPARE_SHARE if self._copies[victim.model] > 1 else regret
 
 
-def _in(place: LoadablePlace) -> bool:
-    return place.residence is Residence.LOADED
+def _in(place: LoadableDeployment) -> bool:
+    return place.load_state is LoadState.LOADED
 
 
-def _fewest(place: LoadablePlace, room: AgentMemory, candidates: Sequence[_Candidate]) -> list[_Candidate]:
+def _fewest(
+    place: LoadableDeployment, room: AgentMemory, candidates: Sequence[_Candidate]
+) -> list[_Candidate]:
     """The first candidates that free enough memory together, without those that are not needed for it; the
     most expensive are spared first. Empty if all of them do not suffice."""
     chosen: list[_Candidate] = []

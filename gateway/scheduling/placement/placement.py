@@ -20,13 +20,13 @@ from collections.abc import Iterable, Sequence
 
 from gateway.domain.request import Tier
 from gateway.scheduling.placement.data import (
-    AgentPlaces,
+    AgentDeployments,
     Demand,
-    LoadablePlace,
+    LoadableDeployment,
     LoadDecision,
+    LoadState,
     NotLoadable,
     PlacementPlan,
-    Residence,
     UnloadDecision,
 )
 from gateway.scheduling.placement.history import PlacementHistory
@@ -69,7 +69,9 @@ class Placement:
         self.rules = rules or PlacementRules()
         self.history = PlacementHistory()
 
-    def decide(self, demands: Iterable[Demand], hosts: Iterable[AgentPlaces], now: float) -> PlacementPlan:
+    def decide(
+        self, demands: Iterable[Demand], hosts: Iterable[AgentDeployments], now: float
+    ) -> PlacementPlan:
         """What to load and unload. ``demands`` has one for each model that requests wait for; ``hosts`` are
         all that have places of these, each with all its places.
 
@@ -98,14 +100,14 @@ class _Round:
         rules: PlacementRules,
         history: PlacementHistory,
         demands: Sequence[Demand],
-        hosts: Iterable[AgentPlaces],
+        hosts: Iterable[AgentDeployments],
         now: float,
     ) -> None:
         self._history = history
         self._now = now
         self._rooms: dict[str, AgentMemory] = {}
         """The memory of the agent that each place belongs to, by the place's key."""
-        self._places: dict[str, LoadablePlace] = {}
+        self._places: dict[str, LoadableDeployment] = {}
         for host in hosts:
             room = AgentMemory(host, history.failures)
             for place in host.places:
@@ -134,7 +136,7 @@ class _Round:
     def serve(self, demand: Demand) -> None:
         """Have a model loaded that requests wait for and nothing serves."""
         out = self._out(demand)
-        leaving = any(self._residence(key) is Residence.LEAVING for key in demand.keys)
+        leaving = any(self._residence(key) is LoadState.UNLOADING for key in demand.keys)
         not_loadable = None if leaving else self._why_not_loadable(out)
         if not_loadable is not None:
             self._not_loadable[demand.model] = not_loadable
@@ -143,15 +145,15 @@ class _Round:
         if option is not None:
             self._go(demand, option)
 
-    def _out(self, demand: Demand) -> list[LoadablePlace]:
+    def _out(self, demand: Demand) -> list[LoadableDeployment]:
         places = (self._places[key] for key in sorted(demand.keys) if key in self._places)
-        return [each for each in places if each.residence is Residence.OUT]
+        return [each for each in places if each.load_state is LoadState.UNLOADED]
 
-    def _residence(self, key: str) -> Residence | None:
+    def _residence(self, key: str) -> LoadState | None:
         place = self._places.get(key)
-        return None if place is None else place.residence
+        return None if place is None else place.load_state
 
-    def _ready(self, out: Iterable[LoadablePlace]) -> list[LoadablePlace]:
+    def _ready(self, out: Iterable[LoadableDeployment]) -> list[LoadableDeployment]:
         """The places whose last failure does not forbid to try now."""
         ready, failures = [], self._history.failures
         for place in out:
@@ -162,7 +164,7 @@ class _Round:
                 self.look_again(again_s)
         return ready
 
-    def _why_not_loadable(self, out: Sequence[LoadablePlace]) -> NotLoadable | None:
+    def _why_not_loadable(self, out: Sequence[LoadableDeployment]) -> NotLoadable | None:
         """Why none of them can load it, if none can."""
         failures, now = self._history.failures, self._now
         fitting = [each for each in out if self._rooms[each.key].could_ever_hold(each)]
@@ -178,7 +180,7 @@ class _Round:
         first = min(failing, key=lambda each: (failures.of(each.key).again_s, each.key))
         return NotLoadable(failures.of(first.key).why, failures.of(first.key).again_s - now)
 
-    def _best_option(self, demand: Demand, places: Sequence[LoadablePlace]) -> LoadOption | None:
+    def _best_option(self, demand: Demand, places: Sequence[LoadableDeployment]) -> LoadOption | None:
         if len(places) > MOST_EVICTIONS:
             self.look_again(self._now + LOOK_S)
         return self._options.best(demand, places)
@@ -216,7 +218,7 @@ class _Round:
 
     def spread(self, demand: Demand) -> None:
         """Have a model loaded once more that is not served fast enough."""
-        loading = any(self._residence(key) is Residence.LOADING for key in demand.keys)
+        loading = any(self._residence(key) is LoadState.LOADING for key in demand.keys)
         if loading or not demand.keys.isdisjoint(self._closing):
             return
         worth = [

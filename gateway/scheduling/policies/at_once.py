@@ -2,17 +2,17 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from gateway.scheduling.base import DeploymentView, Waiting
+from gateway.scheduling.base import DeploymentView, PendingRequest
 from gateway.scheduling.learning.knowledge import Knowledge
 from gateway.scheduling.policies.completion import Completion
-from gateway.scheduling.policies.handover import HAND_OVER_S
+from gateway.scheduling.policies.late_binding import READ_AHEAD_S
 
 
 def choose_at_once(
-    item: Waiting,
+    item: PendingRequest,
     deployments: Sequence[DeploymentView],
     knowledge: Knowledge,
-    known_to: Callable[[Waiting], Mapping[str, int]],
+    known_to: Callable[[PendingRequest], Mapping[str, int]],
     now: float,
 ) -> DeploymentView | None:
     """Where ``item`` goes that waits alone, if ``deployments`` are all of the model's and none is busy, full,
@@ -37,11 +37,11 @@ def choose_at_once(
 
 
 def _without_alternative(
-    item: Waiting, deployments: Sequence[DeploymentView], now: float
+    item: PendingRequest, deployments: Sequence[DeploymentView], now: float
 ) -> list[DeploymentView]:
     """Those that may take ``item``; none of them where it might wait for another one."""
     fitting, route = [], item.route
-    ready_s, context_tokens = now + HAND_OVER_S, item.input_tokens + item.output_tokens
+    ready_s, context_tokens = now + READ_AHEAD_S, item.input_tokens + item.output_tokens
     for view in deployments:
         free_tokens = view.kv_free_tokens
         if view.load.ready_s > ready_s or view.in_flight >= view.slots or view.trial:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from gateway.scheduling.base import DeploymentView, Waiting
+from gateway.scheduling.base import DeploymentView, PendingRequest
 from gateway.scheduling.learning.knowledge import Knowledge
 from gateway.scheduling.learning.performance import Speeds
 
@@ -60,7 +60,7 @@ class Completion:
 
     def __init__(
         self,
-        item: Waiting,
+        item: PendingRequest,
         knowledge: Knowledge,
         given: dict[str, RoundLoad],
         now: float,

@@ -11,7 +11,7 @@ nor less: so affinity is never dropped, and never swamps a deployment: what wait
 To its own seconds those are added that it costs whoever runs there already: each of them stands still while
 a prompt is read, and writes more slowly in larger company.
 
-Nothing is handed to a deployment that has enough to read (:mod:`gateway.scheduling.policies.handover`). A
+Nothing is handed to a deployment that has enough to read (:mod:`gateway.scheduling.policies.late_binding`). A
 request waits here for one of those, though another takes it, where it is predicted to be done earlier so, all
 that wait for one of the same class before it included; for 20 s at most, since it came. And it waits for a
 deployment without a slot, where that is done earlier: not for long (``PATIENCE_S``), and not many.
@@ -21,7 +21,14 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 
 from gateway.domain.residency import Residency
-from gateway.scheduling.base import Assignment, DeploymentView, Fit, Outcome, Policy, Waiting
+from gateway.scheduling.base import (
+    Assignment,
+    DeploymentConstraints,
+    DeploymentView,
+    Outcome,
+    PendingRequest,
+    Policy,
+)
 from gateway.scheduling.learning.knowledge import Knowledge
 from gateway.scheduling.policies.affinity import MOST_SESSIONS
 from gateway.scheduling.policies.at_once import choose_at_once
@@ -31,15 +38,15 @@ from gateway.scheduling.policies.completion import (
     Completion,
     RoundLoad,
 )
-from gateway.scheduling.policies.fitting import reservation, takers
-from gateway.scheduling.policies.handover import (
+from gateway.scheduling.policies.fitting import eligible_deployments, reservation
+from gateway.scheduling.policies.late_binding import (
     LOOK_S,
     MAX_HELD_QUEUE,
     MAX_HOLD_S,
     REST_S,
     BusyDeployments,
     DeclinedOffers,
-    Patience,
+    HoldTimer,
     is_busy,
 )
 from gateway.scheduling.recent import RecentDict
@@ -89,7 +96,7 @@ class Cost(Policy):
 
     def __init__(self, knowledge: Knowledge) -> None:
         self.knowledge = knowledge
-        self.patience = Patience()
+        self.hold_timer = HoldTimer()
         self.declined = DeclinedOffers()
         self.session_keys = RecentDict[str, str](MOST_SESSIONS)
         """The deployment that each session used last."""
@@ -123,13 +130,13 @@ class Cost(Policy):
         self._views = None
         self._there.clear()
 
-    def placed(self, item: Waiting, key: str, now: float) -> None:
-        if self.patience.since:
-            self.patience.forget(item.number)
+    def placed(self, item: PendingRequest, key: str, now: float) -> None:
+        if self.hold_timer.since:
+            self.hold_timer.forget(item.number)
         if self.declined.known:
             self.declined.forget(item.number)
 
-    def finished(self, item: Waiting, key: str, outcome: Outcome, now: float) -> None:
+    def finished(self, item: PendingRequest, key: str, outcome: Outcome, now: float) -> None:
         if self.rests_until_s:
             view = self.knowledge.views.get(key)
             if view is not None and not is_busy(view, now):
@@ -138,7 +145,7 @@ class Cost(Policy):
             self.session_keys[item.session_key] = key
 
     def assign(
-        self, waiting: Sequence[Waiting], deployments: Sequence[DeploymentView], now: float
+        self, waiting: Sequence[PendingRequest], deployments: Sequence[DeploymentView], now: float
     ) -> list[Assignment]:
         """See :class:`~gateway.scheduling.base.Policy`."""
         self.look_again_s, self.rests_until_s = None, 0.0
@@ -155,7 +162,7 @@ class Cost(Policy):
             self.rests_until_s = min(round_.look_again_s, now + REST_S)
         return round_.assignments
 
-    def known_to(self, item: Waiting) -> Mapping[str, int]:
+    def known_to(self, item: PendingRequest) -> Mapping[str, int]:
         """Deployments that have read some of the prompt, and how many of its tokens."""
         if item.prefix:
             return self.knowledge.readers(item, AFFINE)
@@ -187,10 +194,10 @@ class _Round:
         self._held = 0
         self._reserved: str | None = None
         """A deployment that takes nothing more before a large context fits it that waits."""
-        self._hopeless: dict[Fit, int] = {}
+        self._hopeless: dict[DeploymentConstraints, int] = {}
         """Fits no deployment has room for, and for a context of how many tokens."""
 
-    def place(self, waiting: Sequence[Waiting]) -> None:
+    def place(self, waiting: Sequence[PendingRequest]) -> None:
         """Decide on each, in order."""
         busy, crowd = self._busy, len(waiting) - MAX_HELD_QUEUE
         for place, item in enumerate(waiting):
@@ -205,7 +212,7 @@ class _Round:
             if not self._decide(item, patient=patient):
                 return
 
-    def _decide(self, item: Waiting, *, patient: bool) -> bool:
+    def _decide(self, item: PendingRequest, *, patient: bool) -> bool:
         """Decide where ``item`` goes. It is held for a busy deployment only if it is ``patient``. False when
         no deployment has a slot free any more."""
         fit = item.fit
@@ -236,7 +243,7 @@ class _Round:
 
     # --- Waiting for a busy deployment ---
 
-    def _stays(self, item: Waiting) -> bool:
+    def _stays(self, item: PendingRequest) -> bool:
         """Whether it recently declined all deployments that are ready now."""
         waits_for = self._policy.declined.waits_for(item.number, self._busy.keys, self._now)
         if waits_for is None:
@@ -247,7 +254,7 @@ class _Round:
         return True
 
     def _worth_waiting(
-        self, item: Waiting, known: Mapping[str, int], completion: Completion
+        self, item: PendingRequest, known: Mapping[str, int], completion: Completion
     ) -> tuple[DeploymentView | None, float]:
         """The busy deployment where it would be done first, after those who wait for one of its class, and
         its cost."""
@@ -259,7 +266,7 @@ class _Round:
                 best, best_s = view, cost_s
         return best, best_s
 
-    def _decline(self, item: Waiting, other: DeploymentView, cached_tokens: int) -> None:
+    def _decline(self, item: PendingRequest, other: DeploymentView, cached_tokens: int) -> None:
         """It waits for ``other``."""
         tokens = item.input_tokens - cached_tokens
         self._policy.declined.note(item.number, self._busy.keys, other.device, tokens, self._now)
@@ -269,7 +276,7 @@ class _Round:
     # --- Where it could go now ---
 
     def _best(
-        self, item: Waiting, known: Mapping[str, int], completion: Completion
+        self, item: PendingRequest, known: Mapping[str, int], completion: Completion
     ) -> tuple[DeploymentView | None, float]:
         """The open deployment that is predicted to be done first, and its cost."""
         deployments = self._deployments
@@ -278,7 +285,7 @@ class _Round:
         best, cost_s = self._cheapest(item, self._sample(item, known), known, completion)
         return (best, cost_s) if best else self._cheapest(item, deployments, known, completion)
 
-    def _sample(self, item: Waiting, known: Mapping[str, int]) -> list[DeploymentView]:
+    def _sample(self, item: PendingRequest, known: Mapping[str, int]) -> list[DeploymentView]:
         """Evenly spread, another subset for another request, and those that know something of it."""
         if item.where is None:
             sample = list(self._spread(item, self._deployments, SAMPLE))
@@ -289,7 +296,9 @@ class _Round:
         sample += [views[key] for key in known if key in views and not views[key].trial]
         return sample
 
-    def _spread(self, item: Waiting, views: Sequence[DeploymentView], size: int) -> Sequence[DeploymentView]:
+    def _spread(
+        self, item: PendingRequest, views: Sequence[DeploymentView], size: int
+    ) -> Sequence[DeploymentView]:
         """About ``size`` of ``views``, a different subset for each request."""
         step = max(1, len(views) // size)
         return views[(item.number * SPREAD + self._knowledge.seed) % step :: step]
@@ -300,7 +309,7 @@ class _Round:
 
     def _cheapest(
         self,
-        item: Waiting,
+        item: PendingRequest,
         views: Sequence[DeploymentView],
         known: Mapping[str, int],
         completion: Completion,
@@ -315,15 +324,17 @@ class _Round:
         return best, best_s
 
     def _fitting(
-        self, item: Waiting, views: Sequence[DeploymentView], known: Mapping[str, int]
+        self, item: PendingRequest, views: Sequence[DeploymentView], known: Mapping[str, int]
     ) -> list[DeploymentView]:
         """Those that may take it now."""
-        fitting = takers(item, views, lambda view: self._kv_fits(item, view, known.get(view.key, 0)))
+        fitting = eligible_deployments(
+            item, views, lambda view: self._kv_fits(item, view, known.get(view.key, 0))
+        )
         if self._given or self._reserved is not None:
             fitting = [view for view in fitting if self._room(view) > 0 and view.key != self._reserved]
         return fitting
 
-    def _kv_fits(self, item: Waiting, view: DeploymentView, cached_tokens: int) -> bool:
+    def _kv_fits(self, item: PendingRequest, view: DeploymentView, cached_tokens: int) -> bool:
         """Cached tokens take no more room; but all of it must fit the whole of the memory."""
         if cached_tokens and self._knowledge.too_large(item, view):
             return False
@@ -331,7 +342,7 @@ class _Round:
         free = (view.kv_free_tokens or 0) - (given.kv_tokens if given is not None else 0)
         return item.input_tokens - cached_tokens + item.output_tokens <= free
 
-    def _reserve(self, item: Waiting) -> None:
+    def _reserve(self, item: PendingRequest) -> None:
         """Its context fits no open deployment: keep one free for it. One at a time."""
         if self._reserved is None:
             self._reserved = reservation(
@@ -345,7 +356,9 @@ class _Round:
         given = self._given.get(view.key)
         return view.free - (given.count if given is not None else 0)
 
-    def _give(self, item: Waiting, view: DeploymentView, cached_tokens: int, completion: Completion) -> None:
+    def _give(
+        self, item: PendingRequest, view: DeploymentView, cached_tokens: int, completion: Completion
+    ) -> None:
         given = self._given.setdefault(view.key, RoundLoad())
         context_tokens = item.input_tokens - cached_tokens + item.output_tokens
         given.add(completion.read_s(view, cached_tokens), context_tokens)
@@ -354,12 +367,14 @@ class _Round:
 
     # --- Waiting for a full deployment ---
 
-    def _waits(self, item: Waiting, known: Mapping[str, int], completion: Completion, cost_s: float) -> bool:
+    def _waits(
+        self, item: PendingRequest, known: Mapping[str, int], completion: Completion, cost_s: float
+    ) -> bool:
         """Whether it had better wait for a full deployment; if so its next slot is taken as booked."""
-        now, patience = self._now, self._policy.patience
+        now, hold_timer = self._now, self._policy.hold_timer
         if self._held >= HELD_MOST or cost_s <= WORTH_A_LOOK_S:
             return False
-        left_s = patience.left_s(item.number, now)
+        left_s = hold_timer.left_s(item.number, now)
         best, best_wait_s, bound_s = None, 0.0, cost_s * WORTH_WAITING
         for view in self._full(item, known) if left_s > 0.0 else ():
             wait_s = view.load.slot_wait_s(now, self._booked.get(view.key, 0))
@@ -367,14 +382,14 @@ class _Round:
                 full_s = completion.cost_s(view, known.get(view.key, 0), wait_s)
                 if full_s < bound_s:
                     best, best_wait_s, bound_s = view, wait_s, full_s
-        if best is None or not patience.begin(item.number, now):
+        if best is None or not hold_timer.begin(item.number, now):
             return False
         self._held += 1
         self._booked[best.key] = self._booked.get(best.key, 0) + 1
-        self._again(min(left_s, max(best_wait_s, patience.LOOK_S)))
+        self._again(min(left_s, max(best_wait_s, hold_timer.LOOK_S)))
         return True
 
-    def _full(self, item: Waiting, known: Mapping[str, int]) -> list[DeploymentView]:
+    def _full(self, item: PendingRequest, known: Mapping[str, int]) -> list[DeploymentView]:
         """Deployments that suit it and have no room for it now: those that know something of it, and of those
         whose slots are taken some, evenly spread."""
         views, by_key = self._policy.views, self._knowledge.views

@@ -7,13 +7,13 @@ room, and one deployment in each round.
 
 from collections.abc import Callable, Iterable
 
-from gateway.scheduling.base import DeploymentView, Waiting
+from gateway.scheduling.base import DeploymentView, PendingRequest
 
 RESERVE_S = 2.0
 
 
-def takers(
-    item: Waiting, views: Iterable[DeploymentView], has_room: Callable[[DeploymentView], bool]
+def eligible_deployments(
+    item: PendingRequest, views: Iterable[DeploymentView], has_room: Callable[[DeploymentView], bool]
 ) -> list[DeploymentView]:
     """Those of ``views`` that may take ``item`` now. ``has_room`` is asked of those that state how much
     context they have room for."""
@@ -34,7 +34,7 @@ def takers(
 
 
 def reservation(
-    item: Waiting,
+    item: PendingRequest,
     views: Iterable[DeploymentView],
     could_hold: Callable[[DeploymentView], bool],
     now: float,
@@ -60,7 +60,7 @@ class ContextRoom:
         self._given: dict[str, int] = {}
         self._reserved: str | None = None
 
-    def fits(self, item: Waiting, view: DeploymentView) -> bool:
+    def fits(self, item: PendingRequest, view: DeploymentView) -> bool:
         """Whether the context of ``item`` fits there."""
         free_tokens = view.kv_free_tokens
         if free_tokens is None:
@@ -69,13 +69,13 @@ class ContextRoom:
             return False
         return item.input_tokens + item.output_tokens <= free_tokens - self._given.get(view.key, 0)
 
-    def give(self, item: Waiting, view: DeploymentView) -> None:
+    def give(self, item: PendingRequest, view: DeploymentView) -> None:
         """``item`` goes there."""
         if view.kv_free_tokens is not None:
             taken = self._given.get(view.key, 0)
             self._given[view.key] = taken + item.input_tokens + item.output_tokens
 
-    def reserve(self, item: Waiting, views: Iterable[DeploymentView]) -> None:
+    def reserve(self, item: PendingRequest, views: Iterable[DeploymentView]) -> None:
         """``item`` fits none of ``views``, which have slots free."""
         if self._reserved is None:
             tokens = item.input_tokens + item.output_tokens

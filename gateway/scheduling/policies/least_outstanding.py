@@ -3,7 +3,7 @@
 import heapq
 from collections.abc import Sequence
 
-from gateway.scheduling.base import Assignment, DeploymentView, Fit, Policy, Waiting
+from gateway.scheduling.base import Assignment, DeploymentConstraints, DeploymentView, PendingRequest, Policy
 from gateway.scheduling.policies.fitting import ContextRoom
 
 SAMPLE = 64
@@ -24,7 +24,7 @@ class LeastOutstanding(Policy):
     name = "least-outstanding"
 
     def assign(
-        self, waiting: Sequence[Waiting], deployments: Sequence[DeploymentView], now: float
+        self, waiting: Sequence[PendingRequest], deployments: Sequence[DeploymentView], now: float
     ) -> list[Assignment]:
         """See :class:`~gateway.scheduling.base.Policy`."""
         if not waiting or not deployments:
@@ -53,11 +53,11 @@ class _Round:
         self._work: dict[str, float] = {}
 
     def place(
-        self, waiting: Sequence[Waiting], deployments: Sequence[DeploymentView], *, whole: bool
-    ) -> list[Waiting]:
+        self, waiting: Sequence[PendingRequest], deployments: Sequence[DeploymentView], *, whole: bool
+    ) -> list[PendingRequest]:
         """Assign what fits, in order; returns what did not fit. ``whole``: these are all there are."""
-        heaps: dict[Fit, list[_Entry]] = {}
-        left: list[Waiting] = []
+        heaps: dict[DeploymentConstraints, list[_Entry]] = {}
+        left: list[PendingRequest] = []
         for item in waiting:
             fit = item.fit
             heap = heaps.get(fit)
@@ -69,7 +69,7 @@ class _Round:
                     self._context.reserve(item, (entry[-1] for entry in heap))
         return left
 
-    def _heap(self, deployments: Sequence[DeploymentView], fit: Fit) -> list[_Entry]:
+    def _heap(self, deployments: Sequence[DeploymentView], fit: DeploymentConstraints) -> list[_Entry]:
         """Those that may take a request of this fit and have room left, the best on top."""
         given = self._given
         heap = [
@@ -84,7 +84,7 @@ class _Round:
         heapq.heapify(heap)
         return heap
 
-    def _give(self, item: Waiting, heap: list[_Entry]) -> bool:
+    def _give(self, item: PendingRequest, heap: list[_Entry]) -> bool:
         full: list[_Entry] = []
         """Those whose memory has no room for it; for the next one it may do."""
         view = None

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from gateway.domain.request import Request, Tier
-from gateway.scheduling.base import Fit, Waiting
+from gateway.scheduling.base import DeploymentConstraints, PendingRequest
 from gateway.scheduling.queue.fair import QueuedRequest
 from shared.process.frozen import frozen
 
@@ -41,7 +41,7 @@ class Ticket(QueuedRequest):
     """One request's place in the room. ``number`` counts arrivals; it and ``due_s`` are kept when it comes
     back, and so its turn among its tenant's."""
 
-    lane: Fit
+    lane: DeploymentConstraints
     request: Request
     entered_s: float
     expires_s: float
@@ -52,15 +52,15 @@ class Ticket(QueuedRequest):
     """Whether it counts against its tenant's share of the places."""
     waiting: bool = False
     """Whether it has a place in the room."""
-    seen: Waiting | None = None
-    """What :meth:`as_waiting` said; None again when something about its request has changed."""
+    seen: PendingRequest | None = None
+    """What :meth:`as_pending` said; None again when something about its request has changed."""
 
-    def as_waiting(self, avoid: frozenset[str] = frozenset()) -> Waiting:
+    def as_pending(self, avoid: frozenset[str] = frozenset()) -> PendingRequest:
         """The request as policies see it, that must not go to ``avoid``."""
         if self.seen is not None and not avoid:
             return self.seen
         request = self.request
-        waiting = Waiting(
+        waiting = PendingRequest(
             number=self.number,
             route=request.need,
             work=self.work,

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from gateway.domain.errors import QueueFull
 from gateway.domain.request import Request, Tier
-from gateway.scheduling.base import Fit, estimated_work
+from gateway.scheduling.base import DeploymentConstraints, estimated_work
 from gateway.scheduling.queue.drain import DrainRate
 from gateway.scheduling.queue.order import QueueOrder
 from gateway.scheduling.queue.shares import QueueShares
@@ -89,7 +89,7 @@ class WaitingRoom:
             number=next(self._numbers),
             rank=_TIER_RANK[request.tier],
             tenant=request.principal.tenant,
-            lane=Fit.of(request),
+            lane=DeploymentConstraints.of(request),
             work=estimated_work(request.input_tokens, request.output_tokens),
             due_s=expires_s,
             request=request,
@@ -117,7 +117,11 @@ class WaitingRoom:
         assert not ticket.waiting
         request = ticket.request
         queue = self._queue(request.model, now)
-        ticket.lane, ticket.begun, ticket.seen = Fit.of(request, avoid), request.continuing, None
+        ticket.lane, ticket.begun, ticket.seen = (
+            DeploymentConstraints.of(request, avoid),
+            request.continuing,
+            None,
+        )
         if ticket.charged and not ticket.begun:
             queue.line_up().settle(ticket, 0.0, now)
         if refused:
@@ -145,14 +149,16 @@ class WaitingRoom:
                 queue.line_up()
             queue.turns.settle(ticket, work, now)
 
-    def lanes(self, model: str) -> list[Fit]:
+    def lanes(self, model: str) -> list[DeploymentConstraints]:
         """The fits of those who wait for ``model``."""
         queue = self._queues.get(model)
         if queue is None:
             return []
         return list(queue.lanes) if queue.alone is None else [queue.alone.lane]
 
-    def next_tickets(self, model: str, limits: Mapping[Fit, int], now: float) -> list[Ticket]:
+    def next_tickets(
+        self, model: str, limits: Mapping[DeploymentConstraints, int], now: float
+    ) -> list[Ticket]:
         """The next tickets, in order of turns, of each lane no more than its limit. They stay where they
         are."""
         queue = self._queues.get(model)
@@ -305,7 +311,7 @@ class _ModelQueue:
         self.turns = QueueOrder[Ticket](weights, ageing_s, now)
         """The order of all waiting requests except ``alone``."""
         self.alone: Ticket | None = None
-        self.lanes = Tally[Fit]()
+        self.lanes = Tally[DeploymentConstraints]()
         self.drain = DrainRate(now)
         self.promised_s = [now] * len(_TIER_RANK)
         """For each rank, the latest time at which the client of a refused request was told to try again."""

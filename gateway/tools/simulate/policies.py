@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from zlib import crc32
 
 from gateway.scheduling import POLICIES, policy_named
-from gateway.scheduling.base import DeploymentView, Outcome, Policy, Waiting
+from gateway.scheduling.base import DeploymentView, Outcome, PendingRequest, Policy
 from gateway.scheduling.learning.knowledge import Knowledge
-from gateway.scheduling.policies.classics import Classic
+from gateway.scheduling.policies.simple import SimplePolicy
 from gateway.scheduling.scheduler import Scheduler
 from gateway.tools.simulate.engine import SimulatedEngine
 from gateway.tools.simulate.fleet import SimulatedDeployment
@@ -30,7 +30,7 @@ _TYPICAL_TOKENS = 1000
 """What one placed in the same turn is taken for."""
 
 
-class Rival(Classic):
+class BaselinePolicy(SimplePolicy):
     """A policy that looks at one request at a time, and learns only from what it has placed."""
 
     heeds_memory = False
@@ -47,7 +47,7 @@ class Rival(Classic):
         return [*views[start:], *views[:start]]
 
 
-class LeastLoad(Rival):
+class LeastLoad(BaselinePolicy):
     """``(queued + in-flight tokens) / throughput + 0.15 k / (1 - k)``, k being the KV memory in use.
 
     Throughput is what a profile of the device class would give: tokens of prompts a second.
@@ -59,7 +59,7 @@ class LeastLoad(Rival):
         super().__init__(sites, knowledge)
         self._tokens = dict.fromkeys(self.sites, 0)
 
-    def choose(self, item: Waiting, fitting: Sequence[DeploymentView]) -> DeploymentView:
+    def choose(self, item: PendingRequest, fitting: Sequence[DeploymentView]) -> DeploymentView:
         """The least of the formula."""
         return min(fitting, key=self._load)
 
@@ -70,20 +70,20 @@ class LeastLoad(Rival):
         used = min(0.999, memory.used / memory.capacity_tokens)
         return tokens * engine.pace.token_s + 0.15 * used / (1 - used), view.in_flight
 
-    def placed(self, item: Waiting, key: str, now: float) -> None:
+    def placed(self, item: PendingRequest, key: str, now: float) -> None:
         self._tokens[key] += item.input_tokens + item.output_tokens
 
-    def finished(self, item: Waiting, key: str, outcome: Outcome, now: float) -> None:
+    def finished(self, item: PendingRequest, key: str, outcome: Outcome, now: float) -> None:
         self._tokens[key] -= item.input_tokens + item.output_tokens
 
 
-class CacheAware(Rival):
+class CacheAware(BaselinePolicy):
     """Out of balance (max - min > 32 and max > 1.1 min in flight): the least loaded. Else who has read most
     of the prompt, if that is more than half of it; else the least loaded."""
 
     name = "cache-aware"
 
-    def choose(self, item: Waiting, fitting: Sequence[DeploymentView]) -> DeploymentView:
+    def choose(self, item: PendingRequest, fitting: Sequence[DeploymentView]) -> DeploymentView:
         loads = [view.in_flight for view in fitting]
         least, most = min(loads), max(loads)
         if not (most - least > 32 and most > 1.1 * least):
@@ -96,12 +96,12 @@ class CacheAware(Rival):
         return min(self.rotated(fitting), key=self.running)
 
 
-class LoadAwarePrefix(Rival):
+class LoadAwarePrefix(BaselinePolicy):
     """The greatest ``matched / prompt - (load - mean) / max(1, mean)``."""
 
     name = "load-aware-prefix"
 
-    def choose(self, item: Waiting, fitting: Sequence[DeploymentView]) -> DeploymentView:
+    def choose(self, item: PendingRequest, fitting: Sequence[DeploymentView]) -> DeploymentView:
         mean = sum(map(self.running, fitting)) / len(fitting)
         scale = max(1.0, mean)
         share = item.block_tokens / max(1, item.input_tokens)
@@ -117,7 +117,7 @@ class LoadAwarePrefix(Rival):
         return max(self.rotated(fitting), key=score)
 
 
-class Chwbl(Rival):
+class Chwbl(BaselinePolicy):
     """Consistent hashing on the prompt's first 256 tokens (or its first block, where that is longer), going
     on round the ring past those with more than 1.25 times the mean load."""
 
@@ -131,7 +131,7 @@ class Chwbl(Rival):
         self._ring: list[tuple[int, str]] = []
         self._in_flight = 0
 
-    def choose(self, item: Waiting, fitting: Sequence[DeploymentView]) -> DeploymentView:
+    def choose(self, item: PendingRequest, fitting: Sequence[DeploymentView]) -> DeploymentView:
         blocks = item.prefix[: max(1, int(256 // item.block_tokens))]
         text = repr(blocks or item.session_key or item.number)
         count = self._in_flight + sum(self.given.values())
@@ -151,14 +151,14 @@ class Chwbl(Rival):
     def deployment_removed(self, key: str, now: float) -> None:
         self._ring = [point for point in self._ring if point[1] != key]
 
-    def placed(self, item: Waiting, key: str, now: float) -> None:
+    def placed(self, item: PendingRequest, key: str, now: float) -> None:
         self._in_flight += 1
 
-    def finished(self, item: Waiting, key: str, outcome: Outcome, now: float) -> None:
+    def finished(self, item: PendingRequest, key: str, outcome: Outcome, now: float) -> None:
         self._in_flight -= 1
 
 
-class Clairvoyant(Rival):
+class OraclePolicy(BaselinePolicy):
     """Chooses the deployment where the request and those that run there lose the least time together,
     computed from the engine's true state and the true cost of everything.
 
@@ -172,10 +172,10 @@ class Clairvoyant(Rival):
         self._sent: dict[str, list[tuple[float, int]]] = {}
         """What is on its way to each deployment: when it arrives, and its uncached tokens."""
 
-    def choose(self, item: Waiting, fitting: Sequence[DeploymentView]) -> DeploymentView:
+    def choose(self, item: PendingRequest, fitting: Sequence[DeploymentView]) -> DeploymentView:
         return min(fitting, key=lambda view: (self._cost_s(item, view), view.in_flight))
 
-    def placed(self, item: Waiting, key: str, now: float) -> None:
+    def placed(self, item: PendingRequest, key: str, now: float) -> None:
         site = self.sites[key]
         uncached = item.input_tokens - _cached(item, site.engine)
         self._sent.setdefault(key, []).append((now + site.one_way_s, uncached))
@@ -183,7 +183,7 @@ class Clairvoyant(Rival):
     def deployment_removed(self, key: str, now: float) -> None:
         self._sent.pop(key, None)
 
-    def _cost_s(self, item: Waiting, view: DeploymentView) -> float:
+    def _cost_s(self, item: PendingRequest, view: DeploymentView) -> float:
         site = self.sites[view.key]
         engine, pace = site.engine, site.engine.pace
         sent = self._sent.get(view.key)
@@ -209,20 +209,20 @@ class Clairvoyant(Rival):
         return first_s + write_s + harm_s + crowded_s
 
 
-def _cached(item: Waiting, engine: SimulatedEngine) -> int:
+def _cached(item: PendingRequest, engine: SimulatedEngine) -> int:
     memory = engine.memory
     return min(memory.known(item.prefix) * memory.block_tokens, item.input_tokens - 1)
 
 
 QUEUED = "@queue"
 
-CLASSICS = frozenset(("round-robin", "least-connections", "power-of-two", "random"))
+COMMON_POLICIES = frozenset(("round-robin", "least-connections", "power-of-two", "random"))
 """Those of the gateway's policies that every load balancer has."""
 
-RIVALS: Mapping[str, type[Rival]] = {
-    rival.name: rival for rival in (LeastLoad, CacheAware, LoadAwarePrefix, Chwbl, Clairvoyant)
+BASELINES: Mapping[str, type[BaselinePolicy]] = {
+    baseline.name: baseline for baseline in (LeastLoad, CacheAware, LoadAwarePrefix, Chwbl, OraclePolicy)
 }
-PUSHED = CLASSICS | RIVALS.keys() - {Clairvoyant.name}
+PUSHED = COMMON_POLICIES | BASELINES.keys() - {OraclePolicy.name}
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,21 +235,25 @@ class PolicyChoice:
 
     @property
     def knows_output_lengths(self) -> bool:
-        return self.policy == Clairvoyant.name
+        return self.policy == OraclePolicy.name
 
     def scheduler(self, sites: Sequence[SimulatedDeployment], seed: int) -> Scheduler:
         """The gateway's own scheduler, fresh, with this policy."""
 
         def make(name: str, knowledge: Knowledge | None) -> Policy:
-            rival = RIVALS.get(name)
-            return policy_named(name, knowledge) if rival is None else rival(sites, knowledge or Knowledge())
+            baseline = BASELINES.get(name)
+            return (
+                policy_named(name, knowledge)
+                if baseline is None
+                else baseline(sites, knowledge or Knowledge())
+            )
 
         return Scheduler(self.policy, seed=seed, make=make)
 
 
 def policy_names() -> list[str]:
     """All there are."""
-    return sorted({*POLICIES, *RIVALS})
+    return sorted({*POLICIES, *BASELINES})
 
 
 def choices(text: str) -> list[PolicyChoice]:
@@ -260,6 +264,6 @@ def choices(text: str) -> list[PolicyChoice]:
 
 def _choice(name: str) -> PolicyChoice:
     policy = name.removesuffix(QUEUED)
-    if policy not in POLICIES and policy not in RIVALS:
+    if policy not in POLICIES and policy not in BASELINES:
         raise BadSpec("--policy", f"no policy is called {policy!r}; there are: {', '.join(policy_names())}")
     return PolicyChoice(name, policy, late=policy not in PUSHED or name != policy)

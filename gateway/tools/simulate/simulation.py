@@ -24,8 +24,8 @@ from gateway.tools.simulate.fleet import (
     scaled,
 )
 from gateway.tools.simulate.inputs import BadSpec, Job, Traffic
-from gateway.tools.simulate.line import Fair, FirstCome
 from gateway.tools.simulate.policies import PolicyChoice
+from gateway.tools.simulate.queues import FairQueue, FifoQueue
 from gateway.tools.simulate.tally import Figures, PolicyTally, Slo
 from gateway.tools.simulate.world import Rules, SimulatedWorld
 
@@ -68,7 +68,7 @@ def simulate(plan: SimulationPlan, choice: PolicyChoice) -> Figures:
     world = SimulatedWorld(
         sites,
         choice.scheduler(sites, plan.seed),
-        Fair() if choice.late else FirstCome(),
+        FairQueue() if choice.late else FifoQueue(),
         PolicyTally(plan.slo),
         plan.rules,
         block_tokens=block_tokens,

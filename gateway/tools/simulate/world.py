@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.scheduling.base import Outcome, Waiting, estimated_work
+from gateway.scheduling.base import Outcome, PendingRequest, estimated_work
 from gateway.scheduling.learning.estimates import OutputEstimates
 from gateway.scheduling.scheduler import Scheduler
 from gateway.tools.simulate.engine import NEVER, EngineRun
 from gateway.tools.simulate.fleet import ROUTE, OpenSlots, SimulatedDeployment
 from gateway.tools.simulate.inputs import Job
-from gateway.tools.simulate.line import Fair, FirstCome
+from gateway.tools.simulate.queues import FairQueue, FifoQueue
 from gateway.tools.simulate.tally import Figures, PolicyTally, TimeWindows
 
 LOOK = 64
@@ -51,7 +51,7 @@ class SimulatedRequest:
     """A request and what the gateway knows of it."""
 
     run: EngineRun
-    item: Waiting
+    item: PendingRequest
     site: SimulatedDeployment | None = None
     """Where it is; None while it waits."""
     epoch: int = 0
@@ -68,7 +68,7 @@ class SimulatedWorld:
         self,
         sites: Sequence[SimulatedDeployment],
         scheduler: Scheduler,
-        line: Fair | FirstCome,
+        queue: FairQueue | FifoQueue,
         tally: PolicyTally,
         rules: Rules,
         *,
@@ -79,7 +79,7 @@ class SimulatedWorld:
         """With ``knows_output_lengths`` the policy is told how long answers will be, else an estimate."""
         self._sites = {site.view.key: site for site in sites}
         self._scheduler = scheduler
-        self._line = line
+        self._queue = queue
         self._tally = tally
         self._rules = rules
         self._block_tokens = float(block_tokens)
@@ -132,7 +132,7 @@ class SimulatedWorld:
         flight = self._flights[number] = SimulatedRequest(
             EngineRun(number, job, now), self._item(number, job, now)
         )
-        self._line.enter(flight.item, now, large=self._slots.large(job))
+        self._queue.enter(flight.item, now, large=self._slots.large(job))
         self._changed = True
         wait_s = self._rules.max_wait_s
         if job.deadline_s is not None:
@@ -140,11 +140,11 @@ class SimulatedWorld:
         if wait_s < NEVER:
             self._plan(now + wait_s, self._give_up, flight)
 
-    def _item(self, number: int, job: Job, now: float) -> Waiting:
+    def _item(self, number: int, job: Job, now: float) -> PendingRequest:
         output = job.output_tokens
         if not self._knows_outputs:
             output = max(1, self._estimates.output(self._model, job.tenant, job.max_tokens).expected)
-        return Waiting(
+        return PendingRequest(
             number=number,
             route=ROUTE,
             work=estimated_work(job.input_tokens, output),
@@ -162,7 +162,7 @@ class SimulatedWorld:
     def _give_up(self, flight: SimulatedRequest, now: float) -> None:
         """It has waited as long as it may, unless it was given to a deployment."""
         if flight.queued_s is None:
-            self._line.leave(flight.item, now, departed=False)
+            self._queue.leave(flight.item, now, departed=False)
             del self._flights[flight.run.number]
             self._tally.rejected += 1
 
@@ -219,7 +219,7 @@ class SimulatedWorld:
         self._release(flight, outcome, now)
         del self._flights[run.number]
         self._estimates.learn(self._model, run.job.tenant, output_tokens=run.job.output_tokens)
-        self._line.over(flight.item, estimated_work(run.job.input_tokens, run.job.output_tokens), now)
+        self._queue.over(flight.item, estimated_work(run.job.input_tokens, run.job.output_tokens), now)
         tally = self._tally
         tally.preemptions += run.preemptions
         tally.restarts += run.restarts
@@ -244,21 +244,21 @@ class SimulatedWorld:
         self._changed = False
         if self._scheduler.is_resting(self._model, now):
             return
-        line = self._line
-        while line and self._slots.free:
-            items = line.front(min(LOOK, self._slots.free), now)
+        queue = self._queue
+        while queue and self._slots.free:
+            items = queue.front(min(LOOK, self._slots.free), now)
             placed = sum(self._carry_out(part, now) for part in self._parts(items))
             if placed < len(items):
                 break
-        at_s = self._scheduler.look_again_s(self._model) if line else None
+        at_s = self._scheduler.look_again_s(self._model) if queue else None
         if at_s is not None and now < at_s < self._look_at_s:
             self._look_at_s = at_s
             self._plan(at_s, self._look_again, at_s)
 
-    def _parts(self, items: Sequence[Waiting]) -> list[Sequence[Waiting]]:
+    def _parts(self, items: Sequence[PendingRequest]) -> list[Sequence[PendingRequest]]:
         """Those that fit everywhere together, and each of the others alone."""
-        parts: list[Sequence[Waiting]] = []
-        small: list[Waiting] = []
+        parts: list[Sequence[PendingRequest]] = []
+        small: list[PendingRequest] = []
         for item in items:
             if self._slots.large(self._flights[item.number].run.job):
                 parts += [small, [item]] if small else [[item]]
@@ -267,7 +267,7 @@ class SimulatedWorld:
                 small.append(item)
         return [*parts, small] if small else parts
 
-    def _carry_out(self, items: Sequence[Waiting], now: float) -> int:
+    def _carry_out(self, items: Sequence[PendingRequest], now: float) -> int:
         """Ask the policy, and do as it says. Returns how many got a slot."""
         views = self._slots.views(self._flights[items[0].number].run.job)
         if not views:
@@ -278,7 +278,7 @@ class SimulatedWorld:
             view, item = site.view, flight.item
             assert view.free, f"{view.key} was given more than it takes"
             assert flight.site is None, "one request was given twice"
-            self._line.leave(item, now, departed=True)
+            self._queue.leave(item, now, departed=True)
             self._scheduler.placed(item, view, now)
             view.in_flight += 1
             view.outstanding += item.work
@@ -340,7 +340,7 @@ class SimulatedWorld:
         """Its deployment is gone: it waits for another, which goes on where its answer broke off."""
         flight.run.restarts += 1
         self._release(flight, Outcome(False, now - flight.placed_s), now)
-        self._line.come_back(flight.item, now, large=self._slots.large(flight.run.job))
+        self._queue.come_back(flight.item, now, large=self._slots.large(flight.run.job))
         self._changed = True
 
     # --- Time ---

@@ -131,7 +131,7 @@ async def test_a_managed_engine_that_never_comes_to_serve_gives_its_memory_back(
     engine.load()
     await settled()
     assert (state_of(engine).status, engine.lives) == (LOADING, 4)
-    await engine.end("no such model", hopeless=True)
+    await engine.end("no such model", unrecoverable=True)
     assert (state_of(engine).reason, engine.wanted) == ("no such model (given up)", False)
     engine.unload()
     await settled()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import structlog
 
-from agent.capacity.roster import Roster
+from agent.capacity.engine_registry import EngineRegistry
 from agent.link.backoff import STEADY_S, SUSPICIOUS_S
 from agent.link.dialer import DialSettings, LiveTunnel, Rejected, TunnelDialer, _Kept, dial_with
 from agent.link.membership import Membership, MembershipError
@@ -72,14 +72,14 @@ class World:
         self.tunnels: list[Tunnel] = []
         self.gateway = Recorder()
         self.up = asyncio.Event()
-        roster = Roster(self.clock)
-        roster.add(PlayedBackend(DeploymentState(id="e/m", model="m", slots=4)))
-        publisher = Publisher(roster, lambda: (), self.clock)
+        registry = EngineRegistry(self.clock)
+        registry.add(PlayedBackend(DeploymentState(id="e/m", model="m", slots=4)))
+        publisher = Publisher(registry, lambda: (), self.clock)
         self.tasks = asyncio.TaskGroup()
-        runner = RequestRunner(roster, self.clock)
+        runner = RequestRunner(registry, self.clock)
         self.dialer = TunnelDialer(
             self.membership,
-            lambda: GatewaySession(runner, publisher, roster.carry_out, self.membership.renew),
+            lambda: GatewaySession(runner, publisher, registry.carry_out, self.membership.renew),
             self._dial,
             clock=self.clock,
             sleep=self._sleep,
@@ -326,15 +326,15 @@ class Real:
 
     def __init__(self, url: str, directory: Path, tasks: asyncio.TaskGroup, token: JoinToken = TOKEN) -> None:
         self.membership = Membership.open(directory, join=token.encode(), name="gpu-1", default_name="x")
-        roster = Roster()
+        registry = EngineRegistry()
         self.backend = PlayedBackend(DeploymentState(id="d1", model="demo", slots=2))
-        roster.add(self.backend)
-        publisher = Publisher(roster, lambda: ())
-        runner = RequestRunner(roster)
+        registry.add(self.backend)
+        publisher = Publisher(registry, lambda: ())
+        runner = RequestRunner(registry)
         clock: Callable[[], float] = asyncio.get_running_loop().time
         self.dialer = TunnelDialer(
             self.membership,
-            lambda: GatewaySession(runner, publisher, roster.carry_out, self.membership.renew),
+            lambda: GatewaySession(runner, publisher, registry.carry_out, self.membership.renew),
             dial_with(DialSettings(url=url), clock),
             clock=clock,
             chance=lambda: 0.0,

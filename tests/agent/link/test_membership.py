@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from agent.link.membership import Membership, MembershipError
 from agent.link.state_directory import MemberRecord
 from shared.handshake import Renewal, Welcome
-from shared.identity import GatewayIdentity, JoinToken, Succession, issue_certificate, public_bytes
+from shared.identity import GatewayIdentity, JoinToken, KeySuccession, issue_certificate, public_bytes
 from shared.protocol.errors import (
     CertificateInvalid,
     ErrorCode,
@@ -199,7 +199,7 @@ def renewal(
     *,
     name: str = "host-1",
     wall_s: float = WALL_S + 60 * DAY_S,
-    succession: Succession | None = None,
+    succession: KeySuccession | None = None,
     public_key: bytes | None = None,
 ) -> Renewal:
     key = public_key or membership.handshake("x")._public_key
@@ -211,7 +211,7 @@ def shown(membership: Membership) -> bytes | None:
     return membership.handshake("x")._certificate
 
 
-SUCCESSION = Succession.sign(GATEWAY, NEXT_GATEWAY.public_key, UNTIL_S)
+SUCCESSION = KeySuccession.sign(GATEWAY, NEXT_GATEWAY.public_key, UNTIL_S)
 
 
 def test_a_certificate_from_inside_a_session_is_kept_and_shown_from_then_on(tmp_path: Path) -> None:
@@ -257,7 +257,7 @@ def test_a_token_of_the_key_before_that_lies_about_is_no_other_gateways(tmp_path
 
 def forged(agent: Membership) -> list[tuple[str, Renewal]]:
     """What no agent takes, and what it says to that."""
-    stranger = Succession.sign(OTHER_GATEWAY, NEXT_GATEWAY.public_key, UNTIL_S)
+    stranger = KeySuccession.sign(OTHER_GATEWAY, NEXT_GATEWAY.public_key, UNTIL_S)
     changed = replace(SUCCESSION, until_s=SUCCESSION.until_s + 1)
     return [
         ("not issued by this gateway", renewal(agent, OTHER_GATEWAY)),
@@ -283,7 +283,7 @@ def test_nothing_is_taken_of_what_does_not_verify(tmp_path: Path) -> None:
 def test_a_former_key_announces_no_other_successor(tmp_path: Path) -> None:
     agent = member(tmp_path, ManualClock(WALL_S), JOIN)
     agent.renew(renewal(agent, NEXT_GATEWAY, succession=SUCCESSION))
-    again = Succession.sign(GATEWAY, OTHER_GATEWAY.public_key, UNTIL_S)
+    again = KeySuccession.sign(GATEWAY, OTHER_GATEWAY.public_key, UNTIL_S)
     with pytest.raises(GatewayUntrusted):
         agent.renew(renewal(agent, OTHER_GATEWAY, succession=again))
     assert agent.gateway == NEXT_GATEWAY.id

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import structlog
 
-from agent.capacity.roster import Roster
+from agent.capacity.engine_registry import EngineRegistry
 from agent.link.publisher import DRIFT_S, Publisher
 from shared.protocol.engine_state import EngineState
 from shared.protocol.messages import AgentStatus, DeploymentState, DeploymentStatus, Drain, GpuState
@@ -21,10 +21,10 @@ class Here:
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.backend = PlayedBackend(LOADED)
-        self.roster = Roster(self.clock)
+        self.registry = EngineRegistry(self.clock)
         self.gpus: tuple[GpuState, ...] = ()
-        self.publisher = Publisher(self.roster, lambda: self.gpus, self.clock)
-        self.roster.add(self.backend)
+        self.publisher = Publisher(self.registry, lambda: self.gpus, self.clock)
+        self.registry.add(self.backend)
         self.gateway = Recorder()
         self.joined = Joined(Recorder(), self.gateway)
 
@@ -96,7 +96,7 @@ async def test_draining_takes_all_slots_back_at_once() -> None:
     here = Here()
     here.publisher.attach(here.joined.agent, "s")
     await here.settled()
-    here.roster.drain()
+    here.registry.drain()
     await here.settled()
     assert here.slots()[-1] == {"e/m": 0}
     state = [value for name, value in here.gateway.calls if name == "state"][-1]
@@ -116,7 +116,7 @@ async def test_a_session_that_is_over_is_told_nothing() -> None:
 
 async def test_what_the_host_says_of_itself_is_told() -> None:
     here = Here()
-    here.publisher = Publisher(here.roster, lambda: here.gpus, here.clock, labels={"region": "eu"})
+    here.publisher = Publisher(here.registry, lambda: here.gpus, here.clock, labels={"region": "eu"})
     here.publisher.attach(here.joined.agent, "s")
     await here.settled()
     assert [value.labels for name, value in here.gateway.calls if name == "state"] == [{"region": "eu"}]

@@ -74,7 +74,7 @@ async def test_an_engines_error_becomes_the_code_of_a_reset(error: Any, code: Er
         _, answer = here.ask()
         assert await answer.until("reset") == (code, error.reason)
         await answer.until("closed")
-        assert here.roster.running == 0
+        assert here.registry.running == 0
 
 
 async def test_an_engine_that_dies_in_its_answer_resets_after_what_it_said() -> None:
@@ -116,17 +116,17 @@ async def test_a_cancelled_request_is_confirmed_after_the_engine_let_go() -> Non
         stream.reset(ErrorCode.CANCELLED)
         await answer.until("closed")
         assert backend.released == 1
-        assert here.roster.running == 0
+        assert here.registry.running == 0
 
 
 async def test_a_request_cancelled_before_its_task_began_is_confirmed_too() -> None:
     backend = played()
     async with agent_with(backend) as here:
         stream, answer = here.ask(body=None)
-        await until(lambda: here.roster.running)
+        await until(lambda: here.registry.running)
         next(iter(here.joined.agent.streams.values())).handler.on_reset(ErrorCode.CANCELLED, "")
         await answer.until("closed")
-        assert here.roster.running == 0
+        assert here.registry.running == 0
         assert not backend.begun.is_set()
         stream.reset(ErrorCode.CANCELLED)
 
@@ -146,12 +146,12 @@ async def test_an_unforeseen_error_ends_the_request_and_nothing_else() -> None:
     async with agent_with(backend) as here:
         _, answer = here.ask()
         assert (await answer.until("reset"))[0] is ErrorCode.INTERNAL
-        assert here.roster.running == 0
+        assert here.registry.running == 0
 
 
 async def test_an_answer_nobody_reads_holds_the_engine_and_only_what_was_granted() -> None:
     backend = played()
-    backend.response.pour = backend.response.endless  # type: ignore[method-assign]
+    backend.response.stream_to = backend.response.endless  # type: ignore[method-assign]
     async with agent_with(backend) as here:
         stream, answer = here.ask()
         await standing_still(lambda: backend.response.sent_bytes)
@@ -167,15 +167,15 @@ async def test_an_answer_nobody_reads_holds_the_engine_and_only_what_was_granted
 async def test_a_place_is_free_when_the_engine_has_said_all_though_nobody_reads_it(usage: UsageMode) -> None:
     backend = played()
 
-    async def pour(take: Callable[[bytes], bool]) -> None:
+    async def stream_to(take: Callable[[bytes], bool]) -> None:
         """The whole answer comes in one turn, with its end."""
         assert not take(b": " + b"x" * (STREAM_WINDOW_BYTES + 60_000) + b"\n\n")
 
-    backend.response.pour = pour  # type: ignore[method-assign]
+    backend.response.stream_to = stream_to  # type: ignore[method-assign]
     async with agent_with(backend) as here:
         stream, answer = here.ask(usage=usage)
         await until(lambda: backend.released == 1)
-        await until(lambda: here.roster.running == 0)
+        await until(lambda: here.registry.running == 0)
         assert "end" not in answer.names(), "it waits behind what is not read"
         await until(lambda: len(answer.body) == STREAM_WINDOW_BYTES)
         stream.consumed(STREAM_WINDOW_BYTES)
@@ -187,15 +187,15 @@ async def test_what_was_held_back_leaves_once_it_may_or_not_at_all(read: bool) -
     backend, last = played(), b'data: {"held back'
     comment = b": " + b"x" * (STREAM_WINDOW_BYTES + 60_000) + b"\n\n"
 
-    async def pour(take: Callable[[bytes], bool]) -> None:
+    async def stream_to(take: Callable[[bytes], bool]) -> None:
         assert not take(comment)
         assert take(last)
 
-    backend.response.pour = pour  # type: ignore[method-assign]
+    backend.response.stream_to = stream_to  # type: ignore[method-assign]
     async with agent_with(backend) as here:
         stream, answer = here.ask(usage=UsageMode.STRIP)
         await until(lambda: backend.released == 1)
-        assert here.roster.running == 1
+        assert here.registry.running == 1
         if not read:
             stream.reset(ErrorCode.CANCELLED)
             await answer.until("closed")
@@ -204,7 +204,7 @@ async def test_what_was_held_back_leaves_once_it_may_or_not_at_all(read: bool) -
             stream.consumed(STREAM_WINDOW_BYTES)
             await answer.until("end")
             assert answer.body == comment + last
-        assert here.roster.running == 0
+        assert here.registry.running == 0
 
 
 async def test_a_body_is_credited_only_as_the_engine_takes_it() -> None:
@@ -271,7 +271,7 @@ async def test_cancelling_frees_a_real_engine(no_leaks: None) -> None:
         for _, answer in streams:
             await answer.until("closed")
         await until(lambda: engine.stats.cancelled == 20)
-        assert here.roster.running == 0
+        assert here.registry.running == 0
 
 
 async def test_a_big_upload_reaches_a_real_engine_whole(no_leaks: None) -> None:
@@ -303,7 +303,7 @@ async def test_a_path_that_the_engine_lacks_is_told_with_the_head_and_in_the_sta
         head = await answer.until("head")
         await answer.until("closed")
         assert (head.status, head.lacks_path, answer.body) == (404, True, ROUTERS)
-        assert [each.lacks for each in here.roster.state().deployments] == [("rerank",)]
+        assert [each.lacks for each in here.registry.state().deployments] == [("rerank",)]
 
 
 @pytest.mark.parametrize(
@@ -324,7 +324,7 @@ async def test_a_404_about_anything_else_passes_as_it_is(path: str, body: bytes)
         head = await answer.until("head")
         await answer.until("closed")
         assert (head.status, head.lacks_path, answer.body) == (404, False, body)
-        assert [each.lacks for each in here.roster.state().deployments] == [()]
+        assert [each.lacks for each in here.registry.state().deployments] == [()]
 
 
 # --- Refusals ---
@@ -358,7 +358,7 @@ async def test_the_head_of_a_refusal_says_what_its_body_means(
         await answer.until("end")
         assert (head.status, head.refusal) == (status, refusal)
         assert answer.body == said
-        assert here.roster.levels("s") == {"e/m": 1 if refusal is Refusal.BUSY else 4}
+        assert here.registry.levels("s") == {"e/m": 1 if refusal is Refusal.BUSY else 4}
 
 
 async def test_a_long_refusal_goes_on_as_any_answer_does() -> None:
@@ -395,4 +395,4 @@ async def test_a_refused_request_that_its_gateway_lets_go_lowers_the_slots_all_t
         await answer.until("head")
         stream.reset(ErrorCode.CANCELLED)
         await answer.until("closed")
-        assert here.roster.levels("s") == {"e/m": 1}
+        assert here.registry.levels("s") == {"e/m": 1}

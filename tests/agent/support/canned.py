@@ -145,7 +145,7 @@ class Response:
         if not self.status and self._error is not None:
             raise self._error
 
-    async def pour(self, take: Callable[[bytes], bool]) -> None:
+    async def stream_to(self, take: Callable[[bytes], bool]) -> None:
         """Gives the body to ``take``, which says whether it wants more, until it is whole."""
         self._take = take
         wanted = True
@@ -175,7 +175,7 @@ async def asked(backend: Asks, head: RequestHead, body: BackendBody) -> AsyncIte
 async def read(response: Response) -> bytes:
     """All of an answer's body."""
     body = bytearray()
-    await response.pour(lambda piece: added(body, piece))
+    await response.stream_to(lambda piece: added(body, piece))
     return bytes(body)
 
 

@@ -84,7 +84,7 @@ class PlayedResponse:
     wanted: asyncio.Event = field(default_factory=asyncio.Event)
     sent_bytes: int = 0
 
-    async def pour(self, take: Callable[[bytes], bool]) -> None:
+    async def stream_to(self, take: Callable[[bytes], bool]) -> None:
         while (piece := await self.pieces.get()) is not None:
             if isinstance(piece, BackendError):
                 raise piece
@@ -96,7 +96,7 @@ class PlayedResponse:
             await self.wanted.wait()
 
     async def endless(self, take: Callable[[bytes], bool]) -> None:
-        """Instead of ``pour``: an answer without an end."""
+        """Instead of ``stream_to``: an answer without an end."""
         while True:
             self.sent_bytes += 16_000
             await self.offer(take, b"x" * 16_000)
@@ -169,7 +169,7 @@ class PlayedRequest:
             if not backend.hold_body:
                 backend.bodies.append(await whole(body))
             self._receiver.on_response(backend.response.status, backend.response.headers)
-            await backend.response.pour(self._receiver.on_body)
+            await backend.response.stream_to(self._receiver.on_body)
         except Exception as failure:
             error = failure
         self._end()

@@ -67,9 +67,9 @@ class PlayedLoading(ManagedBackend):
         self._up.set()
         await settled()
 
-    async def end(self, reason: str = "it crashed", *, hopeless: bool = False) -> None:
+    async def end(self, reason: str = "it crashed", *, unrecoverable: bool = False) -> None:
         assert self._fate is not None
-        self._fate.set_result(EngineEnd(reason, hopeless))
+        self._fate.set_result(EngineEnd(reason, unrecoverable))
         self._up.clear()
         await settled()
 

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from agent.capacity.roster import Roster
+from agent.capacity.engine_registry import EngineRegistry
 from agent.engines.http.openai import OpenAIHTTPBackend
 from agent.requests.runner import RequestRunner
 from shared.protocol.endpoint import Stream
@@ -29,8 +29,10 @@ class Agent(Recorder):
 class Set:
     """Everything a test plays with."""
 
-    def __init__(self, roster: Roster, runner: RequestRunner, joined: Joined, clock: ManualClock) -> None:
-        self.roster = roster
+    def __init__(
+        self, registry: EngineRegistry, runner: RequestRunner, joined: Joined, clock: ManualClock
+    ) -> None:
+        self.registry = registry
         self.runner = runner
         self.joined = joined
         self.clock = clock
@@ -50,13 +52,13 @@ async def agent_with(
     backend: PlayedBackend | OpenAIHTTPBackend, clock: ManualClock | None = None
 ) -> AsyncIterator[Set]:
     clock = clock or ManualClock()
-    roster, listener = Roster(clock), Agent()
-    roster.add(backend)
-    listener.runner = RequestRunner(roster, clock)
+    registry, listener = EngineRegistry(clock), Agent()
+    registry.add(backend)
+    listener.runner = RequestRunner(registry, clock)
     joined = Joined(listener, Recorder())
-    yield Set(roster, listener.runner, joined, clock)
+    yield Set(registry, listener.runner, joined, clock)
     joined.cut()
-    assert roster.running == 0
+    assert registry.running == 0
 
 
 def played(slots: int = 2) -> PlayedBackend:

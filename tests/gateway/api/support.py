@@ -10,7 +10,7 @@ import orjson
 
 from gateway.api.exchange.buffers import BufferBudget
 from gateway.api.exchange.exchange import HttpExchange, HttpSettings
-from gateway.api.exchange.middleware import RequestMiddleware, edge
+from gateway.api.exchange.middleware import RequestMiddleware, with_origin_checks
 from gateway.api.routes import build_router
 from gateway.api.server.client_addresses import PerAddressLimiter
 from gateway.api.server.request_parser import ConnectionLimits
@@ -232,7 +232,7 @@ class Surface:
         router = build_router(pipeline, keys, self.catalog, FakeMetrics(), self.lifecycle, self.settings)
         self.budget = BufferBudget(self.buffer_bytes)
         self.app = RequestMiddleware(
-            edge(router, self.settings),
+            with_origin_checks(router, self.settings),
             self.settings,
             self.budget,
             self.lifecycle,

@@ -103,7 +103,7 @@ def test_a_policy_there_is_none_of_is_refused_whole(wrong: dict[str, Any]) -> No
     asked: dict[str, Any] = {"policy": "cost", "policies": {}, "weights": {"t": 2.0}, **wrong}
     with pytest.raises(ValueError, match="no-such"):
         fleet.dispatcher.retune(**asked)
-    assert fleet.dispatcher.decisions.scheduler.policy_of("other") == "least-outstanding"
+    assert fleet.dispatcher.scheduling.scheduler.policy_of("other") == "least-outstanding"
     assert fleet.dispatcher.room._weights == {}
 
 
@@ -112,7 +112,7 @@ def test_policies_change_while_requests_run_and_wait() -> None:
     agents = [fleet.connect(name, deployment(slots=2)) for name in "ab"]
     for _ in range(6):
         fleet.submit()
-    scheduler = fleet.dispatcher.decisions.scheduler
+    scheduler = fleet.dispatcher.scheduling.scheduler
     for default, named, policy in [("cost", {}, "cost"), ("cost", {"m": "round-robin"}, "round-robin")]:
         fleet.dispatcher.retune(default, named, {})
         assert scheduler._models["m"].policy.name == policy

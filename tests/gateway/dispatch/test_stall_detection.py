@@ -4,7 +4,7 @@ from types import SimpleNamespace
 from typing import cast
 
 from gateway.dispatch.attempt import Attempt
-from gateway.dispatch.stall_detection import ANSWER_S, QUIET_S, may_be_the_tunnels
+from gateway.dispatch.stall_detection import ANSWER_S, QUIET_S, may_be_tunnel_silence
 from shared.protocol import limits
 
 
@@ -31,7 +31,7 @@ def attempt_over(link: Link) -> Attempt:
 def test_a_tunnel_that_was_heard_just_now_is_not_in_doubt() -> None:
     link = Link()
     link.now += QUIET_S
-    assert not may_be_the_tunnels(attempt_over(link), link.now)
+    assert not may_be_tunnel_silence(attempt_over(link), link.now)
     assert link.probes == 0
 
 
@@ -39,10 +39,10 @@ def test_a_quiet_tunnel_is_asked_once_and_its_answer_settles_it() -> None:
     link = Link()
     attempt = attempt_over(link)
     link.now += 5.0
-    assert may_be_the_tunnels(attempt, link.now)
+    assert may_be_tunnel_silence(attempt, link.now)
     link.heard_s = link.now + 0.1
     link.now += ANSWER_S
-    assert not may_be_the_tunnels(attempt, link.now)
+    assert not may_be_tunnel_silence(attempt, link.now)
     assert link.probes == 1
 
 
@@ -51,7 +51,7 @@ def test_a_tunnel_that_does_not_answer_is_in_doubt_until_it_must_count_as_away()
     attempt = attempt_over(link)
     link.now += 5.0
     doubts = 0
-    while may_be_the_tunnels(attempt, link.now):
+    while may_be_tunnel_silence(attempt, link.now):
         doubts += 1
         link.now += ANSWER_S
     assert link.probes == 1
@@ -63,8 +63,8 @@ def test_a_later_silence_is_asked_about_anew() -> None:
     attempt = attempt_over(link)
     for probes in (1, 2):
         link.now += 5.0
-        assert may_be_the_tunnels(attempt, link.now)
+        assert may_be_tunnel_silence(attempt, link.now)
         assert link.probes == probes
         link.heard_s = link.now + 0.1
         link.now += ANSWER_S
-        assert not may_be_the_tunnels(attempt, link.now)
+        assert not may_be_tunnel_silence(attempt, link.now)

@@ -96,7 +96,7 @@ async def running_gateway(
         await gateway.agents.close()
         watch.cancel()
         server.close()
-        await eventually(lambda: not gateway.agents.strangers and not gateway.dispatcher.open_exchanges)
+        await eventually(lambda: not gateway.agents.unauthenticated and not gateway.dispatcher.open_exchanges)
         gateway.store.close()
 
 

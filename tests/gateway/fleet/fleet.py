@@ -337,7 +337,7 @@ class Fleet:
         assert self.dispatcher.open_exchanges == 0
         assert self.dispatcher.room.requests == 0
         assert self.dispatcher.room.body_bytes == 0
-        assert not self.dispatcher.decisions._places
+        assert not self.dispatcher.scheduling._places
         unread = self.dispatcher.unread
         assert (unread.used_bytes, unread.spilled_bytes, unread._waiting) == (0, 0, {})
         assert len(self.dispatcher.slow_readers) == 0

@@ -54,7 +54,7 @@ async def test_an_agent_joins_serves_and_answers(tmp_path: Path) -> None:
         assert received == b"hello"
         await gateway.all_exchanges_end()
         assert gateway.count("accepted") == 1
-        assert gateway.agents.strangers == 0
+        assert gateway.agents.unauthenticated == 0
         figures = run_at_once(gateway.agents.figures())
         assert min(figures.bytes_received, figures.bytes_sent) > 100
         assert min(figures.messages_received, figures.messages_sent) >= 3
@@ -107,7 +107,7 @@ async def test_an_agent_that_is_no_good_is_told_why(tmp_path: Path) -> None:
         with pytest.raises(HandshakeRejected) as rejected:
             await Host(gateway, token=other).dial()
         assert rejected.value.code is ErrorCode.UNAUTHENTICATED
-        await eventually(lambda: not gateway.agents.strangers)
+        await eventually(lambda: not gateway.agents.unauthenticated)
         assert gateway.count("not_authenticated") == 1
 
 

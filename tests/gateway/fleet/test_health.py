@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.fleet.health import PANIC_S
-from gateway.scheduling.base import Fit
+from gateway.scheduling.base import DeploymentConstraints
 from gateway.scheduling.health.circuit import MAX_COOL_DOWN_S
 from gateway.scheduling.health.failover import Trouble
 from gateway.scheduling.recent import WINDOW_S
@@ -17,13 +17,13 @@ def test_failures_in_a_row_close_the_way_and_a_probe_opens_it_slowly() -> None:
     site.fail(sick, Trouble.STATUS, 5)
     assert (sick.free, sick.shut, well.free) == (0, True, 8)
     assert site.index.capacity("m", "chat", 99).slots == 8
-    assert not site.index.someone_else("m", Fit("chat", frozenset({"b/d"})))
+    assert not site.index.someone_else("m", DeploymentConstraints("chat", frozenset({"b/d"})))
     assert site.value("trunkline_circuits", model="m", state="open") == 1
     assert site.value("trunkline_circuits_opened_total", model="m", reason="status") == 1
     site.advance(1.0)
     assert (sick.free, sick.shut, sick.trial) == (1, False, True)
     assert site.index.capacity("m", "chat", 99).slots == 8, "nobody counts on it yet"
-    assert site.index.someone_else("m", Fit("chat", frozenset({"b/d"})))
+    assert site.index.someone_else("m", DeploymentConstraints("chat", frozenset({"b/d"})))
     probe = site.take(sick)
     assert sick.free == 0
     site.health.answered(sick, probe, site.now)
@@ -45,7 +45,9 @@ def test_a_full_engine_is_left_alone_for_a_moment_and_its_circuit_stays_closed(t
     for _ in range(20):
         site.fail(full, trouble)
         assert full.free == 0
-        assert site.index.someone_else("m", Fit("chat", frozenset({"b/d"}))), "it will be back in a moment"
+        assert site.index.someone_else("m", DeploymentConstraints("chat", frozenset({"b/d"}))), (
+            "it will be back in a moment"
+        )
         site.advance(5.1)
         assert full.free == 8
     assert site.value("trunkline_circuits", model="m", state="open") is None

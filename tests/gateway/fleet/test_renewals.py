@@ -251,7 +251,7 @@ class Paper:
     not_after_s: float = 200.0
     der: bytes = b"certificate"
 
-    def is_worn(self, wall_s: float) -> bool:
+    def needs_renewal(self, wall_s: float) -> bool:
         return wall_s >= self.worn_from_s
 
 

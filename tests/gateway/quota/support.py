@@ -12,7 +12,7 @@ from gateway.pipeline.aliases import AliasResolver
 from gateway.pipeline.pipeline import Pipeline
 from gateway.quota import Limits, Spending
 from gateway.quota.usage import UsageLedger
-from gateway.storage.limits import LimitStore, Terms
+from gateway.storage.limits import LimitsAndPrices, LimitStore
 from shared.protocol.messages import Trailers, Usage
 from tests.gateway.api.support import KEY, FakeMetrics, FakeResponse, Surface, json_response
 
@@ -26,14 +26,14 @@ class Source(LimitStore):
 
     def __init__(self) -> None:
         self.revision = 0
-        self.terms = Terms({}, {})
+        self.terms = LimitsAndPrices({}, {})
 
-    def changed_since(self, revision: int) -> tuple[int, Terms | None]:
+    def changed_since(self, revision: int) -> tuple[int, LimitsAndPrices | None]:
         return self.revision, None if revision == self.revision else self.terms
 
     def set(self, tenant: TenantLimits | None = None, **prices: Price) -> None:
         self.revision += 1
-        self.terms = Terms({} if tenant is None else {"acme": tenant}, prices)
+        self.terms = LimitsAndPrices({} if tenant is None else {"acme": tenant}, prices)
 
 
 class Keys:

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from gateway.quota.usage import UsageLedger
 from gateway.runtime.background_writer import BackgroundWriter, BackgroundWriterSettings
-from gateway.storage import Account, Amount, By, Store
+from gateway.storage import Account, Amount, Store, UsageGrouping
 from gateway.storage.backup import Backup
 from gateway.storage.errors import StateUnwritable
 from tests.gateway.fleet.fleet import Fleet, deployment
@@ -115,10 +115,10 @@ async def test_usage_that_a_full_disk_did_not_take_is_in_the_store_once_there_is
                 ledger.finished(replace(fleet.request(), model=f"{'m' * 200}{number}"), None)
             await keeper.write()
             await keeper.write()
-            assert store.usage.totals(By.KEY) == ()
+            assert store.usage.totals(UsageGrouping.KEY) == ()
         assert ["is full" in line["error"] for line in logs] == [True]
         await keeper.write()
-        assert [total.amount.requests for total in store.usage.totals(By.KEY)] == [2000]
+        assert [total.amount.requests for total in store.usage.totals(UsageGrouping.KEY)] == [2000]
 
 
 class Copies(Backup):

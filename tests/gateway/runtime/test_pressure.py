@@ -9,7 +9,7 @@ import structlog
 from gateway.api.exchange.buffers import BodyReservation, BufferBudget
 from gateway.domain.errors import Overloaded
 from gateway.observability.metrics import Metrics
-from gateway.runtime.pressure import SMALL_BYTES, Level, MemoryReader, Pressure, Reading
+from gateway.runtime.pressure import SMALL_BYTES, Level, MemoryReader, MemoryReading, Pressure
 
 GIB = 1024**3
 LARGE = SMALL_BYTES + 1
@@ -21,7 +21,7 @@ class House:
         self.pressure = Pressure(self.metrics, 0.9)
 
     def full(self, percent: float, stalled: float = 0.0) -> Level:
-        self.pressure.read([Reading(int(percent * GIB / 100), GIB, stalled)])
+        self.pressure.read([MemoryReading(int(percent * GIB / 100), GIB, stalled)])
         return self.pressure.level
 
     @property
@@ -76,15 +76,15 @@ def test_waiting_for_memory_is_being_short_of_it(house: House) -> None:
 
 
 def test_of_a_large_machine_a_small_part_is_room_enough(house: House) -> None:
-    house.pressure.read([Reading(480 * GIB, 512 * GIB)])
+    house.pressure.read([MemoryReading(480 * GIB, 512 * GIB)])
     house.pressure.check(LARGE)
-    house.pressure.read([Reading(510 * GIB + GIB // 2, 512 * GIB)])
+    house.pressure.read([MemoryReading(510 * GIB + GIB // 2, 512 * GIB)])
     with pytest.raises(Overloaded):
         house.pressure.check(LARGE)
 
 
 def test_the_tightest_bound_counts(house: House) -> None:
-    house.pressure.read([Reading(GIB // 2, GIB), Reading(98, 100), Reading(1, 100)])
+    house.pressure.read([MemoryReading(GIB // 2, GIB), MemoryReading(98, 100), MemoryReading(1, 100)])
     assert house.pressure.level is Level.CRITICAL
 
 
@@ -127,14 +127,17 @@ def test_control_groups_and_the_machine_are_read(tmp_path: Path) -> None:
     )
     write(tmp_path, **{f"{group}__memory_DOT_stat": "anon 1\ninactive_file 600\n"})
     write(tmp_path, **{f"{group}__memory_DOT_pressure": PSI})
-    assert MemoryReader(tmp_path)() == [Reading(1200, 2000, 0.25), Reading(600 * 1024, 1000 * 1024)]
+    assert MemoryReader(tmp_path)() == [
+        MemoryReading(1200, 2000, 0.25),
+        MemoryReading(600 * 1024, 1000 * 1024),
+    ]
 
 
 def test_in_a_container_the_bound_is_at_the_root(tmp_path: Path) -> None:
     write(tmp_path, proc__self__cgroup="0::/\n")
     names = {"max": "1000", "current": "500", "stat": "inactive_file 100"}
     write(tmp_path, **{f"sys__fs__cgroup__memory_DOT_{name}": text for name, text in names.items()})
-    assert MemoryReader(tmp_path)() == [Reading(400, 1000)]
+    assert MemoryReader(tmp_path)() == [MemoryReading(400, 1000)]
 
 
 @pytest.mark.parametrize("text", ["", "rubbish", "MemTotal: x kB", "MemTotal:\n", "MemTotal: 5 kB"])

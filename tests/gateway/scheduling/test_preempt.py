@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.domain.request import Tier
-from gateway.scheduling.base import DeploymentView, Waiting
+from gateway.scheduling.base import DeploymentView, PendingRequest
 from gateway.scheduling.preempt import PreemptibleRequest, PreemptRules, choose_preempted
 
 RULES = PreemptRules(reserved_share=0.0)
@@ -23,13 +23,13 @@ def runs(
     return PreemptibleRequest(number, view(), tier, remaining_s, lost_s)
 
 
-def waits(number: int = 100, **more: object) -> Waiting:
+def waits(number: int = 100, **more: object) -> PendingRequest:
     fields: dict[str, object] = {"work": 100.0, "arrived_s": 0.0, "tier": Tier.REALTIME} | more
-    return Waiting(number, "chat", **fields)  # type: ignore[arg-type]
+    return PendingRequest(number, "chat", **fields)  # type: ignore[arg-type]
 
 
 def chosen(
-    waiting: list[Waiting],
+    waiting: list[PendingRequest],
     running: list[PreemptibleRequest],
     rules: PreemptRules = RULES,
     *,

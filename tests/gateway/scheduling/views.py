@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from hypothesis import strategies as st
 
 from gateway.domain.residency import read_where
-from gateway.scheduling.base import NO_CAP, DeploymentView, Waiting
+from gateway.scheduling.base import NO_CAP, DeploymentView, PendingRequest
 from gateway.scheduling.scheduler import Scheduler
 
 H100, L4 = "NVIDIA H100 80GB HBM3", "NVIDIA L4"
@@ -42,8 +42,8 @@ def request(
     session: str | None = None,
     avoid: Iterable[str] = (),
     ttft_s: float | None = None,
-) -> Waiting:
-    return Waiting(
+) -> PendingRequest:
+    return PendingRequest(
         number,
         "chat",
         100.0,
@@ -67,13 +67,13 @@ class CostFleet:
         for each in views:
             self.scheduler.deployment_added(each, self.now)
 
-    def place(self, item: Waiting, key: str) -> None:
+    def place(self, item: PendingRequest, key: str) -> None:
         self.scheduler.placed(item, self.views[key], self.now)
         self.views[key].in_flight += 1
 
 
 @st.composite
-def fleets(draw: st.DrawFn) -> tuple[list[Waiting], list[DeploymentView]]:
+def fleets(draw: st.DrawFn) -> tuple[list[PendingRequest], list[DeploymentView]]:
     """Requests in order of turns, and deployments with all that may keep one from the other."""
     keys = [f"d{n}" for n in range(draw(st.sampled_from([0, 1, 2, 5])))]
     views = [_drawn_view(draw, key) for key in keys]
@@ -102,10 +102,10 @@ def _drawn_view(draw: st.DrawFn, key: str) -> DeploymentView:
     )
 
 
-def _drawn_request(draw: st.DrawFn, number: int, keys: list[str]) -> Waiting:
+def _drawn_request(draw: st.DrawFn, number: int, keys: list[str]) -> PendingRequest:
     avoid = draw(st.sets(st.sampled_from(keys), max_size=2)) if keys else set()
     blocks = draw(st.integers(0, 4))
-    return Waiting(
+    return PendingRequest(
         number,
         draw(st.sampled_from(ROUTES)),
         100.0,

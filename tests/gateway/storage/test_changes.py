@@ -41,46 +41,46 @@ def kept(source: Source, monkeypatch: pytest.MonkeyPatch) -> Iterator[ChangeCoun
     """Its thread never gets to look."""
     monkeypatch.setattr(changes, "LOOK_S", 3600.0)
     counter = ChangeCounter(source.read, source.clock)
-    counter.keep()
+    counter.start_polling()
     yield counter
     counter.close()
 
 
 def test_a_counter_that_nobody_keeps_looks_when_asked(source: Source) -> None:
     counter = ChangeCounter(source.read, source.clock)
-    assert counter.known() == 1
+    assert counter.cached() == 1
     source.number = 2
-    assert counter.known() == 2
+    assert counter.cached() == 2
 
 
 def test_asking_a_kept_counter_reads_nothing(source: Source, kept: ChangeCounter) -> None:
     source.number = 2
-    assert kept.known() == 1
+    assert kept.cached() == 1
     assert len(source.readers) == 1
 
 
 def test_a_look_is_good_for_a_while_and_no_longer(source: Source, kept: ChangeCounter) -> None:
     source.now_s = KNOWN_S
-    assert kept.known() == 1
+    assert kept.cached() == 1
     source.now_s = KNOWN_S + 0.01
-    assert kept.known() is None
-    assert kept.look() == kept.known() == 1
+    assert kept.cached() is None
+    assert kept.read() == kept.cached() == 1
 
 
 def test_after_a_look_that_failed_nothing_is_known(source: Source, kept: ChangeCounter) -> None:
     source.broken = True
     kept.written()
-    assert kept.known() is None
+    assert kept.cached() is None
     with pytest.raises(StateBusy):
-        kept.look()
+        kept.read()
     source.broken = False
-    assert kept.look() == kept.known() == 1
+    assert kept.read() == kept.cached() == 1
 
 
 def test_who_writes_in_this_process_is_known_at_once(source: Source, kept: ChangeCounter) -> None:
     source.number = 2
     kept.written()
-    assert kept.known() == 2
+    assert kept.cached() == 2
 
 
 def test_a_thread_looks_until_the_end(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,7 +93,7 @@ def test_a_thread_looks_until_the_end(source: Source, monkeypatch: pytest.Monkey
         return 1
 
     counter = ChangeCounter(read)
-    counter.keep()
+    counter.start_polling()
     assert looked.wait(30)
     counter.close()
     assert "changes" not in {thread.name for thread in threading.enumerate()}
@@ -115,9 +115,9 @@ def test_a_command_returns_once_its_change_counts_in_a_running_gateway(tmp_path:
         "with Store.open(Path(sys.argv[1])) as store: store.keys.create('made', 'default', 1.0)"
     )
     with Store.open(tmp_path / "state", serve=True) as store:
-        before = store.changes.look()
+        before = store.changes.read()
         elsewhere(code, str(store.state_dir))
-        after = store.changes.known()
+        after = store.changes.cached()
         assert after is None or after != before
 
 
@@ -127,7 +127,7 @@ def test_a_change_in_the_gateways_own_process_counts_at_once(
     monkeypatch.setattr(changes, "LOOK_S", 3600.0)
     monkeypatch.setattr(changes, "KNOWN_S", 3600.0)
     with Store.open(tmp_path / "state", serve=True) as store:
-        before = store.changes.known()
+        before = store.changes.cached()
         assert before is not None
         store.keys.create("made", "default", 1.0)
-        assert store.changes.known() not in (before, None)
+        assert store.changes.cached() not in (before, None)

@@ -9,7 +9,7 @@ from sqlalchemy.dialects.sqlite import Insert
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 from gateway.domain.aliases import AliasTarget
-from gateway.storage import Account, Amount, By, Enrolment, Store, schema
+from gateway.storage import Account, Amount, Enrolment, Store, UsageGrouping, schema
 
 DIALECT = postgresql.dialect()  # type: ignore[no-untyped-call]
 
@@ -60,7 +60,7 @@ def test_what_the_store_asks_is_no_dialect(store: Store, compiled: list[str]) ->
     store.models.note({"m": 1.0}, ["m"], 2.0, 1)
     store.models.note({"n": 1.0}, ["m", "n"], 3.0, 1)
     store.usage.add({Account("2026-11-21", "k", "t", "m"): Amount(1, 2, 3)})
-    for by in By:
+    for by in UsageGrouping:
         place = store.usage.totals(by)[0].place
         assert store.usage.totals(by, after=place) == ()
     assert store.usage.spent("2026-11-01")

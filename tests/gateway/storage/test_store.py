@@ -105,17 +105,17 @@ def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
 
 
 def test_the_data_version_moves_with_every_change_of_another_store(store: Store, state_dir: Path) -> None:
-    before = store.changes.look()
-    assert store.changes.look() == before
+    before = store.changes.read()
+    assert store.changes.read() == before
     with Store.open(state_dir) as other:
         other.keys.create("a", "default", 1.0)
-    assert store.changes.look() != before
+    assert store.changes.read() != before
 
 
 def test_the_data_version_moves_with_changes_of_the_same_store(store: Store) -> None:
-    before = store.changes.look()
+    before = store.changes.read()
     store.keys.create("a", "default", 1.0)
-    assert store.changes.look() != before
+    assert store.changes.read() != before
 
 
 @root_only

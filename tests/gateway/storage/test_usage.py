@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.storage import DATABASE_NAME, Account, Amount, By, Store, Total
+from gateway.storage import DATABASE_NAME, Account, Amount, Store, Total, UsageGrouping
 from gateway.storage.errors import StateUnwritable
 from gateway.storage.usage import MOST
 from tests.gateway.storage.fillers import full_database
@@ -21,7 +21,7 @@ def test_sums_grow_and_survive_reopening(store: Store) -> None:
     store.usage.add({account: Amount(2, 1, 1, 1)})
     store.usage.add({})
     with Store.open(store.state_dir) as again:
-        assert again.usage.totals(By.MODEL) == (Total("m", None, Amount(3, 11, 6, 3)),)
+        assert again.usage.totals(UsageGrouping.MODEL) == (Total("m", None, Amount(3, 11, 6, 3)),)
 
 
 def test_totals_by_tenant_model_and_day_since_a_day(store: Store) -> None:
@@ -32,11 +32,17 @@ def test_totals_by_tenant_model_and_day_since_a_day(store: Store) -> None:
             Account("2026-11-21", "k2", "b", "big"): Amount(1, 100),
         }
     )
-    assert facts(store.usage.totals(By.TENANT)) == [("a", None, 2, 11), ("b", None, 1, 100)]
-    assert facts(store.usage.totals(By.MODEL)) == [("big", None, 2, 101), ("small", None, 1, 10)]
-    assert facts(store.usage.totals(By.DAY)) == [("2026-11-20", None, 1, 1), ("2026-11-21", None, 2, 110)]
-    assert facts(store.usage.totals(By.TENANT, "2026-11-21")) == [("a", None, 1, 10), ("b", None, 1, 100)]
-    assert store.usage.totals(By.DAY, "2026-11-22") == ()
+    assert facts(store.usage.totals(UsageGrouping.TENANT)) == [("a", None, 2, 11), ("b", None, 1, 100)]
+    assert facts(store.usage.totals(UsageGrouping.MODEL)) == [("big", None, 2, 101), ("small", None, 1, 10)]
+    assert facts(store.usage.totals(UsageGrouping.DAY)) == [
+        ("2026-11-20", None, 1, 1),
+        ("2026-11-21", None, 2, 110),
+    ]
+    assert facts(store.usage.totals(UsageGrouping.TENANT, "2026-11-21")) == [
+        ("a", None, 1, 10),
+        ("b", None, 1, 100),
+    ]
+    assert store.usage.totals(UsageGrouping.DAY, "2026-11-22") == ()
 
 
 def test_totals_by_key_name_keys_that_are_known_revoked_or_gone(store: Store) -> None:
@@ -53,7 +59,7 @@ def test_totals_by_key_name_keys_that_are_known_revoked_or_gone(store: Store) ->
             Account(day, "zz-gone", "b", "m"): Amount(1, 100),
         }
     )
-    totals = store.usage.totals(By.KEY)
+    totals = store.usage.totals(UsageGrouping.KEY)
     assert facts(totals)[2] == ("zz-gone", "b", 1, 100)
     assert {(t.name, t.key_id, t.amount.prompt_tokens) for t in totals[:2]} == {
         ("alice", old, 1),
@@ -65,7 +71,7 @@ def test_a_sum_stays_where_numbers_end(store: Store) -> None:
     account = Account("2026-11-21", "k", "t", "m")
     store.usage.add({account: Amount(1, 2**80)})
     store.usage.add({account: Amount(1, 2**80)})
-    assert store.usage.totals(By.MODEL)[0].amount == Amount(2, MOST)
+    assert store.usage.totals(UsageGrouping.MODEL)[0].amount == Amount(2, MOST)
 
 
 def test_however_much_agents_say_was_used_a_gateway_can_read_what_its_tenants_spent(store: Store) -> None:
@@ -75,7 +81,7 @@ def test_however_much_agents_say_was_used_a_gateway_can_read_what_its_tenants_sp
     assert (tenant, day, gpu_s, cost) == ("t", "2026-11-21", 0.0, 0.0)
     assert isinstance(tokens, int)
     assert tokens == 600 * 2 * MOST
-    assert store.usage.totals(By.TENANT)[0].amount.prompt_tokens == 600 * MOST
+    assert store.usage.totals(UsageGrouping.TENANT)[0].amount.prompt_tokens == 600 * MOST
 
 
 def test_a_write_that_fails_adds_nothing(store: Store) -> None:
@@ -84,13 +90,13 @@ def test_a_write_that_fails_adds_nothing(store: Store) -> None:
     many = {Account("2026-11-21", "k", "t", f"{'m' * 200}{n}"): Amount(1, 1) for n in range(2000)}
     with full_database(store), pytest.raises(StateUnwritable, match="is full"):
         store.usage.add({kept: Amount(1, 1), **many})
-    assert store.usage.totals(By.MODEL) == (Total("m", None, Amount(1, 1)),)
+    assert store.usage.totals(UsageGrouping.MODEL) == (Total("m", None, Amount(1, 1)),)
     store.usage.add(many)
-    assert len(store.usage.totals(By.MODEL)) == 2001
+    assert len(store.usage.totals(UsageGrouping.MODEL)) == 2001
 
 
-@pytest.mark.parametrize("by", By)
-def test_totals_are_given_in_parts_that_make_up_the_whole(store: Store, by: By) -> None:
+@pytest.mark.parametrize("by", UsageGrouping)
+def test_totals_are_given_in_parts_that_make_up_the_whole(store: Store, by: UsageGrouping) -> None:
     store.keys.create("alice", "acme", 1.0)
     alice = store.keys.list()[0].id
     store.usage.add(
@@ -158,9 +164,9 @@ def test_those_served_last_are_kept_and_listed(store: Store) -> None:
 
 
 def test_no_model_is_no_write(store: Store) -> None:
-    before = store.changes.look()
+    before = store.changes.read()
     store.models.note({}, [], 1.0, 3)
-    assert store.changes.look() == before
+    assert store.changes.read() == before
 
 
 def test_a_database_of_the_first_version_is_brought_up_to_date_with_what_it_holds(tmp_path: Path) -> None:

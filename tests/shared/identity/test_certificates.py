@@ -100,8 +100,8 @@ def test_tolerance_widens_validity_on_both_sides() -> None:
 def test_a_certificate_is_worn_in_the_last_third_of_its_life() -> None:
     issued = certificate_of()
     worn_from_s = issued.not_after_s - (issued.not_after_s - issued.not_before_s) / 3
-    assert not issued.is_worn(worn_from_s - 1)
-    assert issued.is_worn(worn_from_s + 1)
+    assert not issued.needs_renewal(worn_from_s - 1)
+    assert issued.needs_renewal(worn_from_s + 1)
 
 
 @pytest.mark.parametrize("flip", [0x01, 0x80, 0xFF])

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.handshake import AgentHandshake, GatewayHandshake, Renewal
-from shared.identity import GatewayIdentity, GatewayKeys, Succession, public_bytes, read_certificate
+from shared.identity import GatewayIdentity, GatewayKeys, KeySuccession, public_bytes, read_certificate
 from shared.protocol.errors import (
     CertificateInvalid,
     GatewayUntrusted,
@@ -35,7 +35,7 @@ from tests.support.identities import (
 )
 
 KEYS = GatewayKeys(NEXT_GATEWAY, GATEWAY, float(UNTIL_S))
-SUCCESSION = Succession.sign(GATEWAY, NEXT_GATEWAY.public_key, UNTIL_S)
+SUCCESSION = KeySuccession.sign(GATEWAY, NEXT_GATEWAY.public_key, UNTIL_S)
 IDENTITIES = (GATEWAY, NEXT_GATEWAY, OTHER_GATEWAY)
 RENEWAL = Renewal(7, certificate_of(gateway=NEXT_GATEWAY).der, SUCCESSION)
 
@@ -133,7 +133,7 @@ def test_an_announcement_is_made_while_the_key_before_counts() -> None:
         {"old_key": b"\xff" * 32},
         {"until_s": UNTIL_S + 1},
         {"signature": bytes(64)},
-        {"signature": Succession.sign(OTHER_GATEWAY, NEXT_GATEWAY.public_key, UNTIL_S).signature},
+        {"signature": KeySuccession.sign(OTHER_GATEWAY, NEXT_GATEWAY.public_key, UNTIL_S).signature},
     ],
 )
 def test_an_announcement_that_was_changed_is_nobodys(change: dict[str, Any]) -> None:

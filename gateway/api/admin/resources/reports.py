@@ -7,7 +7,7 @@ import orjson
 from annotated_types import Ge, Le, MaxLen
 
 from gateway.api.admin.resources.resource import AdminRequest, BadInput, Field, Json, Resource, facts_of
-from gateway.domain.quotas import By
+from gateway.domain.quotas import UsageGrouping
 from gateway.domain.scopes import AdminRole
 
 if TYPE_CHECKING:
@@ -38,21 +38,21 @@ _PAGE_FIELDS = (
 @USAGE.operation(
     "GET",
     fields=(
-        Field("by", By, default=By.KEY),
+        Field("by", UsageGrouping, default=UsageGrouping.KEY),
         Field("since", str, default="", pattern=r"^(\d{4}-\d\d-\d\d)?$"),
         *_PAGE_FIELDS,
     ),
 )
 def show_usage(store: "Store", request: AdminRequest) -> Json:
     """Sums of what was used by key, tenant, model, deployment or day, from a day on; ``next`` goes on."""
-    by, most = By(request.body["by"]), request.body["limit"]
+    by, most = UsageGrouping(request.body["by"]), request.body["limit"]
     after = _place(request.body.get("after"), by)
     found = store.usage.totals(by, request.body["since"], after=after, most=most + 1)
     more = orjson.dumps(found[most - 1].place).decode() if len(found) > most else None
     return {"by": by.value, "usage": [_facts(by, each) for each in found[:most]], "next": more}
 
 
-def _place(text: str | None, by: By) -> list[str]:
+def _place(text: str | None, by: UsageGrouping) -> list[str]:
     """Raises BadInput."""
     if text is None:
         return []
@@ -60,7 +60,7 @@ def _place(text: str | None, by: By) -> list[str]:
         place = orjson.loads(text)
     except orjson.JSONDecodeError:
         place = None
-    wanted = 3 if by is By.KEY else 1
+    wanted = 3 if by is UsageGrouping.KEY else 1
     if (
         not isinstance(place, list)
         or len(place) != wanted
@@ -70,11 +70,11 @@ def _place(text: str | None, by: By) -> list[str]:
     return place
 
 
-def _facts(by: By, total: "Total") -> dict[str, Any]:
+def _facts(by: UsageGrouping, total: "Total") -> dict[str, Any]:
     amount = asdict(total.amount)
     return {
         by.value: total.name,
-        **({"tenant": total.tenant, "key_id": total.key_id} if by is By.KEY else {}),
+        **({"tenant": total.tenant, "key_id": total.key_id} if by is UsageGrouping.KEY else {}),
         **amount,
         "gpu_s": round(amount["gpu_s"], 3),
         "cost": round(amount["cost"], 6),

@@ -211,7 +211,7 @@ async def test_the_end_of_an_engine_is_told_with_its_last_words(start: Started) 
         process = await start.shell("echo one; echo; echo two >&2; exit 3")
         end = await process.ended()
     assert end.reason == "the engine ended with status 3: two"
-    assert not end.hopeless
+    assert not end.unrecoverable
     said = [entry["line"] for entry in logs if entry["event"] == "engine says"]
     assert said == ["one", "two"]
     assert [e["lines"] for e in logs if e["event"] == "engine's last words"] == [["one", "two"]]

@@ -209,7 +209,7 @@ async def test_an_answer_nobody_reads_stops_the_engine() -> None:
     async with ScriptedEngine() as engine, client(engine.url) as made:
         body = chat(tokens=200_000, pad_bytes=1000)
         async with asked(made, head(length=len(body)), once(body)) as response:
-            pouring = asyncio.ensure_future(response.pour(lambda piece: False))
+            pouring = asyncio.ensure_future(response.stream_to(lambda piece: False))
             before = -1
             while engine.stats.sent_tokens != before:
                 before = engine.stats.sent_tokens
@@ -223,7 +223,7 @@ async def test_leaving_early_closes_the_connection() -> None:
         body = chat(tokens=1000, tokens_per_s=100)
         async with asked(made, head(length=len(body)), once(body)) as response:
             first = asyncio.Event()
-            pouring = asyncio.ensure_future(response.pour(lambda piece: noted(first)))
+            pouring = asyncio.ensure_future(response.stream_to(lambda piece: noted(first)))
             await first.wait()
             pouring.cancel()
         await until(lambda: not engine.stats.running)

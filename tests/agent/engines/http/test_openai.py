@@ -153,7 +153,7 @@ async def streaming(made: OpenAIHTTPBackend, got: bytearray) -> AsyncIterator["a
 
     async def carry() -> None:
         async with asked(made, HEAD, once(STREAM)) as response:
-            await response.pour(lambda piece: added(got, piece))
+            await response.stream_to(lambda piece: added(got, piece))
 
     task = asyncio.create_task(carry())
     try:

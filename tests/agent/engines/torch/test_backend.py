@@ -159,7 +159,7 @@ async def test_a_crash_fails_what_runs_and_the_engine_is_started_again(
     house.go.clear()
     async with asked(house.backend, HEAD, Body()) as response:
         body = bytearray()
-        pouring = asyncio.ensure_future(response.pour(lambda piece: added(body, piece)))
+        pouring = asyncio.ensure_future(response.stream_to(lambda piece: added(body, piece)))
         await until(lambda: body == b"begun")
         house.kill()
         with pytest.raises(BackendFailed):
@@ -318,14 +318,14 @@ async def test_an_engine_that_ends_early_is_never_ready_and_says_why(start: Star
     assert await process.ready() is None
     end = await process.ended()
     assert end.reason == "the engine process ended with status 1: ValueError: broken"
-    assert not end.hopeless
+    assert not end.unrecoverable
 
 
 async def test_an_unusable_model_is_hopeless(start: Started) -> None:
     process = await start("unusable")
     assert await process.ready() is None
     end = await process.ended()
-    assert end.hopeless
+    assert end.unrecoverable
     assert end.reason.endswith("no such model")
 
 

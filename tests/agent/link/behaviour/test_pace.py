@@ -5,7 +5,7 @@ import itertools
 
 import pytest
 
-from agent.capacity.roster import Roster
+from agent.capacity.engine_registry import EngineRegistry
 from agent.link.publisher import TICK_S, Publisher
 from shared.protocol import limits
 from shared.protocol.credit import AGENT_WINDOWS, GATEWAY_WINDOWS, own_limits
@@ -31,7 +31,7 @@ def offered(engine: int, *, status: DeploymentStatus, slots: int = 4) -> list[De
 
 
 class Pair:
-    """A gateway's session and an agent's with the largest roster there can be, on a clock that stands until
+    """A gateway's session and an agent's with the largest registry there can be, on a clock that stands until
     it is moved. The gateway's counts control frames, and raises when there are too many."""
 
     def __init__(self) -> None:
@@ -43,14 +43,14 @@ class Pair:
         self.agent = SessionEndpoint(agent, self.clock, lambda: None)
         self.gateway.listener = self.heard = Recorder()
         self.agent.listener = self.told = Recorder()
-        self.roster = Roster(self.clock)
-        self.publisher = Publisher(self.roster, lambda: (), self.clock)
+        self.registry = EngineRegistry(self.clock)
+        self.publisher = Publisher(self.registry, lambda: (), self.clock)
         self.backends = [
             PlayedBackend(*offered(number, status=DeploymentStatus.LOADED), name=f"e{number}")
             for number in range(ENGINES)
         ]
         for backend in self.backends:
-            self.roster.add(backend)
+            self.registry.add(backend)
 
     async def turn(self) -> None:
         """A turn of the agent's loop, after which all that was sent has come."""
@@ -132,14 +132,14 @@ async def test_slots_that_requests_take_and_free_are_told_at_once_while_all_else
     for _ in range(15):
         stream = await pair.request("e0/" + offered(0, status=DeploymentStatus.LOADED)[0].model)
         before = pair.levels()["e0/" + offered(0, status=DeploymentStatus.LOADED)[1].model]
-        seat = pair.roster.enter("s", stream.head.deployment)
+        seat = pair.registry.enter("s", stream.head.deployment)
         await pair.turn()
         other = offered(0, status=DeploymentStatus.LOADED)[1].id
         assert pair.levels()[other] == before - 1
         for number, backend in enumerate(pair.backends[1:5], 1):
             backend.offer(*offered(number, status=DeploymentStatus.LOADED, slots=5 + number % 2))
             await pair.turn()
-        pair.roster.leave(seat, failed=False)
+        pair.registry.leave(seat, failed=False)
         stream.reset(ErrorCode.CANCELLED)
         await pair.turn()
         assert pair.levels()[other] == before
@@ -148,7 +148,7 @@ async def test_slots_that_requests_take_and_free_are_told_at_once_while_all_else
 async def test_a_gateway_would_end_the_session_of_an_agent_that_did_not_wait() -> None:
     """What the other tests rest on: the limiter is there, and reached by a frame for each change."""
     pair = Pair()
-    levels = dict(pair.roster.levels("s"))
+    levels = dict(pair.registry.levels("s"))
 
     async def tell_all() -> None:
         for number in range(ENGINES * 10):

@@ -20,7 +20,7 @@ async def test_a_lost_session_lets_go_of_the_engine(body: bytes | None) -> None:
         here.ask(body)
         await backend.begun.wait()
         here.joined.cut()
-        await until(lambda: here.roster.running == 0)
+        await until(lambda: here.registry.running == 0)
         assert backend.released == 1
 
 
@@ -38,7 +38,7 @@ async def test_what_is_cut_off_as_the_agent_ends_says_so(begun: bool) -> None:
         here.runner.cut_off()
         assert await answer.until("reset") == (ErrorCode.DRAINING, "the agent ends")
         await answer.until("closed")
-        assert (backend.released, here.roster.running) == (1, 0)
+        assert (backend.released, here.registry.running) == (1, 0)
 
 
 async def test_what_the_gateway_has_cancelled_stays_cancelled_when_the_agent_ends() -> None:
@@ -74,7 +74,7 @@ async def test_an_engine_that_says_it_is_out_of_memory_gets_less(
             backend.response.pieces.put_nowait(piece)
         await answer.until("end")
         assert answer.body == body
-        assert here.roster.levels("s") == {"e/m": slots}
+        assert here.registry.levels("s") == {"e/m": slots}
 
 
 async def test_an_engine_that_cannot_be_reached_is_told_once_and_once_when_it_can() -> None:
@@ -117,7 +117,7 @@ async def test_the_engine_works_on_while_the_tunnel_is_away_and_nothing_is_lost(
         for number in range(1, 50):
             backend.response.pieces.put_nowait(b"%d;" % number)
         backend.response.pieces.put_nowait(None)
-        await until(lambda: here.roster.running == 0)
+        await until(lambda: here.registry.running == 0)
         assert answer.body == b"0;"
         here.joined.resume()
         await answer.until("end")
@@ -132,7 +132,7 @@ async def test_while_the_tunnel_is_away_the_engine_is_held_at_what_was_granted()
         await away.wait()
         await backend.response.endless(take)
 
-    backend.response.pour = endless  # type: ignore[method-assign]
+    backend.response.stream_to = endless  # type: ignore[method-assign]
     async with agent_with(backend) as here:
         _, answer = here.ask()
         await backend.begun.wait()
@@ -142,7 +142,7 @@ async def test_while_the_tunnel_is_away_the_engine_is_held_at_what_was_granted()
         assert 0 < backend.response.sent_bytes < 400_000
         here.joined.cut()
         assert (await answer.until("reset"))[0] is ErrorCode.SESSION_LOST
-        await until(lambda: here.roster.running == 0)
+        await until(lambda: here.registry.running == 0)
         assert backend.released == 1
 
 
@@ -155,4 +155,4 @@ async def test_a_request_cancelled_while_the_tunnel_is_away_frees_its_place_when
         stream.reset(ErrorCode.CANCELLED)
         here.joined.resume()
         await answer.until("closed")
-        assert (here.roster.running, backend.released) == (0, 1)
+        assert (here.registry.running, backend.released) == (0, 1)

@@ -12,7 +12,7 @@ from gateway.api.admin import store as admin_store
 from gateway.api.admin.resources.table import OPERATIONS
 from gateway.api.exchange.buffers import BufferBudget
 from gateway.api.exchange.exchange import HttpSettings
-from gateway.api.exchange.middleware import RequestMiddleware, edge
+from gateway.api.exchange.middleware import RequestMiddleware, with_origin_checks
 from gateway.api.server.cors import Cors
 from gateway.domain.scopes import AdminRole
 from gateway.observability.audit import append_pending_acts
@@ -133,7 +133,11 @@ async def test_no_web_page_is_let_in_whatever_origins_are_allowed_elsewhere(hous
     settings = HttpSettings(cors=Cors(["https://app.example"]))
     lifecycle = Lifecycle()
     app = RequestMiddleware(
-        edge(house.router, settings), settings, BufferBudget(MIB), lifecycle, lambda *facts: None
+        with_origin_checks(house.router, settings),
+        settings,
+        BufferBudget(MIB),
+        lifecycle,
+        lambda *facts: None,
     )
     asked = ((b"origin", b"https://app.example"), (b"access-control-request-method", b"POST"))
     for path, status in (("/v1/models", 204), ("/admin/keys", 401)):

@@ -24,7 +24,7 @@ def house(store: Store) -> House:
 
 def renewed(house: House, admitted: AdmittedAgent) -> AdmittedAgent:
     """As it is once the agent has taken what is due."""
-    assert house.directory.due(house.wall_s)(admitted)
+    assert house.directory.renewal_check(house.wall_s)(admitted)
     certificate, _ = house.directory.renew(admitted, house.wall_s)
     return AdmittedAgent(house.directory.rights(admitted), None, admitted.agent_id, certificate)
 
@@ -34,10 +34,10 @@ def renewed(house: House, admitted: AdmittedAgent) -> AdmittedAgent:
 
 def test_a_connected_agent_is_due_in_the_last_third_of_its_certificates_life(house: House) -> None:
     admitted, _ = house.join(house.token())
-    assert not house.directory.due(NOW_S + CERTIFICATE_LIFE_S * 0.66)(admitted)
+    assert not house.directory.renewal_check(NOW_S + CERTIFICATE_LIFE_S * 0.66)(admitted)
     house.wall_s += CERTIFICATE_LIFE_S * 0.67
     after = renewed(house, admitted)
-    assert not house.directory.due(house.wall_s)(after)
+    assert not house.directory.renewal_check(house.wall_s)(after)
     assert after.certificate.not_after_s == int(house.wall_s + CERTIFICATE_LIFE_S)
     assert house.come_back(after.certificate.der)
     assert house.come_back(admitted.certificate.der), "COMMAND may have been lost"
@@ -91,7 +91,7 @@ def test_a_revoked_agent_gets_no_certificate(house: House, command: Store) -> No
 def test_a_clock_that_is_behind_replaces_no_certificate(house: House, behind_s: float) -> None:
     admitted, held = house.join(house.token())
     house.wall_s -= behind_s
-    assert not house.directory.due(house.wall_s)(admitted)
+    assert not house.directory.renewal_check(house.wall_s)(admitted)
     for _ in range(6):
         assert house.come_back(held)[1].certificate is None
     house.wall_s += behind_s
@@ -112,7 +112,7 @@ def test_what_a_clock_that_is_behind_must_issue_lasts_as_long_as_what_it_replace
     )
     assert after.certificate.not_after_s >= admitted.certificate.not_after_s
     assert after.certificate.not_before_s > admitted.certificate.not_before_s, "agents take nothing older"
-    assert not house.directory.due(house.wall_s)(after)
+    assert not house.directory.renewal_check(house.wall_s)(after)
     house.wall_s = NOW_S
     pinned = command.identity.keys.current.fingerprint
     assert house.come_back(after.certificate.der, "berlin-7", key_of("gpu-7"), pinned)
@@ -197,7 +197,7 @@ def test_a_renamed_agent_is_who_it_was_and_is_sent_its_name(house: House, comman
     assert after.certificate.name == "berlin-7"
     again, _ = house.come_back(after.certificate.der, "berlin-7", key_of("gpu-7"))
     assert again.agent_id == admitted.agent_id
-    assert not house.directory.due(house.wall_s)(again)
+    assert not house.directory.renewal_check(house.wall_s)(again)
 
 
 def test_a_former_name_is_free_and_its_former_holder_is_nobody_else(house: House, command: Store) -> None:
@@ -257,7 +257,7 @@ def test_a_new_key_of_the_gateway_reaches_connected_agents_with_a_certificate_by
     before = house.store.gateway_identity
     command.identity.rotate(30 * DAY_S, house.wall_s)
     assert house.directory.changed()
-    assert house.directory.due(house.wall_s)(admitted)
+    assert house.directory.renewal_check(house.wall_s)(admitted)
     fresh, succession = house.directory.renew(admitted, house.wall_s)
     assert succession is not None
     succession.verify()

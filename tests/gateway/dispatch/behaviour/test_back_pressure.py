@@ -173,7 +173,7 @@ def test_refusals_cost_no_retries_and_open_no_circuit() -> None:
         fleet.advance(5.1)
     assert len(one.streams) == 9
     (session,) = fleet.registry.sessions
-    assert all(each.well for each in session.deployments.values())
+    assert all(each.healthy for each in session.deployments.values())
     client.cancel()
     quiet(fleet)
 

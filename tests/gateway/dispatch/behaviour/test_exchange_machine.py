@@ -16,11 +16,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from gateway.dispatch import assignment as binding
 from gateway.dispatch import response
-from gateway.dispatch.decisions import Decisions
 from gateway.dispatch.dispatcher import DispatchSettings, QueueSettings
 from gateway.dispatch.exchange import ExchangeState
 from gateway.dispatch.preemption import _without
 from gateway.dispatch.response import EngineResponse
+from gateway.dispatch.scheduler_adapter import SchedulerAdapter
 from gateway.domain.errors import RequestError, StreamBroken
 from gateway.domain.request import RequestBody, Tier
 from gateway.domain.residency import Residency, read_where
@@ -37,7 +37,7 @@ from tests.gateway.dispatch.behaviour.wayward_engine import (
     Engine,
 )
 from tests.gateway.dispatch.recovery.going_on import Seen, seen_in_chat
-from tests.gateway.dispatch.unread.behaviour.workers import HeldWorker, Opened, space
+from tests.gateway.dispatch.response_buffers.behaviour.workers import HeldWorker, Opened, space
 from tests.gateway.fleet.fleet import Client, FakeAgent, Fleet
 from tests.gateway.fleet.tunnels import resume, suspend, suspended
 
@@ -108,7 +108,7 @@ class Life(RuleBasedStateMachine):
     @initialize(policy=st.sampled_from(["cost", "least-outstanding", "round-robin"]))
     def there_are_agents(self, policy: str) -> None:
         dispatcher = self.fleet.dispatcher
-        dispatcher.decisions = Decisions(self.fleet.registry.index, policy, self.fleet.loop.time)
+        dispatcher.scheduling = SchedulerAdapter(self.fleet.registry.index, policy, self.fleet.loop.time)
         self.an_agent_connects("a", 2, "v1")
         self.an_agent_connects("b", 2, "v1")
 

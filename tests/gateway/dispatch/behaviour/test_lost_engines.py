@@ -121,7 +121,7 @@ def test_many_requests_at_one_lost_engine_cost_no_retries_and_count_once() -> No
     assert sum(fleet.dispatcher._retries.take(tenant, fleet.loop.now_s) for _ in range(1000)) >= 100
     for session in fleet.registry.sessions:
         for each in session.deployments.values():
-            assert each.health is None or each.well
+            assert each.health is None or each.healthy
 
 
 # --- An answer has begun ---

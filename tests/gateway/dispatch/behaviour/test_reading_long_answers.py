@@ -194,10 +194,10 @@ async def test_a_tunnel_that_is_gone_for_long_or_back_while_the_answer_is_read(b
     suspend(house.fleet, house.one)
     loop = house.fleet.loop
     for _ in range(100):
-        if house.fleet.dispatcher.readings._tasks:
+        if house.fleet.dispatcher.sliced_parser._tasks:
             break
         loop.advance(0.1)
-    assert house.fleet.dispatcher.readings._tasks, "is being read"
+    assert house.fleet.dispatcher.sliced_parser._tasks, "is being read"
     assert house.phases() == [AnswerPhase.STREAMING]
     if back:
         resume(house.fleet, house.one)

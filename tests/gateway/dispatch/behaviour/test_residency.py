@@ -6,7 +6,7 @@ import pytest
 
 from gateway.dispatch import assignment as binding
 from gateway.dispatch.dispatcher import DispatchSettings, QueueSettings
-from gateway.dispatch.heads import Misplaced
+from gateway.dispatch.request_heads import DeploymentNotPermitted
 from gateway.domain.errors import EngineError, NoDeployment, QueueFull
 from gateway.domain.request import AgentPrincipal, Principal, Tier
 from gateway.domain.residency import read_where
@@ -150,7 +150,7 @@ def test_what_speaks_for_another_place_overrides_nothing(monkeypatch: pytest.Mon
     assert isinstance(client.error, EngineError)
     assert said == ["dispatch_failed"]
     assert not us.streams
-    assert issubclass(Misplaced, Exception)
+    assert issubclass(DeploymentNotPermitted, Exception)
     fleet.assert_quiet()
 
 

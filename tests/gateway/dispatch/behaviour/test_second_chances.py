@@ -5,7 +5,7 @@ import pytest
 from gateway.dispatch.attempt import Attempt
 from gateway.dispatch.dispatcher import DispatchSettings
 from gateway.dispatch.exchange import RequestExchange
-from gateway.dispatch.heads import head_for
+from gateway.dispatch.request_heads import head_for
 from gateway.domain.errors import ModelNotFound, NoDeployment, RouteNotSupported
 from gateway.domain.request import Principal, Tier
 from gateway.fleet.deployment import Deployment

@@ -112,7 +112,7 @@ async def test_a_tunnel_that_is_away_is_no_stall() -> None:
     wait(fleet, 9)
     assert one.streams[0].reset_code is None
     (deployment,) = fleet.session(one).deployments.values()
-    assert deployment.well
+    assert deployment.healthy
     say(fleet, one.streams[0], b"".join(EVENTS[6:]))
     one.streams[0].stream.end(Trailers())
     fleet.settle()
@@ -126,13 +126,13 @@ async def test_where_nobody_else_can_a_stalled_answer_may_still_come() -> None:
     got = await keep_up(client)
     wait(fleet, 30)
     (deployment,) = fleet.session(one).deployments.values()
-    assert not deployment.well, "it gets nothing new"
+    assert not deployment.healthy, "it gets nothing new"
     assert one.streams[0].reset_code is None
     say(fleet, one.streams[0], b"".join(EVENTS[6:]))
     one.streams[0].stream.end(Trailers())
     fleet.settle()
     assert got + await read(client) == b"".join(EVENTS)
-    assert deployment.well, "it has shown that it is not dead"
+    assert deployment.healthy, "it has shown that it is not dead"
     quiet(fleet)
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.dispatch.heads import Misplaced, head_for
+from gateway.dispatch.request_heads import DeploymentNotPermitted, head_for
 from gateway.domain.engine_paths import KINDS, BadRule, EnginePaths
 from gateway.domain.engine_paths.managing import canonical_path
 from gateway.domain.engine_paths.tables import TABLES
@@ -259,7 +259,7 @@ def test_a_kind_that_comes_later_gets_nothing_that_manages_it() -> None:
     request = managing(fleet, "/of/comfyui")
     request.barred = EnginePaths(manage={"comfyui": ["/of/comfyui"]}).bars
     assert head_for(request, vllm, 0.0).path == "/of/comfyui"
-    with pytest.raises(Misplaced):
+    with pytest.raises(DeploymentNotPermitted):
         head_for(request, comfyui, 0.0)
 
 

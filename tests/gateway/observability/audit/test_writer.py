@@ -309,14 +309,14 @@ def test_a_time_that_cannot_be_read_is_that_of_the_newest_line(files: AuditFiles
     for junk in (b"", b"{}", b"[1]", b'{"time_s":1e300,"ahead_s":0,"ahead_for_s":0}'):
         (files.directory / "time.json").write_bytes(junk)
         wall.now_s = NOON_S + 800 * DAY_S
-        assert files.believed(wall.now_s).time_s < NOON_S + DAY_S
+        assert files.trusted_time(wall.now_s).time_s < NOON_S + DAY_S
     started(files, things, wall)
     assert first_segment_is_there(files)
 
 
 def test_a_thread_writes_what_is_left_when_it_is_stopped(store: Store, identity: GatewayIdentity) -> None:
     files = AuditFiles(store.state_dir / "audit", lambda: identity)
-    writer = AuditWriter(files, store.acts, AuditSettings(tick_s=60), changed=store.changes.look)
+    writer = AuditWriter(files, store.acts, AuditSettings(tick_s=60), changed=store.changes.read)
     writer.start()
     store.acts.note("thing.change")
     writer.add(facts())

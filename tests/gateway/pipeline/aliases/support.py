@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry
 from gateway.domain.aliases import Alias, AliasMirror
 from gateway.domain.request import Request, RequestBody
 from gateway.pipeline.aliases import AliasCache, AliasFigures, AliasResolver
-from gateway.pipeline.aliases.cache import TargetChoice
+from gateway.pipeline.aliases.target_choice import TargetChoice
 from gateway.storage import AliasRecord
 from shared.protocol.messages import DeploymentState, DeploymentStatus
 from tests.gateway.api.support import FakeResponse, json_response

@@ -5,7 +5,7 @@ import structlog
 from gateway.domain.aliases import Alias, AliasTarget
 from gateway.domain.residency import where_of
 from gateway.domain.slices import run_at_once
-from gateway.pipeline.aliases import SkewAlarm
+from gateway.pipeline.aliases import VersionSkewDetector
 from gateway.pipeline.aliases.served_versions import ABSENT_S, LOOK_S, MOST, ServedVersions
 from tests.gateway.pipeline.aliases.support import Desk, served
 
@@ -64,7 +64,7 @@ def events(logs: list[structlog.typing.EventDict]) -> list[tuple[str, object]]:
 
 def test_the_alarm_counts_the_versions_beyond_one() -> None:
     desk = Desk()
-    alarm = SkewAlarm(desk.fleet.registry.index, desk.book, desk.fleet.loop)
+    alarm = VersionSkewDetector(desk.fleet.registry.index, desk.book, desk.fleet.loop)
     desk.serve(served("m", "v1"), served("n", "v1"))
     assert run_at_once(alarm.figures()) == {}
     desk.serve(served("m", "v2"), served("m", ""))
@@ -77,7 +77,7 @@ def test_the_alarm_counts_the_versions_beyond_one() -> None:
 
 def test_each_change_is_said_once_and_so_is_the_end() -> None:
     desk = Desk()
-    SkewAlarm(desk.fleet.registry.index, desk.book, desk.fleet.loop)
+    VersionSkewDetector(desk.fleet.registry.index, desk.book, desk.fleet.loop)
     with structlog.testing.capture_logs() as logs:
         desk.serve(served("m", "v1"), served("m", "v2"))
         desk.fleet.advance(LOOK_S)

@@ -8,9 +8,9 @@ import pytest
 from gateway.domain.quotas import Rates
 from gateway.quota import GpuTimeMeter, Spending
 from gateway.quota.headers import duration, limit_headers
-from gateway.quota.holder import LimitHolder
+from gateway.quota.limit_state import LimitState
 from gateway.quota.spending import Amounts
-from gateway.storage import Spent
+from gateway.storage import DailySpending
 
 
 def wall(text: str) -> float:
@@ -20,7 +20,9 @@ def wall(text: str) -> float:
 def test_a_month_begins_with_what_was_used_before_this_process_did() -> None:
     spending = Spending(wall("2026-11-21T23:59:59"))
     assert spending.month == "2026-11-01"
-    spending.load([Spent("a", "2026-11-01", 5, 0.5, 0.25), Spent("a", "2026-11-21", 7, 1.0, 1.0)])
+    spending.load(
+        [DailySpending("a", "2026-11-01", 5, 0.5, 0.25), DailySpending("a", "2026-11-21", 7, 1.0, 1.0)]
+    )
     spending.add("a", 1, 0.0, 0.0, wall("2026-11-21T23:59:59.5"))
     day, month = spending.of("a", wall("2026-11-21T23:59:59.9"))
     assert (day, month) == (Amounts(8, 1.0, 1.0), Amounts(13, 1.5, 1.25))
@@ -62,7 +64,9 @@ def test_a_clock_that_steps_over_midnight_and_back_forgets_nothing() -> None:
 
 def test_what_was_used_by_a_clock_that_was_ahead_does_not_count_in_every_month_until_then() -> None:
     spending = Spending(wall("2026-11-21T12:00"))
-    spending.load([Spent("a", "2026-11-30", 5, 0.0, 0.0), Spent("a", "2030-01-01", 7, 0.0, 0.0)])
+    spending.load(
+        [DailySpending("a", "2026-11-30", 5, 0.0, 0.0), DailySpending("a", "2030-01-01", 7, 0.0, 0.0)]
+    )
     assert [each.tokens for each in spending.of("a", wall("2026-11-21T12:00"))] == [0, 5]
 
 
@@ -119,7 +123,7 @@ def test_times_are_written_as_openai_does(seconds: float, text: bytes) -> None:
 
 
 def test_of_two_limits_that_which_has_less_left_is_told() -> None:
-    key, tenant = LimitHolder("key"), LimitHolder("tenant", "t")
+    key, tenant = LimitState("key"), LimitState("tenant", "t")
     key.limit(Rates(rpm=10, tpm=500))
     tenant.limit(Rates(rpm=100))
     assert tenant.requests is not None
@@ -133,4 +137,4 @@ def test_of_two_limits_that_which_has_less_left_is_told() -> None:
         b"x-ratelimit-remaining-tokens": b"500",
         b"x-ratelimit-reset-tokens": b"0s",
     }
-    assert limit_headers((LimitHolder("key"),), 0.0) == []
+    assert limit_headers((LimitState("key"),), 0.0) == []

@@ -8,7 +8,7 @@ from gateway.domain.errors import RateLimited
 from gateway.domain.quotas import Rates
 from shared.protocol.messages import Usage
 from tests.gateway.quota.support import CHAT, Stage
-from tests.gateway.quota.test_stage import ask
+from tests.gateway.quota.test_limits import ask
 
 
 async def test_who_sends_its_body_late_has_no_second_limit_of_its_own() -> None:

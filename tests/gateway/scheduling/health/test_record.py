@@ -10,45 +10,45 @@ from gateway.scheduling.health.record import (
     FORGET_S,
     MOST_GONE,
     DeploymentHealth,
-    HealthBook,
+    HealthRegistry,
     HealthSettings,
-    Ramp,
+    SlowStart,
 )
 
 SETTINGS = HealthSettings()
 
 
 def test_slots_ramp_from_a_quarter_to_all() -> None:
-    ramp = Ramp(30.0)
-    assert ramp.cap(8, 0.0) == NO_CAP
-    ramp.begin(100.0)
-    assert [ramp.cap(8, 100.0 + after_s) for after_s in (0, 4.9, 5, 15, 29.9)] == [2, 2, 3, 5, 7]
-    assert ramp.cap(8, 130.0) == NO_CAP
-    assert ramp.cap(1, 100.0) == 1, "at least one"
+    slow_start = SlowStart(30.0)
+    assert slow_start.cap(8, 0.0) == NO_CAP
+    slow_start.begin(100.0)
+    assert [slow_start.cap(8, 100.0 + after_s) for after_s in (0, 4.9, 5, 15, 29.9)] == [2, 2, 3, 5, 7]
+    assert slow_start.cap(8, 130.0) == NO_CAP
+    assert slow_start.cap(1, 100.0) == 1, "at least one"
 
 
 @given(st.integers(0, 1000), st.floats(0, 31))
 def test_a_ramp_only_grows_and_is_looked_at_when_it_has_grown_and_not_too_often(
     slots: int, after_s: float
 ) -> None:
-    ramp = Ramp(30.0)
-    ramp.begin(1000.0)
+    slow_start = SlowStart(30.0)
+    slow_start.begin(1000.0)
     now = 1000.0 + after_s
     looks = 0
-    while (next_s := ramp.next_step_s(slots, now)) is not None:
+    while (next_s := slow_start.next_step_s(slots, now)) is not None:
         assert next_s > now
-        assert min(slots, ramp.cap(slots, next_s)) >= min(slots, ramp.cap(slots, now))
+        assert min(slots, slow_start.cap(slots, next_s)) >= min(slots, slow_start.cap(slots, now))
         now = next_s
         looks += 1
     assert looks <= 31
-    assert ramp.cap(slots, now) == NO_CAP
+    assert slow_start.cap(slots, now) == NO_CAP
 
 
 def test_no_slow_start_when_it_is_set_to_nothing() -> None:
-    ramp = Ramp(0.0)
-    ramp.begin(5.0)
-    assert ramp.cap(8, 5.0) == NO_CAP
-    assert ramp.next_step_s(8, 5.0) is None
+    slow_start = SlowStart(0.0)
+    slow_start.begin(5.0)
+    assert slow_start.cap(8, 5.0) == NO_CAP
+    assert slow_start.next_step_s(8, 5.0) is None
 
 
 def test_refusals_rest_it_longer_and_longer_until_it_takes_one() -> None:
@@ -109,7 +109,7 @@ def test_established_is_who_has_served_for_a_while_and_is_well() -> None:
 
 
 def test_health_is_kept_over_a_reconnect_and_forgotten_after_some_minutes() -> None:
-    book = HealthBook(SETTINGS)
+    book = HealthRegistry(SETTINGS)
     health, new = book.arrived("a/d", 0.0)
     assert new
     health.circuit.failed("r", Fault.GONE, 0.0, 0.0)
@@ -126,7 +126,7 @@ def test_health_is_kept_over_a_reconnect_and_forgotten_after_some_minutes() -> N
 
 
 def test_the_book_is_bounded() -> None:
-    book = HealthBook(SETTINGS)
+    book = HealthRegistry(SETTINGS)
     for number in range(MOST_GONE + 100):
         book.arrived(f"{number}", 0.0)
         book.departed(f"{number}", 0.0)

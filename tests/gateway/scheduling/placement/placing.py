@@ -6,11 +6,11 @@ from dataclasses import dataclass, field, replace
 
 from gateway.domain.request import Tier
 from gateway.scheduling.placement.data import (
-    AgentPlaces,
+    AgentDeployments,
     Demand,
-    LoadablePlace,
+    LoadableDeployment,
     LoadDecision,
-    Residence,
+    LoadState,
 )
 from gateway.scheduling.placement.load_options import PlacementRules
 from gateway.scheduling.placement.placement import Placement
@@ -39,7 +39,7 @@ class Asking:
 class Site:
     """A place in the world. ``fails`` loads come to nothing, one after the other."""
 
-    place: LoadablePlace
+    place: LoadableDeployment
     slots: int = 2
     fails: int = 0
     changes_s: float = 0.0
@@ -50,7 +50,7 @@ class World:
     """Requests wait by model in order; every rule an agent keeps is asserted."""
 
     def __init__(
-        self, memory: dict[str, int | None], places: list[LoadablePlace], rules: PlacementRules
+        self, memory: dict[str, int | None], places: list[LoadableDeployment], rules: PlacementRules
     ) -> None:
         self.now = 0.0
         self.memory = memory
@@ -77,16 +77,16 @@ class World:
 
     @property
     def loaded(self) -> list[str]:
-        return [key for key, site in self.sites.items() if site.place.residence is Residence.LOADED]
+        return [key for key, site in self.sites.items() if site.place.load_state is LoadState.LOADED]
 
     @property
     def _moving(self) -> bool:
-        there = Residence.LOADED, Residence.OUT
-        return any(site.ends or site.place.residence not in there for site in self.sites.values())
+        there = LoadState.LOADED, LoadState.UNLOADED
+        return any(site.ends or site.place.load_state not in there for site in self.sites.values())
 
-    def hosts(self) -> list[AgentPlaces]:
+    def hosts(self) -> list[AgentDeployments]:
         return [
-            AgentPlaces(
+            AgentDeployments(
                 agent,
                 bytes_,
                 tuple(each.place for each in self._at(agent)),
@@ -100,7 +100,7 @@ class World:
 
     def _demand(self, model: str, queue: deque[Asking]) -> Demand:
         own = [site.place for site in self.sites.values() if site.place.model == model]
-        there = [each for each in own if each.residence in (Residence.LOADED, Residence.LOADING)]
+        there = [each for each in own if each.load_state in (LoadState.LOADED, LoadState.LOADING)]
         return Demand(
             model,
             frozenset(each.key for each in own),
@@ -120,45 +120,47 @@ class World:
             site = self.sites[decision.key]
             self.log.append(f"{self.now:g} {type(decision).__name__} {decision.key}")
             if isinstance(decision, LoadDecision):
-                assert site.place.residence is Residence.OUT
-                self._change(site, Residence.LOADING, site.place.load_s)
+                assert site.place.load_state is LoadState.UNLOADED
+                self._change(site, LoadState.LOADING, site.place.load_s)
                 self.loads[site.place.model] += 1
             else:
-                assert site.place.residence is Residence.LOADED
+                assert site.place.load_state is LoadState.LOADED
                 assert not site.ends, f"{decision.key} was unloaded with work"
                 assert decision.key in plan.closing
-                self._change(site, Residence.LEAVING, UNLOADING_S)
+                self._change(site, LoadState.UNLOADING, UNLOADING_S)
         self._check_memory()
 
     def _check_memory(self) -> None:
         for agent, most in self.memory.items():
-            there = [each.place for each in self._at(agent) if each.place.residence is not Residence.OUT]
+            there = [
+                each.place for each in self._at(agent) if each.place.load_state is not LoadState.UNLOADED
+            ]
             assert most is None or sum(each.memory_bytes or 0 for each in there) <= most
 
     def _pass_time(self) -> None:
         for site in self.sites.values():
-            residence = site.place.residence
+            load_state = site.place.load_state
             site.ends = [end_s for end_s in site.ends if end_s > self.now]
             site.place = replace(site.place, running=len(site.ends))
-            if residence is Residence.LOADING and self.now >= site.changes_s:
+            if load_state is LoadState.LOADING and self.now >= site.changes_s:
                 self._end_loading(site)
-            elif residence is Residence.LEAVING and self.now >= site.changes_s:
-                self._change(site, Residence.OUT, 0.0)
+            elif load_state is LoadState.UNLOADING and self.now >= site.changes_s:
+                self._change(site, LoadState.UNLOADED, 0.0)
 
     def _end_loading(self, site: Site) -> None:
         if site.fails:
             site.fails -= 1
             self.placement.history.failures.failed(site.place.key, "out of luck", self.now)
-            self._change(site, Residence.OUT, 0.0)
+            self._change(site, LoadState.UNLOADED, 0.0)
         else:
             self.placement.history.failures.note_loaded(site.place.key)
-            self._change(site, Residence.LOADED, 0.0)
+            self._change(site, LoadState.LOADED, 0.0)
             site.place = replace(site.place, loaded_s=self.now)
 
     def _serve(self) -> None:
         for site in self.sites.values():
             queue = self.queues[site.place.model]
-            if site.place.residence is not Residence.LOADED or site.place.key in self._closing:
+            if site.place.load_state is not LoadState.LOADED or site.place.key in self._closing:
                 continue
             while queue and len(site.ends) < site.slots:
                 one = queue.popleft()
@@ -167,8 +169,8 @@ class World:
             if site.ends:
                 site.place = replace(site.place, running=len(site.ends), used_s=self.now)
 
-    def _change(self, site: Site, residence: Residence, after_s: float) -> None:
-        site.place = replace(site.place, residence=residence)
+    def _change(self, site: Site, load_state: LoadState, after_s: float) -> None:
+        site.place = replace(site.place, load_state=load_state)
         site.changes_s = self.now + after_s
 
     def _at(self, agent: str) -> list[Site]:
@@ -181,16 +183,16 @@ def place(
     *,
     memory: int | None = 10,
     load_s: float = 20.0,
-    residence: Residence = Residence.OUT,
+    load_state: LoadState = LoadState.UNLOADED,
     tflops: float = 0.0,
     pinned: bool = False,
     used_s: float = float("-inf"),
-) -> LoadablePlace:
-    return LoadablePlace(
+) -> LoadableDeployment:
+    return LoadableDeployment(
         f"{agent}/{model}",
         agent,
         model,
-        residence,
+        load_state,
         memory,
         load_s,
         tflops,

@@ -6,12 +6,12 @@ from hypothesis import strategies as st
 
 from gateway.domain.request import Tier
 from gateway.scheduling.placement.data import (
-    AgentPlaces,
+    AgentDeployments,
     Demand,
-    LoadablePlace,
+    LoadableDeployment,
     LoadDecision,
+    LoadState,
     PlacementPlan,
-    Residence,
     UnloadDecision,
 )
 from gateway.scheduling.placement.history import PlacementHistory
@@ -19,29 +19,34 @@ from gateway.scheduling.placement.load_options import PATIENCE_SHARE, TURN_LOADS
 from gateway.scheduling.placement.placement import Placement
 from tests.gateway.scheduling.placement.placing import Asking, World, place, stream
 
-LOADED, LOADING, LEAVING = Residence.LOADED, Residence.LOADING, Residence.LEAVING
+LOADED, LOADING, UNLOADING = LoadState.LOADED, LoadState.LOADING, LoadState.UNLOADING
 RULES = PlacementRules(hold_s=300.0, min_residence_s=30.0)
 NOW = 1000.0
 
 
 def decide(
-    *places: LoadablePlace, wants: str = "m", memory: int | None = 10, **more: object
+    *places: LoadableDeployment, wants: str = "m", memory: int | None = 10, **more: object
 ) -> PlacementPlan:
     """What is decided for one waiting model, by a placement that knows nothing, of agents of equal memory."""
     return _decide(Placement(RULES), *places, wants=wants, memory=memory, **more)
 
 
 def _decide(
-    placement: Placement, *places: LoadablePlace, wants: str = "m", memory: int | None = 10, **more: object
+    placement: Placement,
+    *places: LoadableDeployment,
+    wants: str = "m",
+    memory: int | None = 10,
+    **more: object,
 ) -> PlacementPlan:
     agents = sorted({each.agent for each in places})
     hosts = [
-        AgentPlaces(name, memory, tuple(each for each in places if each.agent == name)) for name in agents
+        AgentDeployments(name, memory, tuple(each for each in places if each.agent == name))
+        for name in agents
     ]
     return placement.decide([demand(wants, *places, **more)], hosts, NOW)
 
 
-def demand(model: str, *places: LoadablePlace, **more: object) -> Demand:
+def demand(model: str, *places: LoadableDeployment, **more: object) -> Demand:
     keys = frozenset(each.key for each in places if each.model == model)
     return Demand(model, keys, **{"oldest_s": NOW, **more})  # type: ignore[arg-type]
 
@@ -62,17 +67,20 @@ def test_a_model_that_somebody_waits_for_is_loaded() -> None:
 
 
 def test_free_memory_comes_first_then_the_shortest_load_then_the_fastest_device_then_who_is_idle() -> None:
-    other = place("n", "a", residence=LOADED)
+    other = place("n", "a", load_state=LOADED)
     assert loads(decide(place("m", "a", load_s=1.0), other, place("m", "b"))) == ["b/m"]
     assert loads(decide(place("m", "a"), place("m", "b", load_s=5.0))) == ["b/m"]
     assert loads(decide(place("m", "a"), place("m", "b", tflops=9.0))) == ["b/m"]
-    hosts = [AgentPlaces("a", 10, (place("m", "a"),), running=3), AgentPlaces("b", 10, (place("m", "b"),))]
+    hosts = [
+        AgentDeployments("a", 10, (place("m", "a"),), running=3),
+        AgentDeployments("b", 10, (place("m", "b"),)),
+    ]
     both = demand("m", place("m", "a"), place("m", "b"))
     assert loads(Placement(RULES).decide([both], hosts, NOW)) == ["b/m"]
 
 
 def test_what_does_not_fit_beside_what_is_leaving_is_loaded_once_that_has_gone() -> None:
-    plan = decide(place("m"), place("n", residence=LEAVING))
+    plan = decide(place("m"), place("n", load_state=UNLOADING))
     assert plan.decisions == ()
     assert plan.ready_s["m"] > 20.0
 
@@ -82,8 +90,8 @@ def test_what_is_missed_least_goes_and_the_least_recently_used_of_equals() -> No
     for _ in range(9):
         placement.history.popularity.arrived("often", NOW - 100.0)
     placement.history.popularity.arrived("seldom", NOW - 100.0)
-    often = place("often", memory=5, residence=LOADED, used_s=1.0)
-    seldom = place("seldom", memory=5, residence=LOADED, used_s=5.0)
+    often = place("often", memory=5, load_state=LOADED, used_s=1.0)
+    seldom = place("seldom", memory=5, load_state=LOADED, used_s=5.0)
     plan = _decide(placement, place("m", memory=5), often, seldom)
     assert (unloads(plan), loads(plan)) == (["a/seldom"], [])
     plan = decide(place("m", memory=5), often, seldom)
@@ -94,8 +102,8 @@ def test_a_long_load_is_regretted_more_than_a_short_one() -> None:
     placement = Placement(RULES)
     for model in ("slow", "quick"):
         placement.history.popularity.arrived(model, NOW - 100.0)
-    slow = place("slow", memory=5, load_s=90.0, residence=LOADED)
-    quick = place("quick", memory=5, load_s=9.0, residence=LOADED, used_s=5.0)
+    slow = place("slow", memory=5, load_s=90.0, load_state=LOADED)
+    quick = place("quick", memory=5, load_s=9.0, load_state=LOADED, used_s=5.0)
     assert unloads(_decide(placement, place("m", memory=5), slow, quick)) == ["a/quick"]
 
 
@@ -104,43 +112,43 @@ def test_a_model_that_is_loaded_twice_is_missed_less() -> None:
     for _ in range(3):
         placement.history.popularity.arrived("twice", NOW - 100.0)
     placement.history.popularity.arrived("once", NOW - 100.0)
-    twice = place("twice", memory=5, residence=LOADED), place("twice", "b", residence=LOADED)
-    once = place("once", memory=5, residence=LOADED)
+    twice = place("twice", memory=5, load_state=LOADED), place("twice", "b", load_state=LOADED)
+    once = place("once", memory=5, load_state=LOADED)
     assert unloads(_decide(placement, place("m", memory=5), once, *twice)) == ["a/twice"]
 
 
 def test_no_more_goes_than_must() -> None:
-    small = [place(name, memory=2, residence=LOADED, used_s=0.0) for name in "xy"]
-    large = place("z", memory=6, residence=LOADED, used_s=5.0)
+    small = [place(name, memory=2, load_state=LOADED, used_s=0.0) for name in "xy"]
+    large = place("z", memory=6, load_state=LOADED, used_s=5.0)
     assert unloads(decide(place("m", memory=6), *small, large)) == ["a/z"]
     assert unloads(decide(place("m", memory=4), *small, large)) == ["a/x", "a/y"]
 
 
 def test_what_runs_something_is_told_to_take_nothing_more_and_goes_when_it_is_done() -> None:
-    busy = LoadablePlace("a/n", "a", "n", LOADED, 10, running=1)
+    busy = LoadableDeployment("a/n", "a", "n", LOADED, 10, running=1)
     plan = decide(place("m"), busy, tier=Tier.REALTIME)
     assert plan.decisions == ()
     assert plan.closing == {"a/n"}
 
 
 def test_what_was_loaded_or_used_just_now_stays_for_a_while() -> None:
-    fresh = LoadablePlace("a/n", "a", "n", LOADED, 10, loaded_s=NOW - 10.0)
+    fresh = LoadableDeployment("a/n", "a", "n", LOADED, 10, loaded_s=NOW - 10.0)
     plan = decide(place("m"), fresh)
     assert (plan.decisions, plan.closing, plan.look_again_s) == ((), frozenset(), NOW + 20.0)
     placement = Placement(RULES)
     placement.history.popularity.arrived("n", NOW - 0.5)
-    plan = _decide(placement, place("m"), place("n", residence=LOADED, used_s=NOW - 0.5))
+    plan = _decide(placement, place("m"), place("n", load_state=LOADED, used_s=NOW - 0.5))
     assert plan.look_again_s is not None
     assert NOW < plan.look_again_s < NOW + 5.0
 
 
 def test_what_is_pinned_never_goes() -> None:
-    pinned = place("n", memory=5, residence=LOADED, pinned=True)
+    pinned = place("n", memory=5, load_state=LOADED, pinned=True)
     plan = decide(place("m"), pinned)
     assert plan.decisions == ()
     assert "more memory" in plan.not_loadable["m"].why
     assert loads(decide(place("m", memory=5), pinned)) == ["a/m"]
-    other = place("o", memory=5, residence=LOADED, used_s=5.0)
+    other = place("o", memory=5, load_state=LOADED, used_s=5.0)
     assert unloads(decide(place("m", memory=5), pinned, other)) == ["a/o"]
 
 
@@ -152,7 +160,7 @@ def test_a_model_that_fits_no_agent_at_all_is_not_loadable() -> None:
 def test_an_agent_that_says_no_is_believed_until_something_has_gone_there() -> None:
     placement = Placement(RULES)
     placement.history.failures.note_crowded("a/m", frozenset({"a/n"}))
-    other = place("n", memory=None, residence=LOADED)
+    other = place("n", memory=None, load_state=LOADED)
     assert unloads(_decide(placement, place("m", memory=None), other, memory=None)) == ["a/n"]
     assert loads(_decide(placement, place("m", memory=None), memory=None)) == ["a/m"]
 
@@ -178,10 +186,10 @@ def test_a_model_whose_only_places_fail_is_refused_meanwhile_with_the_reason() -
 
 
 def test_one_more_is_loaded_only_when_the_wait_is_worth_it() -> None:
-    loaded = place("m", "a", residence=LOADED)
+    loaded = place("m", "a", load_state=LOADED)
     assert loads(decide(loaded, place("m", "b"), served=True, wait_s=22.0)) == []
     assert loads(decide(loaded, place("m", "b"), served=True, wait_s=30.0)) == ["b/m"]
-    loading = place("m", "c", residence=LOADING)
+    loading = place("m", "c", load_state=LOADING)
     assert loads(decide(loaded, loading, place("m", "b"), served=True, wait_s=90.0)) == []
 
 
@@ -189,19 +197,19 @@ def test_for_one_more_only_what_is_hardly_missed_goes() -> None:
     placement = Placement(RULES)
     for _ in range(20):
         placement.history.popularity.arrived("m", NOW - 1.0)
-    there = place("m", "a", residence=LOADED), place("m", "b"), place("n", "b", residence=LOADED)
+    there = place("m", "a", load_state=LOADED), place("m", "b"), place("n", "b", load_state=LOADED)
     assert unloads(_decide(placement, *there, served=True, wait_s=60.0)) == ["b/n"]
     for _ in range(20):
         placement.history.popularity.arrived("n", NOW - 1.0)
     assert unloads(_decide(placement, *there, served=True, wait_s=60.0)) == []
-    busy = there[0], there[1], LoadablePlace("b/n", "b", "n", LOADED, 10, running=1)
+    busy = there[0], there[1], LoadableDeployment("b/n", "b", "n", LOADED, 10, running=1)
     assert decide(*busy, served=True, wait_s=900.0).closing == frozenset()
 
 
 def test_what_is_kept_for_one_is_not_given_to_another_who_came_later() -> None:
     first, second = place("m"), place("s", memory=5)
-    loaded = LoadablePlace("a/n", "a", "n", LOADED, 5, loaded_s=NOW - 10.0)
-    hosts = [AgentPlaces("a", 10, (first, second, loaded))]
+    loaded = LoadableDeployment("a/n", "a", "n", LOADED, 5, loaded_s=NOW - 10.0)
+    hosts = [AgentDeployments("a", 10, (first, second, loaded))]
     demands = [demand("m", first, oldest_s=NOW - 9.0), demand("s", second)]
     plan = Placement(RULES).decide(demands, hosts, NOW)
     assert (plan.decisions, plan.look_again_s) == ((), NOW + 20.0)
@@ -210,7 +218,7 @@ def test_what_is_kept_for_one_is_not_given_to_another_who_came_later() -> None:
 def test_a_place_whose_agent_would_not_unload_it_is_left_alone_for_a_while() -> None:
     placement = Placement(RULES)
     placement.history.keep("a/n", NOW)
-    plan = _decide(placement, place("m"), place("n", residence=LOADED))
+    plan = _decide(placement, place("m"), place("n", load_state=LOADED))
     assert (plan.decisions, plan.look_again_s) == ((), NOW + 5.0)
 
 
@@ -335,8 +343,10 @@ def test_equal_worlds_go_equal_ways(drawn: tuple[World, list[Asking]]) -> None:
 def test_a_round_over_a_large_fleet_is_quick_enough() -> None:
     """Bounded work: of a thousand places where something would have to go a few are looked at."""
     hosts = [
-        AgentPlaces(
-            f"a{n}", 10, (place("m", f"a{n}"), LoadablePlace(f"a{n}/x", f"a{n}", "x", LOADED, 10, running=1))
+        AgentDeployments(
+            f"a{n}",
+            10,
+            (place("m", f"a{n}"), LoadableDeployment(f"a{n}/x", f"a{n}", "x", LOADED, 10, running=1)),
         )
         for n in range(1000)
     ]

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.scheduling.base import DeploymentView, Waiting
+from gateway.scheduling.base import DeploymentView, PendingRequest
 from gateway.scheduling.policies import cost
 from gateway.scheduling.scheduler import Scheduler
 from tests.gateway.scheduling.views import L4, fleets, request, view
 
 
-def placed(views: list[DeploymentView], item: Waiting, *, at_once: bool) -> object:
+def placed(views: list[DeploymentView], item: PendingRequest, *, at_once: bool) -> object:
     """What ``cost`` says, and when it wants to be asked again."""
     scheduler = Scheduler("cost")
     for each in views:
@@ -28,7 +28,7 @@ def placed(views: list[DeploymentView], item: Waiting, *, at_once: bool) -> obje
 @settings(max_examples=300)
 @given(fleet=fleets(), plain=st.booleans())
 def test_it_goes_where_a_round_would_send_it(
-    fleet: tuple[list[Waiting], list[DeploymentView]], plain: bool
+    fleet: tuple[list[PendingRequest], list[DeploymentView]], plain: bool
 ) -> None:
     items, views = fleet
     for item in items[:3]:

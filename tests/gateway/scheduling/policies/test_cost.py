@@ -6,19 +6,19 @@ from dataclasses import replace
 import pytest
 
 from gateway.domain.residency import read_where
-from gateway.scheduling.base import Assignment, Outcome, Waiting
+from gateway.scheduling.base import Assignment, Outcome, PendingRequest
 from gateway.scheduling.policies.cost import ALL
-from gateway.scheduling.policies.handover import MOST_PATIENT, PATIENCE_S, Patience
+from gateway.scheduling.policies.late_binding import MOST_PATIENT, PATIENCE_S, HoldTimer
 from tests.gateway.scheduling.views import H100, L4, CostFleet, request, view
 
 
 class Site(CostFleet):
-    def assign(self, *items: Waiting) -> list[tuple[int, str]]:
+    def assign(self, *items: PendingRequest) -> list[tuple[int, str]]:
         open_now = [each for each in self.views.values() if each.free]
         assigned = self.scheduler.assign("m", items, open_now, self.now)
         return [(each.number, each.key) for each in assigned]
 
-    def choice(self, item: Waiting) -> str | None:
+    def choice(self, item: PendingRequest) -> str | None:
         assigned = self.assign(item)
         return assigned[0][1] if assigned else None
 
@@ -212,13 +212,13 @@ def test_nobody_waits_for_a_deployment_that_may_take_nothing() -> None:
 
 
 def test_only_so_many_wait_at_once_and_those_who_left_are_forgotten() -> None:
-    patience = Patience()
-    assert all(patience.begin(number, 0.0) for number in range(MOST_PATIENT))
-    assert not patience.begin(MOST_PATIENT, 0.0)
-    assert patience.begin(MOST_PATIENT, PATIENCE_S + 1.0)
-    assert patience.left_s(MOST_PATIENT, PATIENCE_S + 2.0) == pytest.approx(PATIENCE_S - 1.0)
-    patience.forget(MOST_PATIENT)
-    assert patience.left_s(MOST_PATIENT, 100.0) == PATIENCE_S
+    hold_timer = HoldTimer()
+    assert all(hold_timer.begin(number, 0.0) for number in range(MOST_PATIENT))
+    assert not hold_timer.begin(MOST_PATIENT, 0.0)
+    assert hold_timer.begin(MOST_PATIENT, PATIENCE_S + 1.0)
+    assert hold_timer.left_s(MOST_PATIENT, PATIENCE_S + 2.0) == pytest.approx(PATIENCE_S - 1.0)
+    hold_timer.forget(MOST_PATIENT)
+    assert hold_timer.left_s(MOST_PATIENT, 100.0) == PATIENCE_S
 
 
 # --- Large fleets ---
@@ -246,10 +246,10 @@ def test_a_large_fleet_is_looked_at_all_over() -> None:
 def test_a_standing_queue_is_not_looked_through_once_nothing_is_free() -> None:
     site = Site(view("a", 1))
 
-    class Counted(list[Waiting]):
+    class Counted(list[PendingRequest]):
         seen = 0
 
-        def __iter__(self) -> Iterator[Waiting]:
+        def __iter__(self) -> Iterator[PendingRequest]:
             for each in super().__iter__():
                 self.seen += 1
                 yield each

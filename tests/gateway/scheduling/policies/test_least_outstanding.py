@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.scheduling import POLICIES, policy_named
-from gateway.scheduling.base import NO_CAP, Assignment, DeploymentView, Waiting
+from gateway.scheduling.base import NO_CAP, Assignment, DeploymentView, PendingRequest
 from gateway.scheduling.learning.knowledge import Knowledge
 from gateway.scheduling.policies.least_outstanding import SAMPLE, LeastOutstanding
 
@@ -50,11 +50,13 @@ def waiting(
     avoid: tuple[str, ...] = (),
     version: str | None = None,
     continuing: bool = False,
-) -> Waiting:
-    return Waiting(number, route, work, 0.0, avoid=frozenset(avoid), version=version, continuing=continuing)
+) -> PendingRequest:
+    return PendingRequest(
+        number, route, work, 0.0, avoid=frozenset(avoid), version=version, continuing=continuing
+    )
 
 
-def assign(requests: list[Waiting], deployments: list[DeploymentView]) -> list[tuple[int, str]]:
+def assign(requests: list[PendingRequest], deployments: list[DeploymentView]) -> list[tuple[int, str]]:
     return [(each.number, each.key) for each in LeastOutstanding().assign(requests, deployments, 0.0)]
 
 
@@ -144,7 +146,7 @@ def test_policies_are_found_by_name() -> None:
 
 
 @st.composite
-def fleets(draw: st.DrawFn) -> tuple[list[Waiting], list[DeploymentView]]:
+def fleets(draw: st.DrawFn) -> tuple[list[PendingRequest], list[DeploymentView]]:
     keys = [f"d{n}" for n in range(draw(st.sampled_from([0, 1, 2, 5])))]
     views = [
         view(
@@ -174,7 +176,7 @@ def fleets(draw: st.DrawFn) -> tuple[list[Waiting], list[DeploymentView]]:
     return requests, views
 
 
-def fits(request: Waiting, deployment: DeploymentView, given: int) -> bool:
+def fits(request: PendingRequest, deployment: DeploymentView, given: int) -> bool:
     if request.version not in (None, deployment.version):
         return False
     if request.continuing and request.route not in deployment.continues:
@@ -187,7 +189,7 @@ def fits(request: Waiting, deployment: DeploymentView, given: int) -> bool:
 @settings(max_examples=40)
 @given(fleets())
 def test_every_assignment_fits_and_whatever_fits_is_assigned(
-    fleet: tuple[list[Waiting], list[DeploymentView]],
+    fleet: tuple[list[PendingRequest], list[DeploymentView]],
 ) -> None:
     requests, views = fleet
     assignments = LeastOutstanding().assign(requests, views, 0.0)
@@ -203,7 +205,7 @@ def test_every_assignment_fits_and_whatever_fits_is_assigned(
 
 @settings(max_examples=40)
 @given(fleets())
-def test_equal_input_gives_equal_output(fleet: tuple[list[Waiting], list[DeploymentView]]) -> None:
+def test_equal_input_gives_equal_output(fleet: tuple[list[PendingRequest], list[DeploymentView]]) -> None:
     requests, views = fleet
     first: list[Assignment] = LeastOutstanding().assign(requests, views, 0.0)
     assert LeastOutstanding().assign(requests, views, 5.0) == first

@@ -10,11 +10,11 @@ from statistics import median
 
 from gateway.domain.errors import QueueFull
 from gateway.domain.request import Principal, Request, RequestBody, Tier
-from gateway.scheduling.base import Fit
+from gateway.scheduling.base import DeploymentConstraints
 from gateway.scheduling.queue.tickets import Capacity, Ticket
 from gateway.scheduling.queue.waiting_room import QueueSettings, WaitingRoom
 
-FIT = Fit("chat")
+FIT = DeploymentConstraints("chat")
 HOLD_WEIGHT = 0.05
 
 

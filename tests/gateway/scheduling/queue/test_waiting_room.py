@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from gateway.domain.errors import QueueFull
 from gateway.domain.request import Principal, Request, RequestBody, Tier
-from gateway.scheduling.base import Fit
+from gateway.scheduling.base import DeploymentConstraints
 from gateway.scheduling.queue.tickets import Capacity, Ticket
 from gateway.scheduling.queue.waiting_room import QueueSettings, WaitingRoom
 
@@ -37,7 +37,9 @@ def room(**settings: object) -> WaitingRoom:
 
 
 def front(waiting: WaitingRoom, limit: int = 100, model: str = "m") -> list[int]:
-    return [ticket.number for ticket in waiting.next_tickets(model, {Fit("chat"): limit}, 0.0)]
+    return [
+        ticket.number for ticket in waiting.next_tickets(model, {DeploymentConstraints("chat"): limit}, 0.0)
+    ]
 
 
 def everybody(waiting: WaitingRoom, now: float = 0.0) -> list[Ticket]:
@@ -68,7 +70,10 @@ def test_who_comes_back_keeps_its_turn() -> None:
     assert front(waiting) == [first.number, second.number]
     waiting.leave(first, 3.0, departed=True)
     waiting.requeue(first, {"a/d"}, 4.0)
-    assert waiting.lanes("m") == [Fit("chat"), Fit("chat", frozenset({"a/d"}))]
+    assert waiting.lanes("m") == [
+        DeploymentConstraints("chat"),
+        DeploymentConstraints("chat", frozenset({"a/d"})),
+    ]
     assert everybody(waiting) == [first, second]
 
 
@@ -79,7 +84,7 @@ def test_answers_that_have_begun_go_before_others_of_their_tier() -> None:
     waiting.leave(begun, 1.0, departed=True)
     begun.request.version, begun.request.continuing = "v1", True
     waiting.requeue(begun, {"a/d"}, 2.0)
-    assert begun.lane == Fit("chat", frozenset({"a/d"}), "v1", continuing=True)
+    assert begun.lane == DeploymentConstraints("chat", frozenset({"a/d"}), "v1", continuing=True)
     assert everybody(waiting) == [realtime, begun, first]
 
 
@@ -87,7 +92,7 @@ def test_lanes_do_not_hold_each_other_up() -> None:
     waiting = room()
     waiting.enter(request(), NO_SLOT, 0.0)
     other = waiting.enter(request(route="embeddings", need="embeddings"), NO_SLOT, 0.0)
-    assert waiting.next_tickets("m", {Fit("embeddings"): 10}, 0.0) == [other]
+    assert waiting.next_tickets("m", {DeploymentConstraints("embeddings"): 10}, 0.0) == [other]
 
 
 def test_a_queue_is_bounded_in_requests() -> None:
@@ -252,7 +257,7 @@ def test_the_promise_follows_the_measured_drain() -> None:
     waiting.still_waiting("m", now)
     for _ in range(100):
         now += 0.5
-        (ticket,) = waiting.next_tickets("m", {Fit("chat"): 1}, now)
+        (ticket,) = waiting.next_tickets("m", {DeploymentConstraints("chat"): 1}, now)
         waiting.leave(ticket, now, departed=True)
     assert waiting.retry_after_s(request(), Capacity(2, 0, 1.0), now) == pytest.approx(0.5, rel=0.05)
 
@@ -331,7 +336,7 @@ def test_one_that_waits_alone_is_in_line_as_soon_as_another_comes() -> None:
     alone = waiting.enter(request(), NO_SLOT, 1.0)
     assert waiting.only("m") is alone
     assert alone.waiting
-    assert waiting.lanes("m") == [Fit("chat")]
+    assert waiting.lanes("m") == [DeploymentConstraints("chat")]
     assert front(waiting) == [alone.number]
     assert front(waiting, limit=0) == []
     urgent = waiting.enter(request(tier=Tier.REALTIME), NO_SLOT, 2.0)

@@ -3,7 +3,7 @@
 import sqlite3
 from pathlib import Path
 
-from gateway.storage import DATABASE_NAME, Account, Amount, By, Store
+from gateway.storage import DATABASE_NAME, Account, Amount, Store, UsageGrouping
 from gateway.storage.sqlite.database import APPLICATION_ID
 
 BEFORE_7 = """
@@ -29,11 +29,11 @@ def test_usage_from_before_deployments_were_told_apart_is_kept_and_added_to(tmp_
     raw.close()
     with Store.open(tmp_path) as store:
         store.usage.add({Account("2026-11-21", "k", "t", "m", "gpu-1/0"): Amount(1, 100, 1, 0, 2.0, 1.0)})
-        assert [(t.name, t.amount) for t in store.usage.totals(By.DAY)] == [
+        assert [(t.name, t.amount) for t in store.usage.totals(UsageGrouping.DAY)] == [
             ("2026-11-20", Amount(3, 30, 6, 1, 1.5, 0.25)),
             ("2026-11-21", Amount(2, 110, 3, 0, 2.5, 1.5)),
         ]
-        assert [(t.name, t.amount.requests) for t in store.usage.totals(By.DEPLOYMENT)] == [
+        assert [(t.name, t.amount.requests) for t in store.usage.totals(UsageGrouping.DEPLOYMENT)] == [
             ("", 4),
             ("gpu-1/0", 1),
         ]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.scheduling.base import DeploymentView, Outcome, Waiting
+from gateway.scheduling.base import DeploymentView, Outcome, PendingRequest
 from gateway.scheduling.scheduler import Scheduler
 from gateway.tools.simulate.devices import DEFAULT_MODEL, MODELS
 from gateway.tools.simulate.engine import EngineRun
@@ -21,8 +21,8 @@ def sites(fleet: str) -> list[SimulatedDeployment]:
     return deployments_of(fleet_of(fleet), MODELS[DEFAULT_MODEL], BLOCK, DeploymentBuild(), late=False)
 
 
-def item(number: int, tokens: int = 1024, prefix: tuple[int, ...] = (), output: int = 10) -> Waiting:
-    return Waiting(
+def item(number: int, tokens: int = 1024, prefix: tuple[int, ...] = (), output: int = 10) -> PendingRequest:
+    return PendingRequest(
         number, "chat", 1.0, 0.0, input_tokens=tokens, output_tokens=output, prefix=prefix, block_tokens=BLOCK
     )
 
@@ -35,7 +35,7 @@ def scheduler(name: str, there: list[SimulatedDeployment]) -> Scheduler:
     return made
 
 
-def chosen(policy: Scheduler, there: list[SimulatedDeployment], waiting: Waiting) -> str:
+def chosen(policy: Scheduler, there: list[SimulatedDeployment], waiting: PendingRequest) -> str:
     """Where it goes; it is placed there."""
     (assignment,) = policy.assign(DEFAULT_MODEL, [waiting], [site.view for site in there], 0.0)
     view = view_of(there, assignment.key)

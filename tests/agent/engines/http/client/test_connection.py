@@ -77,7 +77,7 @@ class Answer:
         self.error = error
         self._over.set()
 
-    async def pour(self, take: Callable[[bytes], bool]) -> None:
+    async def stream_to(self, take: Callable[[bytes], bool]) -> None:
         self._take = take
         for piece in self._pieces:
             take(piece)
@@ -99,7 +99,7 @@ def begun(
 
 
 async def pouring(answer: Answer, take: Taker) -> "asyncio.Task[None]":
-    task = asyncio.ensure_future(answer.pour(take))
+    task = asyncio.ensure_future(answer.stream_to(take))
     await asyncio.sleep(0)
     return task
 
@@ -162,7 +162,7 @@ async def test_what_the_taker_raises_ends_the_request() -> None:
         raise LookupError(piece)
 
     connection, answer, transport = begun(CHUNKED)
-    task = asyncio.ensure_future(answer.pour(take))
+    task = asyncio.ensure_future(answer.stream_to(take))
     await asyncio.sleep(0)
     connection.data_received(CHUNK + LAST)
     with pytest.raises(LookupError):
@@ -176,7 +176,7 @@ async def test_interim_answers_are_skipped() -> None:
     assert connection.status == 0
     connection.data_received(HEAD + b"content-length: 2\r\n\r\nok")
     take = Taker()
-    await answer.pour(take)
+    await answer.stream_to(take)
     assert (connection.status, take.pieces) == (200, [b"ok"])
     assert [name for name, _ in connection.raw_headers] == [b"content-type", b"content-length"]
     assert connection.reusable
@@ -189,7 +189,7 @@ async def test_interim_answers_are_skipped() -> None:
 async def test_a_connection_on_which_more_came_than_the_answer_is_not_used_again(rest: bytes) -> None:
     connection, answer, _ = begun(HEAD + b"content-length: 2\r\n\r\nok" + rest)
     take = Taker()
-    await answer.pour(take)
+    await answer.stream_to(take)
     assert take.pieces[0] == b"ok"
     assert b"".join(take.pieces) == b"ok"
     assert not connection.reusable
@@ -198,7 +198,7 @@ async def test_a_connection_on_which_more_came_than_the_answer_is_not_used_again
 async def test_an_answer_to_head_has_no_body_whatever_it_says() -> None:
     connection, answer, _ = begun(HEAD + b"content-length: 1000\r\n\r\nbut", head_only=True)
     take = Taker()
-    await answer.pour(take)
+    await answer.stream_to(take)
     assert take.pieces == []
     assert not connection.reusable
 
@@ -206,7 +206,7 @@ async def test_an_answer_to_head_has_no_body_whatever_it_says() -> None:
 @pytest.mark.parametrize("status", [b"204 No Content", b"304 Not Modified"])
 async def test_some_answers_have_no_body_and_leave_the_connection(status: bytes) -> None:
     connection, answer, _ = begun(b"HTTP/1.1 " + status + b"\r\n\r\n")
-    await answer.pour(Taker())
+    await answer.stream_to(Taker())
     assert connection.reusable
 
 
@@ -256,7 +256,7 @@ async def test_a_head_that_never_ends_is_given_up(piece: bytes) -> None:
             break
         connection.data_received(more)
     with pytest.raises(BackendFailed, match="no HTTP"):
-        await answer.pour(Taker())
+        await answer.stream_to(Taker())
 
 
 async def test_trailers_that_never_end_are_given_up() -> None:
@@ -272,7 +272,7 @@ async def test_trailers_that_never_end_are_given_up() -> None:
 
 async def test_trailers_are_nobodys_business() -> None:
     connection, answer, _ = begun(CHUNKED + CHUNK + b"0\r\nx: y\r\n\r\n")
-    await answer.pour(Taker())
+    await answer.stream_to(Taker())
     assert b"x" not in dict(connection.raw_headers)
     assert connection.reusable
 
@@ -296,7 +296,7 @@ async def test_each_answer_may_be_silent_for_its_own_time() -> None:
     connection, answer, _ = begun()
     connection.expect_within(0.03)
     connection.data_received(HEAD + b"content-length: 0\r\n\r\n")
-    await answer.pour(Taker())
+    await answer.stream_to(Taker())
     connection.end()
     connection.expect_within(None)
     answer = Answer(connection, head_only=False)
@@ -305,7 +305,7 @@ async def test_each_answer_may_be_silent_for_its_own_time() -> None:
     connection.expect_within(30)
     connection.expect_within(0.01)
     with pytest.raises(BackendTimeout, match="before its answer"):
-        await answer.pour(Taker())
+        await answer.stream_to(Taker())
 
 
 async def test_who_lets_go_of_an_answer_hears_no_more_of_it() -> None:
@@ -316,7 +316,7 @@ async def test_who_lets_go_of_an_answer_hears_no_more_of_it() -> None:
         connection.end()
         return False
 
-    task = asyncio.ensure_future(answer.pour(take))
+    task = asyncio.ensure_future(answer.stream_to(take))
     await asyncio.sleep(0)
     connection.data_received(CHUNKED + CHUNK + LAST)
     connection.connection_lost(None)
@@ -328,7 +328,7 @@ async def test_who_lets_go_of_an_answer_hears_no_more_of_it() -> None:
 
 async def test_a_connection_that_was_closed_is_no_cycle() -> None:
     connection, answer, transport = begun(CHUNKED + CHUNK + LAST)
-    await answer.pour(Taker())
+    await answer.stream_to(Taker())
     connection.end()
     connection.connection_lost(None)
     gone = weakref.ref(transport)
@@ -342,13 +342,13 @@ async def test_a_connection_that_was_closed_is_no_cycle() -> None:
 
 async def test_one_answer_after_another_comes_over_a_connection() -> None:
     connection, answer, _ = begun(CHUNKED + CHUNK + b"0\r\nx: y\r\n\r\n")
-    await answer.pour(Taker())
+    await answer.stream_to(Taker())
     for length in (2, 0, 1):
         connection.end()
         take, answer = Taker(), Answer(connection, head_only=False)
         for received in (b"HTTP/1.1 201 Created\r\ncontent-length: %d\r\n\r" % length, b"\n" + b"x" * length):
             connection.data_received(received)
-        await answer.pour(take)
+        await answer.stream_to(take)
         assert (connection.status, b"".join(take.pieces)) == (201, b"x" * length)
         assert connection.raw_headers == [(b"content-length", b"%d" % length)]
         assert connection.reusable
@@ -356,7 +356,7 @@ async def test_one_answer_after_another_comes_over_a_connection() -> None:
 
 async def test_what_comes_at_rest_closes_the_connection() -> None:
     connection, answer, transport = begun(HEAD + b"content-length: 2\r\n\r\nok")
-    await answer.pour(Taker())
+    await answer.stream_to(Taker())
     connection.end()
     connection.data_received(HEAD)
     assert transport.calls == ["abort"]

@@ -13,7 +13,7 @@ from gateway.dispatch.recovery import (
     SpliceFailed,
 )
 from gateway.dispatch.recovery.events import DONE, written
-from gateway.dispatch.recovery.question import MOST_MARKS
+from gateway.dispatch.recovery.original_request import MOST_MARKS
 from gateway.dispatch.recovery.reading import MOST_EVENTS
 from tests.gateway.dispatch.recovery.going_on import read_progress
 

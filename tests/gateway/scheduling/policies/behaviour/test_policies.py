@@ -5,14 +5,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.scheduling import POLICIES, policy_named
-from gateway.scheduling.base import Assignment, DeploymentView, Outcome, Policy, Waiting
+from gateway.scheduling.base import Assignment, DeploymentView, Outcome, PendingRequest, Policy
 from gateway.scheduling.learning.knowledge import Knowledge
 from tests.gateway.scheduling.views import fleets, request, view
 
 NAMES = sorted(POLICIES)
 
 
-def fits(item: Waiting, each: DeploymentView, given_to: dict[str, list[Waiting]], *, kv: bool) -> bool:
+def fits(
+    item: PendingRequest, each: DeploymentView, given_to: dict[str, list[PendingRequest]], *, kv: bool
+) -> bool:
     given_now = given_to.get(each.key, [])
     if not each.suits(item.fit) or each.key in item.avoid:
         return False
@@ -32,12 +34,12 @@ def known(views: list[DeploymentView]) -> Knowledge:
 
 
 def checked(
-    assignments: list[Assignment], requests: list[Waiting], views: list[DeploymentView], *, kv: bool
-) -> tuple[list[Waiting], dict[str, list[Waiting]]]:
+    assignments: list[Assignment], requests: list[PendingRequest], views: list[DeploymentView], *, kv: bool
+) -> tuple[list[PendingRequest], dict[str, list[PendingRequest]]]:
     """Asserts that all of them are allowed. Returns the requests that were left, and what went where."""
     by_key = {each.key: each for each in views}
     left = {item.number: item for item in requests}
-    given_to: dict[str, list[Waiting]] = {}
+    given_to: dict[str, list[PendingRequest]] = {}
     for each in assignments:
         item = left.pop(each.number)
         assert fits(item, by_key[each.key], given_to, kv=kv)
@@ -56,7 +58,7 @@ def test_a_policy_is_known_by_its_name_and_works_without_its_hooks(name: str) ->
 @settings(max_examples=25)
 @given(fleet=fleets(), name=st.sampled_from(NAMES))
 def test_every_assignment_fits_and_whatever_fits_is_assigned(
-    fleet: tuple[list[Waiting], list[DeploymentView]], name: str
+    fleet: tuple[list[PendingRequest], list[DeploymentView]], name: str
 ) -> None:
     requests, views = fleet
     policy = policy_named(name)
@@ -68,7 +70,7 @@ def test_every_assignment_fits_and_whatever_fits_is_assigned(
 @settings(max_examples=50)
 @given(fleet=fleets())
 def test_cost_leaves_nothing_that_fits_but_a_few_and_who_waits_for_one_with_enough_to_read(
-    fleet: tuple[list[Waiting], list[DeploymentView]],
+    fleet: tuple[list[PendingRequest], list[DeploymentView]],
 ) -> None:
     requests, views = fleet
     knowledge = known(views)
@@ -82,7 +84,7 @@ def test_cost_leaves_nothing_that_fits_but_a_few_and_who_waits_for_one_with_enou
 @settings(max_examples=25)
 @given(fleet=fleets(), name=st.sampled_from(NAMES), finished=st.lists(st.booleans(), max_size=10))
 def test_equal_input_after_an_equal_history_gives_equal_output(
-    fleet: tuple[list[Waiting], list[DeploymentView]], name: str, finished: list[bool]
+    fleet: tuple[list[PendingRequest], list[DeploymentView]], name: str, finished: list[bool]
 ) -> None:
     requests, views = fleet
 

@@ -1,0 +1,377 @@
+"""All engines of this agent together: what is offered, what runs where, and who is let in."""
+
+import time
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field, replace
+
+import orjson
+import structlog
+
+from agent.capacity.capacity import EngineLimit, RunningCounts
+from agent.capacity.model_memory import ModelMemory
+from agent.engines.backend import Backend, BackendRefused
+from agent.engines.http.models import is_nameable
+from agent.engines.http.states import EngineReports, reason_nothing_is_served
+from agent.engines.managed import UNLOADING, ManagedBackend
+from shared.protocol import limits
+from shared.protocol.engine_state import EngineState
+from shared.protocol.messages import (
+    AgentState,
+    AgentStatus,
+    Command,
+    CommandResult,
+    CommandVerb,
+    DeploymentState,
+    DeploymentStatus,
+    GpuState,
+)
+from shared.protocol.routes import LACKED
+
+log = structlog.get_logger("agent.capacity.roster")
+
+SHARED_EXCESS = 2
+"""An engine with several deployments may for a moment have twice its slots: the levels of two deployments are
+lowered only after a request for one of them has come, and a request for the other may be on its way. Not
+one with a single slot, which a second request would wait in, or break."""
+
+ENGINES_BYTES = 16 * 1024
+"""The most bytes of a state that describe engines."""
+
+STATE_BYTES = limits.CONTROL_PAYLOAD_BYTES - limits.FRAME_HEADER_BYTES
+
+
+@dataclass(slots=True)
+class _Engine:
+    backend: Backend
+    loads: ManagedBackend | None
+    """The backend, if it loads and unloads its engine."""
+    limit: EngineLimit
+    deployments: tuple[DeploymentState, ...] = ()
+    alone: bool = True
+    """It has not more than one deployment."""
+    used_s: float = 0.0
+    """When it was loaded, or a request last began or ended there."""
+    lacks: dict[str, set[str]] = field(default_factory=dict)
+    """Deployment id → known paths that its engine answered not to have, as needs."""
+    logged: int | None = None
+    """What was last logged of how many requests it takes at once."""
+
+    @property
+    def unloading(self) -> bool:
+        return self.loads is not None and self.loads.unloading
+
+    @property
+    def loaded(self) -> bool:
+        """One of its deployments is."""
+        return any(deployment.status is DeploymentStatus.LOADED for deployment in self.deployments)
+
+
+@dataclass(slots=True, eq=False)
+class EngineSlot:
+    """A place that a request has at an engine. To be given back with :meth:`EngineRegistry.leave`, once. It
+    is not frozen because that makes it three times as dear, and one is made for each request."""
+
+    session: Hashable
+    engine: str
+    deployment: str
+    backend: Backend
+    others: int
+    """Requests of this agent that the engine had when this one was let in."""
+
+
+class EngineRegistry:
+    """Follows the backends and keeps count. Calls ``on_change`` after each change of state() or levels()."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic, room: ModelMemory | None = None) -> None:
+        self._clock = clock
+        self._room = room or ModelMemory()
+        self._engines: dict[str, _Engine] = {}
+        self._by_deployment: dict[str, tuple[_Engine, DeploymentState]] = {}
+        """Each deployment's id, its engine and what is so of it now."""
+        self._running = RunningCounts()
+        self._draining = False
+        self._cut = False
+        self._latest_session: Hashable = None
+        """The session that asked for its levels last."""
+        self.moves = 0
+        """How often a request of that session was let in, or has left."""
+        self.on_change: Callable[[], None] = lambda: None
+        self._reports = EngineReports()
+        self.without_engines = "no engine is named in its settings"
+        """Why nothing is served while there is no engine; for people."""
+
+    @property
+    def running(self) -> int:
+        return sum(self._running.by_engine.values())
+
+    def add(self, backend: Backend) -> None:
+        """Offer what a started backend offers, from now on."""
+        assert backend.name not in self._engines, f"two engines are called {backend.name}"
+        loads = backend if isinstance(backend, ManagedBackend) else None
+        engine = self._engines[backend.name] = _Engine(backend, loads, EngineLimit(0), used_s=self._clock())
+        backend.subscribe(lambda: self._changed(engine))
+        self._changed(engine)
+
+    def drain(self) -> None:
+        """From now on no request is let in."""
+        self._draining = True
+        self.on_change()
+
+    def carry_out(self, command: Command) -> CommandResult:
+        """Begin what a gateway wants, or say why not (PROTOCOL §4.8)."""
+        try:
+            if self._draining:
+                raise BackendRefused("the agent is draining")
+            engine, _ = self._find(command.deployment)
+            if engine.loads is None or not engine.loads.loading.managed:
+                raise BackendRefused("the deployment is not one that is loaded and unloaded")
+            if command.verb is CommandVerb.LOAD:
+                self._load(engine, engine.loads)
+            else:
+                self._unload(engine, engine.loads)
+        except BackendRefused as refusal:
+            log.info("command refused", verb=command.verb, id=command.deployment, reason=refusal.reason)
+            return CommandResult(command.id, False, refusal.reason[: limits.REASON_CHARS])
+        return CommandResult(command.id, True)
+
+    def _load(self, engine: _Engine, loads: ManagedBackend) -> None:
+        """Raises :class:`BackendRefused`."""
+        if not loads.wanted:
+            self._room.check(loads, self._all_that_load())
+            log.info("loading", engine=loads.name)
+        engine.used_s = self._clock()
+        loads.load()
+
+    def _unload(self, engine: _Engine, loads: ManagedBackend) -> None:
+        """Raises :class:`BackendRefused`."""
+        if running := self._running.by_engine[loads.name]:
+            raise BackendRefused(f"{running} requests run there")
+        if loads.wanted and not loads.unloading:
+            log.info("unloading", engine=loads.name)
+        loads.unload()
+
+    def _all_that_load(self) -> list[ManagedBackend]:
+        return [engine.loads for engine in self._engines.values() if engine.loads is not None]
+
+    def _unload_idle(self) -> None:
+        now = self._clock()
+        for engine in self._engines.values():
+            loads = engine.loads
+            if loads is None or loads.loading.idle_timeout_s is None or not loads.wanted or loads.unloading:
+                continue
+            loading = loads.status is DeploymentStatus.LOADING
+            if loading or self._running.by_engine[loads.name] or self._draining:
+                continue
+            if now - engine.used_s >= loads.loading.idle_timeout_s:
+                log.info("unloading, not used", engine=loads.name, idle_s=round(now - engine.used_s, 1))
+                loads.unload()
+
+    def observe(self) -> None:
+        """Look at the engines' queues, and who has not been used; to be called every second or so."""
+        self._unload_idle()
+        before = [engine.limit.current for engine in self._engines.values()]
+        for engine in self._engines.values():
+            self._observe(engine)
+            _log_refusals(engine)
+        if before != [engine.limit.current for engine in self._engines.values()]:
+            self.on_change()
+
+    def enter(self, session: Hashable, deployment_id: str) -> EngineSlot:
+        """A place for one request of ``session``. Raises :class:`BackendRefused` when there is none."""
+        if self._draining:
+            raise BackendRefused("the agent is draining")
+        engine, deployment = self._find(deployment_id)
+        if deployment.status is not DeploymentStatus.LOADED:
+            why = deployment.reason or "not loaded"
+            raise BackendRefused(f"the deployment is {deployment.status}: {why}")
+        if engine.loads is not None and engine.loads.unloading:
+            raise BackendRefused(UNLOADING)
+        limit, alone, running = engine.limit, engine.alone, self._running
+        name, slots = engine.backend.name, limit.slots
+        most = slots if alone or slots == 1 else slots * SHARED_EXCESS
+        if running.by_deployment[deployment_id] >= slots or running.by_engine[name] >= most:
+            raise BackendRefused(f"all {slots} slots are taken")
+        others = running.enter(session, name, deployment_id)
+        self.moves += session is self._latest_session
+        engine.used_s = self._clock()
+        if limit.refusals.most is not None:
+            limit.refusals.entered(others + 1)
+        if not alone:
+            self.on_change()
+        return EngineSlot(session, name, deployment_id, engine.backend, others)
+
+    def leave(self, seat: EngineSlot, *, failed: bool, out_of_memory: bool = False) -> None:
+        """Give a place back. The engine ``failed`` the request, or said that it is ``out_of_memory``."""
+        engine = self._engines[seat.engine]
+        self._running.leave(seat.session, seat.engine, seat.deployment)
+        self.moves += seat.session is self._latest_session
+        engine.used_s = self._clock()
+        changed = not engine.alone or seat.session is not self._latest_session
+        if failed or out_of_memory or not engine.limit.steady:
+            changed |= self._note_end(engine, failed=failed, out_of_memory=out_of_memory)
+        if changed:
+            self.on_change()
+
+    def _note_end(self, engine: _Engine, *, failed: bool, out_of_memory: bool) -> bool:
+        """Whether the end of a request changes how many requests the engine gets."""
+        before = engine.limit.current
+        engine.limit.finished(failed=failed)
+        if out_of_memory:
+            self._spare(engine)
+        return engine.limit.current != before
+
+    def note_lack(self, seat: EngineSlot, need: str) -> None:
+        """The engine has nothing at the path of ``need``. This counts until an engine appears there anew."""
+        lacks = self._engines[seat.engine].lacks.setdefault(seat.deployment, set())
+        if need not in lacks and len(lacks) < LACKED:
+            lacks.add(need)
+            log.info("the engine has no such path", deployment=seat.deployment, path=need)
+            self.on_change()
+
+    def answered(self, seat: EngineSlot, *, refused: bool) -> None:
+        """The engine served the request that had this place, or ``refused`` it as one too many."""
+        limit = self._engines[seat.engine].limit
+        if not refused and limit.steady:
+            return
+        before = limit.current
+        if refused:
+            limit.refusals.refused(seat.others, self._clock())
+        else:
+            limit.refusals.served(seat.others, limit.slots, self._clock())
+        if limit.current != before:
+            self.on_change()
+
+    def _spare(self, engine: _Engine) -> None:
+        before = engine.limit.current
+        engine.limit.ran_out_of_memory(self._clock())
+        if engine.limit.current < before:
+            log.warning(
+                "engine out of memory, it gets less",
+                engine=engine.backend.name,
+                slots=engine.limit.current,
+                of=engine.limit.slots,
+            )
+
+    def levels(self, session: Hashable) -> Mapping[str, int]:
+        """Deployment id → how many requests ``session`` may have in flight there."""
+        self._latest_session = session
+        return {
+            deployment.id: 0
+            if self._draining or engine.unloading or deployment.status is not DeploymentStatus.LOADED
+            else self._running.level(session, engine.backend.name, deployment.id, engine.limit.current)
+            for engine in self._engines.values()
+            for deployment in engine.deployments
+        }
+
+    def state(self, gpus: tuple[GpuState, ...] = ()) -> AgentState:
+        """All there is to say, cut to what fits into a frame."""
+        memory_bytes = self._room.for_managed_bytes(self._all_that_load())
+        engines = self._engine_states()
+        state = AgentState(
+            self._status(),
+            self._all_deployments(),
+            gpus[: limits.GPUS],
+            memory_bytes,
+            engines=engines,
+            reason=reason_nothing_is_served(engines, self.without_engines),
+        )
+        while (size_bytes := len(state.to_payload())) > STATE_BYTES and state.deployments:
+            # An estimate: encoding takes a millisecond.
+            fitting = len(state.deployments) * STATE_BYTES // size_bytes
+            state = replace(state, deployments=state.deployments[: min(fitting, len(state.deployments) - 1)])
+        if not self._cut and len(state.deployments) < sum(len(e.deployments) for e in self._engines.values()):
+            self._cut = True
+            log.warning(
+                "too many models to offer them all; name the ones wanted in the configuration",
+                offered=len(state.deployments),
+                first_left_out=self._all_deployments(limits.DEPLOYMENTS + 1)[len(state.deployments)].model,
+            )
+        return state
+
+    def _engine_states(self) -> tuple[EngineState, ...]:
+        """As many as there is room for beside the deployments."""
+        states = tuple(engine.backend.engine() for engine in self._engines.values())[: limits.ENGINES]
+        while len(orjson.dumps(states)) > ENGINES_BYTES:
+            states = states[: len(states) * 9 // 10]
+        return states
+
+    def _all_deployments(self, most: int = limits.DEPLOYMENTS) -> tuple[DeploymentState, ...]:
+        found = [
+            self._as_latest_session(engine, deployment)
+            for engine in self._engines.values()
+            for deployment in engine.deployments
+        ]
+        return tuple(found[:most])
+
+    def _as_latest_session(self, engine: _Engine, deployment: DeploymentState) -> DeploymentState:
+        """Models of one process are loaded and unloaded together; each has its share of the memory."""
+        running = max(deployment.running, self._running.by_deployment.get(deployment.id, 0))
+        if learned := engine.lacks.get(deployment.id):
+            lacks = tuple(sorted(learned.union(deployment.lacks)))[:LACKED]
+            deployment = replace(deployment, lacks=lacks)
+        if engine.loads is None:
+            return deployment if running == deployment.running else replace(deployment, running=running)
+        need = self._room.need_bytes(engine.loads)
+        share = None if need is None else -(-need // len(engine.deployments))
+        return replace(deployment, running=running, memory_bytes=share)
+
+    def _status(self) -> AgentStatus:
+        if self._draining:
+            return AgentStatus.DRAINING
+        every = [deployment.status for engine in self._engines.values() for deployment in engine.deployments]
+        every = every or [engine.backend.engine().status for engine in self._engines.values()]
+        if every and all(status is DeploymentStatus.FAILED for status in every):
+            return AgentStatus.FAILED
+        loaded = [engine for engine in self._engines.values() if engine.loaded]
+        full = all(self._running.by_engine[e.backend.name] >= e.limit.current for e in loaded)
+        return AgentStatus.BUSY if loaded and full else AgentStatus.READY
+
+    def _find(self, deployment_id: str) -> tuple[_Engine, DeploymentState]:
+        found = self._by_deployment.get(deployment_id)
+        if found is None:
+            raise BackendRefused("this agent has no such deployment")
+        return found
+
+    def _changed(self, engine: _Engine) -> None:
+        was_loaded = engine.loaded
+        if not was_loaded:
+            engine.lacks.clear()
+        offered = engine.backend.deployments()
+        engine.deployments = tuple(deployment for deployment in offered if is_nameable(deployment.model))
+        engine.alone = len(engine.deployments) <= 1
+        self._by_deployment = {
+            deployment.id: (each, deployment)
+            for each in reversed(self._engines.values())
+            for deployment in reversed(each.deployments)
+        }
+        if not was_loaded and engine.loaded:
+            engine.used_s = self._clock()
+            engine.limit.started_anew()
+        slots = max((deployment.slots for deployment in engine.deployments), default=0)
+        if slots:
+            engine.limit.set_slots(slots)
+        self._observe(engine)
+        self.on_change()
+
+    def _observe(self, engine: _Engine) -> None:
+        now = self._clock()
+        waiting = max((deployment.waiting for deployment in engine.deployments), default=0)
+        engine.limit.observe(waiting, self._running.by_engine[engine.backend.name], now)
+        self._reports.note(engine.backend.engine(), now, started_here=engine.loads is not None)
+
+
+def _log_refusals(engine: _Engine) -> None:
+    """Once the refusals that came together are over, and not for every try."""
+    learnt = engine.limit.refusals.learnt
+    if learnt == engine.logged:
+        return
+    engine.logged = learnt
+    if learnt is None:
+        log.info("engine takes all its slots again", engine=engine.backend.name, slots=engine.limit.slots)
+    else:
+        log.info(
+            "engine refuses requests as too many, it gets no more than it takes",
+            engine=engine.backend.name,
+            slots=learnt,
+            of=engine.limit.slots,
+        )

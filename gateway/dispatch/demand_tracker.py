@@ -1,0 +1,168 @@
+"""Collects the input of placement as plain data: which requests wait for which models, and what agents could
+load. Belongs to the event loop's thread."""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+from gateway.dispatch.load_commands import LoadCommands
+from gateway.domain.request import Tier
+from gateway.domain.scopes import matches
+from gateway.fleet.deployment import Deployment
+from gateway.fleet.deployment import DeploymentOwner as Session
+from gateway.fleet.model_index import ModelIndex
+from gateway.scheduling.base import DeploymentConstraints
+from gateway.scheduling.learning.devices import device_class, figures_of
+from gateway.scheduling.placement.data import AgentDeployments, Demand, LoadableDeployment, LoadState
+from gateway.scheduling.queue.tickets import Backlog
+from gateway.scheduling.queue.waiting_room import WaitingRoom
+
+UNWELL_S = 15.0
+"""After this wait a deployment whose tunnel is away or whose circuit is open no longer counts as serving."""
+
+SENT_AWAY_S = 30.0
+"""How long a request that was refused because loading takes too long still counts as waiting."""
+
+
+class DemandTracker:
+    """The demands of one gateway. Only models for which a waiting request was reported are looked at."""
+
+    def __init__(
+        self,
+        index: ModelIndex,
+        room: WaitingRoom,
+        loading: LoadCommands,
+        load_s: Callable[[Deployment], tuple[float, bool]],
+        pinned: Sequence[str],
+    ) -> None:
+        self._index = index
+        self._room = room
+        self._loading = loading
+        self._load_s = load_s
+        self._pinned = pinned
+        self.wanted: dict[str, None] = {}
+        """Models that requests wait for and that agents could load; removed when no request waits."""
+        self._sent_away: dict[str, tuple[DeploymentConstraints, float, float]] = {}
+        """Models for which a request was refused: its fit, since when, and until when this counts as
+        demand."""
+
+    def note_sent_away(self, model: str, fit: DeploymentConstraints, now: float) -> None:
+        """A request was refused; its client will probably try again."""
+        since_s = self._sent_away[model][1] if model in self._sent_away else now
+        self._sent_away[model] = without_avoided(fit), since_s, now + SENT_AWAY_S
+
+    def give_up(self, model: str) -> None:
+        """``model`` cannot be loaded, so refused requests no longer count as demand for it."""
+        self._sent_away.pop(model, None)
+
+    @property
+    def sent_away_until_s(self) -> float | None:
+        """When the first refused request stops counting as demand; None if there is none."""
+        return min((until_s for _, _, until_s in self._sent_away.values()), default=None)
+
+    def look(self, now: float) -> tuple[list[Demand], dict[str, list[DeploymentConstraints]]]:
+        """The demand for each model, and by model the fits of waiting requests that no deployment serves."""
+        demands, unserved = [], dict[str, list[DeploymentConstraints]]()
+        self._sent_away = {model: each for model, each in self._sent_away.items() if now < each[2]}
+        for model in list(self.wanted):
+            record, fits, backlog = self._index.models.get(model), *self._waiting(model)
+            if record is None or backlog is None:
+                del self.wanted[model]
+                continue
+            managed = record.managed
+            unserved[model] = [fit for fit in fits if not self._served(model, fit, managed, backlog, now)]
+            if unserved[model]:
+                demands.append(_demand(model, unserved[model], managed, backlog))
+            else:
+                demands.append(
+                    _demand(model, fits, managed, backlog, self._wait_s(model, fits, backlog, now))
+                )
+        return demands, unserved
+
+    def hosts(self, demands: Iterable[Demand]) -> tuple[list[AgentDeployments], Mapping[str, Deployment]]:
+        """The agents that have places of what waits, each with all its places; and the deployments that these
+        stand for."""
+        sessions: dict[Session, None] = {}
+        for demand in demands:
+            managed = self._index.models[demand.model].managed
+            sessions.update((managed[key].session, None) for key in demand.keys)
+        there: dict[str, Deployment] = {}
+        return [self._host(session, there) for session in sessions], there
+
+    # --- Within ---
+
+    def _waiting(self, model: str) -> tuple[list[DeploymentConstraints], Backlog | None]:
+        """The kinds of requests that wait for ``model``, whomever they avoid, and how many there are."""
+        asked, backlog = self._sent_away.get(model), self._room.backlog(model)
+        fits = dict.fromkeys(map(without_avoided, self._room.lanes(model)))
+        if asked is not None:
+            fits.setdefault(asked[0])
+            backlog = backlog or Backlog(0, asked[1], Tier.STANDARD)
+        return list(fits), backlog
+
+    def _served(
+        self,
+        model: str,
+        fit: DeploymentConstraints,
+        managed: Mapping[str, Deployment],
+        backlog: Backlog,
+        now: float,
+    ) -> bool:
+        """Whether something serves requests of this fit, or is about to."""
+        if self._index.served(model, fit, patiently=now - backlog.oldest_s < UNWELL_S):
+            return True
+        return any(
+            self._loading.load_state(each) is LoadState.LOADING and each.suits(fit)
+            for each in managed.values()
+        )
+
+    def _wait_s(
+        self, model: str, fits: Sequence[DeploymentConstraints], backlog: Backlog, now: float
+    ) -> float:
+        """How long the last in line will probably wait for what is loaded."""
+        capacity = self._index.capacity(model, fits[0].route, 1)
+        rate = self._room.departures_per_s(model, capacity, now)
+        return backlog.requests / rate if rate > 0 else 0.0
+
+    def _host(self, session: Session, there: dict[str, Deployment]) -> AgentDeployments:
+        listed = [each for each in session.deployments.values() if each.listed]
+        managed = [each for each in listed if each.managed]
+        there.update((each.key, each) for each in managed)
+        running = sum(each.in_flight for each in listed)
+        places = tuple(map(self._place, managed))
+        return AgentDeployments(managed[0].agent, session.model_memory_bytes, places, running)
+
+    def _place(self, deployment: Deployment) -> LoadableDeployment:
+        return LoadableDeployment(
+            deployment.key,
+            deployment.agent,
+            deployment.model,
+            self._loading.load_state(deployment),
+            deployment.memory_bytes,
+            self._load_s(deployment)[0],
+            figures_of(device_class(deployment.device)).tflops,
+            deployment.in_flight,
+            deployment.used_s,
+            deployment.loaded_s,
+            any(matches(deployment.model, pattern) for pattern in self._pinned),
+        )
+
+
+def without_avoided(fit: DeploymentConstraints) -> DeploymentConstraints:
+    """The same, whatever it avoids: what failed on one engine may do on the same one loaded elsewhere."""
+    return fit._replace(avoid=frozenset())
+
+
+def _demand(
+    model: str,
+    fits: Collection[DeploymentConstraints],
+    managed: Mapping[str, Deployment],
+    backlog: Backlog,
+    wait_s: float | None = None,
+) -> Demand:
+    keys = frozenset(
+        key
+        for key, each in managed.items()
+        if each.session.takes_work and not each.session.suspended and any(each.suits(fit) for fit in fits)
+    )
+    return Demand(
+        model, keys, backlog.oldest_s, backlog.requests, backlog.tier, wait_s is not None, wait_s or 0.0
+    )

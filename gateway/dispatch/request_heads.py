@@ -1,0 +1,66 @@
+"""The head of the request that goes to a deployment (PROTOCOL §4.1), and what the head of its response
+says of the body. Pure."""
+
+from gateway.domain.request import Request
+from gateway.fleet.deployment import Deployment
+from shared.protocol.messages import Headers, RequestHead
+
+
+class DeploymentNotPermitted(Exception):
+    """The request may not run there. Whoever chose the deployment is at fault; nothing is sent."""
+
+
+def head_for(
+    request: Request, deployment: Deployment, now: float, length_bytes: int | None = None
+) -> RequestHead:
+    """``length_bytes`` is that of the body when it is another than the client's.
+
+    Nothing goes to a deployment without a head, so this is where residency is kept whatever else went wrong.
+    Raises DeploymentNotPermitted.
+    """
+    for where in (request.where, request.principal.where):
+        if where is not None and not where.allows(deployment.labels):
+            raise DeploymentNotPermitted(f"{deployment.key} is not where {request.id} may run")
+    if request.barred is not None and request.barred(request, deployment.kind):
+        raise DeploymentNotPermitted(f"{request.id} manages {deployment.key} and its key may not")
+    left_s = None
+    if request.deadline_s is not None and not request.streaming:
+        left_s = max(0.0, request.deadline_s - now)
+    headers = request.headers
+    if length_bytes is not None:
+        kept = tuple((name, value) for name, value in headers if name != "content-length")
+        headers = (*kept, ("content-length", str(length_bytes)))
+    return RequestHead(
+        deployment=deployment.id,
+        method=request.method,
+        path=request.path,
+        headers=headers,
+        model=request.model,
+        request_id=request.id,
+        streaming=request.streaming,
+        usage=request.usage,
+        tier=request.tier,
+        deadline_s=left_s,
+        trace=request.trace,
+    )
+
+
+def is_event_stream(headers: Headers) -> bool:
+    """Whether the body is server-sent events as they stand: in an encoded one nothing can be read, and to it
+    nothing be added."""
+    found = False
+    for name, value in headers:
+        if name == "content-type":
+            found = found or value[:17].lower() == "text/event-stream"
+        elif name == "content-encoding" and _is_coding(value):
+            return False
+    return found
+
+
+def is_encoded(headers: Headers) -> bool:
+    """Whether the body is compressed, or encoded otherwise (RFC 9110 §8.4). Engines are asked not to."""
+    return any(name == "content-encoding" and _is_coding(value) for name, value in headers)
+
+
+def _is_coding(value: str) -> bool:
+    return value.strip().lower() not in ("", "identity")

@@ -1,0 +1,149 @@
+"""The scheduler at work in the gateway: told what the index and the attempts know, asked where to go.
+
+Everything is decided in :mod:`gateway.scheduling`, which does not know of sessions, streams or clocks.
+Belongs to the event loop's thread.
+"""
+
+from collections.abc import Callable, Iterator
+
+from gateway.dispatch.attempt import Attempt
+from gateway.domain.request import Request
+from gateway.fleet.deployment import Deployment
+from gateway.fleet.model_index import ModelIndex
+from gateway.observability.gauges import PredictionFigures
+from gateway.observability.metric_table import OTHER
+from gateway.scheduling.base import Outcome, PendingRequest
+from gateway.scheduling.learning.devices import CLASSES
+from gateway.scheduling.learning.estimates import OutputEstimates
+from gateway.scheduling.scheduler import Scheduler
+from shared.protocol.messages import Usage
+
+QUANTILES = (0.5, 0.9)
+"""Quantiles of prediction errors that are exported."""
+
+CONTEXT_TOKENS = 4096
+"""The context of a model whose agents do not report it."""
+
+_NOTHING_LEARNT = Outcome(ok=False, total_s=0.0)
+
+
+class SchedulerAdapter:
+    """One for a dispatcher."""
+
+    def __init__(self, index: ModelIndex, policy: str, clock: Callable[[], float]) -> None:
+        """Raises ValueError for a policy there is none of."""
+        self._index = index
+        self.scheduler = Scheduler(policy)
+        self._estimates = OutputEstimates()
+        self._clock = clock
+        self._places: set[tuple[int, str]] = set()
+        """Tickets' numbers and deployments of what the scheduler is to hear the end of."""
+        index.watch_serving(self._came, self._gone)
+
+    def predictions(self) -> Iterator[PredictionFigures]:
+        """How far predictions were off, where there were any."""
+        for speeds in list(self.scheduler.performance):  # who asks may wait between
+            device = speeds.device if speeds.device in CLASSES else OTHER
+            for of, errors in (
+                ("first_token", speeds.accuracy.first_token),
+                ("total", speeds.accuracy.total),
+            ):
+                if errors.count:
+                    off = {f"{quantile:g}": errors.error_factor(quantile) for quantile in QUANTILES}
+                    yield PredictionFigures(speeds.model, device, of, errors.bias, off)
+
+    def estimate(self, request: Request) -> None:
+        """Fill in how many tokens it will take, as far as its prompt is known, by what others took."""
+        if not request.prompt_bytes:
+            return
+        model, tenant = request.model, request.principal.tenant
+        request.input_tokens = self._estimates.input_tokens(model, request.prompt_bytes)
+        if request.output_tokens:
+            guess = self._estimates.output(model, tenant, request.most_tokens, request.output_tokens)
+            request.output_tokens = guess.expected
+
+    def bounds(self, request: Request) -> tuple[int, int]:
+        """How many tokens its prompt has, as far as can be known, and how many its answer has at most:
+        as many as it allows, else what few answers go beyond that nothing limits, and where too few such
+        are known, as many as the model's context holds. Nothing is changed."""
+        input_tokens, most_tokens = request.input_tokens, request.most_tokens
+        if request.prompt_bytes:
+            input_tokens = self._estimates.input_tokens(request.model, request.prompt_bytes)
+        if most_tokens is not None or not request.output_tokens:
+            return input_tokens, most_tokens or 0
+        context = self._index.largest_context(request.model) or CONTEXT_TOKENS
+        room = max(1, context - input_tokens)
+        if not request.endless:
+            room = self._estimates.unlimited(request.model, request.principal.tenant, room)
+        return input_tokens, room * request.choices
+
+    # --- What becomes of attempts ---
+
+    def taken(self, item: PendingRequest, attempt: Attempt) -> None:
+        """A request got a slot. One that has another there that is still being let go is not followed."""
+        place = item.number, attempt.deployment.key
+        if place not in self._places:
+            self._places.add(place)
+            attempt.followed = item.number
+            asked = self.scheduler.placed(item, attempt.deployment, attempt.opened_s)
+            if attempt.deployment.kv_tokens is not None:
+                attempt.kv_tokens = asked.uncached_tokens + asked.output_tokens
+                attempt.deployment.hold_kv(attempt.kv_tokens)
+
+    def began(self, attempt: Attempt, now: float) -> bool:
+        """The first piece of a streamed answer came. Whether it came so early that a request which is held
+        back may be placed now."""
+        if attempt.followed is None:
+            return False
+        attempt.first_piece_s = now
+        return self.scheduler.first_token(attempt.followed, attempt.deployment, now)
+
+    def succeeded(self, attempt: Attempt, total_s: float, usage: Usage | None) -> None:
+        """Its answer came whole, and it was all of the answer."""
+        request = attempt.request
+        if usage is not None:
+            self._estimates.learn(
+                request.model,
+                request.principal.tenant,
+                size_bytes=request.prompt_bytes,
+                input_tokens=usage.prompt_tokens,
+                output_tokens=usage.completion_tokens,
+            )
+            if request.most_tokens is None and not request.endless:
+                each = -(-usage.completion_tokens // request.choices)
+                self._estimates.learn_unlimited(request.model, request.principal.tenant, each)
+        if attempt.away_s:
+            return  # its times are the tunnel's too
+        first_s = None if attempt.first_piece_s is None else attempt.first_piece_s - attempt.opened_s
+        attempt.outcome = Outcome(
+            ok=True,
+            total_s=total_s,
+            first_token_s=first_s,
+            input_tokens=None if usage is None else usage.prompt_tokens,
+            output_tokens=None if usage is None else usage.completion_tokens,
+            cached_tokens=None if usage is None else usage.cached_tokens,
+        )
+
+    def released(self, attempt: Attempt) -> None:
+        """Its slot is free."""
+        number, deployment = attempt.followed, attempt.deployment
+        if attempt.kv_tokens is not None:
+            deployment.free_kv(attempt.kv_tokens)
+        if number is not None:
+            self._places.remove((number, deployment.key))
+            self.scheduler.finished(number, deployment, attempt.outcome or _NOTHING_LEARNT, self._clock())
+
+    # --- Who serves ---
+
+    def load_s(self, deployment: Deployment) -> tuple[float, bool]:
+        """How long loading it takes, and whether this was reported or measured; otherwise it is a guess."""
+        if deployment.reload_s is not None:
+            return deployment.reload_s, True
+        speeds = self.scheduler.performance.speeds(deployment.model, deployment.device)
+        return speeds.load_s, speeds.loads > 0
+
+    def _came(self, deployment: Deployment) -> None:
+        self.scheduler.deployment_added(deployment, self._clock())
+
+    def _gone(self, deployment: Deployment) -> None:
+        self.scheduler.deployment_removed(deployment, self._clock())

@@ -1,0 +1,144 @@
+"""The gateway tells its scheduler what runs and what became of it, and goes where that says."""
+
+from typing import Any
+
+import pytest
+
+from gateway.dispatch.dispatcher import DispatchSettings
+from gateway.scheduling.learning.performance import Speeds
+from gateway.scheduling.policies.late_binding import OFFERED
+from shared.protocol.errors import ErrorCode
+from shared.protocol.messages import ResponseHead, Trailers, Usage
+from tests.gateway.fleet.fleet import Client, FakeAgent, Fleet, deployment
+
+HEAD = ResponseHead(200, (("content-type", "text/event-stream"),))
+EVENT = b'data: {"choices":[]}\n\n'
+DONE = b"data: [DONE]\n\n"
+CHAIN = tuple(range(100, 130))
+
+
+def fleet_of(*names: str, policy: str = "cost", slots: int = 8) -> tuple[Fleet, list[FakeAgent]]:
+    fleet = Fleet(settings=DispatchSettings(slow_start_s=0), policy=policy)
+    return fleet, [fleet.connect(name, deployment(slots=slots)) for name in names]
+
+
+async def serve(fleet: Fleet, agent: FakeAgent, client: Client, seconds: float = 1.0) -> None:
+    stream = agent.open_streams[0].stream
+    stream.send_head(HEAD)
+    fleet.advance(seconds / 2)
+    stream.send_data(EVENT)
+    fleet.advance(seconds / 2)
+    stream.send_data(DONE)
+    stream.end(Trailers(usage=Usage(900, 40)))
+    fleet.settle()
+    while chunks := await client.response.next_chunks():
+        client.response.consumed(sum(map(len, chunks)))
+    fleet.settle()
+
+
+def speeds_of(fleet: Fleet) -> Speeds:
+    (speeds,) = fleet.dispatcher.scheduling.scheduler.performance
+    return speeds
+
+
+async def test_answers_teach_how_long_they_take() -> None:
+    fleet, (agent,) = fleet_of("a")
+    for _ in range(3):
+        client = fleet.submit(fleet.request(input_tokens=900, output_tokens=40))
+        await serve(fleet, agent, client, seconds=2.0)
+    seen = speeds_of(fleet).accuracy
+    assert (seen.first_token.count, seen.total.count) == (3, 3)
+    fleet.assert_quiet()
+
+
+async def test_answers_teach_how_many_tokens_there_will_be() -> None:
+    fleet, (agent,) = fleet_of("a")
+    asked: dict[str, Any] = {"prompt_bytes": 4500, "output_tokens": 256}
+    first = fleet.submit(fleet.request(**asked))
+    assert (first.request.input_tokens, first.request.output_tokens) == (1125, 256)
+    await serve(fleet, agent, first)
+    for _ in range(40):
+        await serve(fleet, agent, fleet.submit(fleet.request(**asked)), seconds=0.1)
+    later = fleet.submit(fleet.request(**asked))
+    assert later.request.input_tokens == pytest.approx(900, rel=0.05), "what the engine counted for them"
+    assert later.request.output_tokens == pytest.approx(40, rel=0.5)
+    bounded = fleet.submit(fleet.request(**asked, most_tokens=10))
+    assert bounded.request.output_tokens == 10
+    plain = fleet.submit(fleet.request(prompt_bytes=100))
+    assert plain.request.output_tokens == 0, "an embedding has no answer of tokens"
+
+
+@pytest.mark.parametrize("policy", ["cost", "prefix"])
+async def test_a_prompt_goes_where_its_beginning_was_read(policy: str) -> None:
+    fleet, agents = fleet_of("a", "b", "c", policy=policy)
+    first = fleet.submit(fleet.request(input_tokens=8000, output_tokens=40, prefix=CHAIN))
+    (reader,) = (agent for agent in agents if agent.streams)
+    await serve(fleet, reader, first)
+    for round_ in range(3):
+        again = fleet.submit(fleet.request(input_tokens=8000, output_tokens=40, prefix=(*CHAIN, round_)))
+        assert len(reader.open_streams) == 1
+        await serve(fleet, reader, again)
+    fleet.assert_quiet()
+
+
+async def test_who_comes_back_has_read_nothing_any_more() -> None:
+    fleet, (agent,) = fleet_of("a")
+    await serve(fleet, agent, fleet.submit(fleet.request(input_tokens=8000, prefix=CHAIN)))
+    (known,) = fleet.dispatcher.scheduling.scheduler._models.values()
+    assert known.knowledge.prefixes.matched_blocks("a/d-m", CHAIN) == len(CHAIN)
+    fleet.cut(agent)
+    assert not known.knowledge.views
+    fleet.connect("a", deployment(slots=8))
+    assert known.knowledge.prefixes.matched_blocks("a/d-m", CHAIN) == 0
+    assert set(known.knowledge.views) == {"a/d-m"}
+
+
+def test_what_failed_or_was_left_teaches_nothing() -> None:
+    fleet, (agent,) = fleet_of("a")
+    failed = fleet.submit()
+    agent.streams[0].stream.reset(ErrorCode.TOO_LARGE, "no")
+    fleet.settle()
+    assert failed.error is not None
+    left = fleet.submit()
+    agent.streams[1].stream.send_head(HEAD)
+    agent.streams[1].stream.send_data(EVENT)
+    fleet.settle()
+    left.response.abort()
+    fleet.settle()
+    agent.streams[1].confirm()
+    fleet.settle()
+    assert speeds_of(fleet).accuracy.total.count == 0
+    fleet.assert_quiet()
+
+
+async def test_work_is_shared_out_by_what_is_predicted() -> None:
+    fleet, agents = fleet_of("a", "b")
+    for _ in range(8):
+        fleet.submit(fleet.request(input_tokens=100, output_tokens=200))
+    assert sorted(len(agent.streams) for agent in agents) == [4, 4]
+
+
+async def test_a_prompt_waits_here_until_the_engine_has_read_the_one_before() -> None:
+    fleet, (agent,) = fleet_of("a")
+    clients = [fleet.submit(fleet.request(input_tokens=20_000, output_tokens=40)) for _ in range(3)]
+    assert len(agent.streams) == 1, "though it has eight slots"
+    agent.streams[0].stream.send_head(HEAD)
+    agent.streams[0].stream.send_data(EVENT)
+    fleet.settle()
+    assert len(agent.streams) == 2, "the first token says that the prompt was read"
+    fleet.advance(5.0)
+    assert len(agent.streams) == 3, "nothing was heard, and it should have been read long since"
+    for client in clients:
+        client.cancel()
+
+
+def test_of_many_who_wait_all_are_asked_once_there_are_slots_for_them() -> None:
+    fleet = Fleet(settings=DispatchSettings(slow_start_s=0), policy="least-outstanding")
+    agent = fleet.connect("a", deployment(slots=0))
+    clients = [fleet.submit() for _ in range(3 * OFFERED)]
+    assert not agent.streams
+    agent.serve(deployment(slots=4 * OFFERED))
+    fleet.settle()
+    assert len(agent.streams) == 3 * OFFERED
+    for client in clients:
+        client.cancel()
