@@ -25,14 +25,12 @@ HELD_BYTES = 8 * 1024
 """An answer in one piece is kept back until it is whole or so much of it is there, so that most can be asked
 for again when the engine is lost in the middle. Half of what every stream may send unasked."""
 
-
 Sink = Callable[[bytes], bool]
 """Takes a piece of the body at once, or returns False and has taken nothing of it. Never raises. A sink may
 have a ``path`` (:class:`~shared.speedups.BodyPath`): whole events go that way without a call of the sink."""
 
 _WHOLE = (b"\n\n", b"\r\n\r\n")
 """How nearly everybody ends events."""
-
 
 _COMMENT = b": waiting\n\n"
 
@@ -74,10 +72,10 @@ class EngineResponse:
         unread: UnreadBuffer | None = None,
         on_held_up: Callable[[bool], None] | None = None,
     ) -> None:
-        """``on_done`` is called once, when the reader is done with the response one way or the other;
-        ``on_full`` once, when ``HELD_BYTES`` are there. What comes passes through ``record``.
-        ``on_held_up`` is told each time that the engine has to wait for the reader, because ``unread`` has no
-        room for more, and with False when it need not any more."""
+        """``attempts`` deployments were asked, which took ``queue_s`` seconds of waiting for slots in all.
+        ``on_done`` is called once, when the reader is done with the response; ``on_full`` once, when
+        ``HELD_BYTES`` are there. What comes passes through ``record``. ``on_held_up`` is told each time that
+        the engine has to wait for its reader as ``unread`` has no room, and with False when it need not."""
         self.status: int = head.status
         self.headers: Headers = head.headers
         self.agent = agent
@@ -86,15 +84,12 @@ class EngineResponse:
         self.version = version
         """The deployment's; empty if it says none."""
         self.queue_s = queue_s
-        """Seconds spent waiting for a slot, all attempts together."""
         self.attempts = attempts
-        """How many deployments were asked, 1 when all went well."""
         self.trailers: Trailers | None = None
         """What the agent reports after the end; None before it, and when the agent had nothing to say."""
         self._stream = stream
         self._on_done: Callable[[Ending], None] | None = on_done
-        self.taken_bytes = 0
-        """How much its client took."""
+        self.taken_bytes = 0  # by its client
         self._buffer = UnreadBuffer(UnreadBudget(0), "", "") if unread is None else unread
         self._waiter: asyncio.Future[None] | None = None
         self._sink: Sink | None = None
@@ -127,9 +122,7 @@ class EngineResponse:
         """What has arrived since the last call, about ``READ_BYTES`` at most, waiting for at least one chunk.
 
         While it waits, what comes is offered to ``sink``. What that takes is consumed, is in no list, and
-        wakes nobody.
-
-        An empty list says the response ended in order. Chunks are never empty. Raises
+        wakes nobody. An empty list says the response ended in order. Chunks are never empty. Raises
         :class:`~gateway.domain.errors.StreamBroken` when the response cannot be finished; whatever came
         before the break is returned first. One reader at a time. Cancelling the call loses nothing.
         """
@@ -255,8 +248,7 @@ class EngineResponse:
         self._put(passed)
 
     def _open_sink(self, sink: Sink) -> None:
-        """While the reader waits, what comes is offered to ``sink``; whole events take its path, if it has
-        one, and are not told here."""
+        """While the reader waits, ``sink`` is offered what comes; whole events take its path, if any."""
         self._sink, record = sink, self._record
         path: BodyPath | None = getattr(sink, "path", None)
         if path is None or record is None:
@@ -328,11 +320,8 @@ class EngineResponse:
         own_bytes = self._outstanding_bytes - self._older_bytes
         self._kept(self._buffer.hold(own_bytes))
         stream, left_bytes = self._stream, self._outstanding_bytes - self._older_bytes
-        if left_bytes < HOLD_BACK_BYTES:
-            if self._no_room:
-                self._has_room()
-            return
-        if self._buffer.spill(left_bytes, lambda size_bytes: self._spilled(stream, size_bytes)):
+        fits = left_bytes < HOLD_BACK_BYTES
+        if fits or self._buffer.spill(left_bytes, lambda size_bytes: self._spilled(stream, size_bytes)):
             self._has_room()
             return
         self._no_room = self._asks_again = True
@@ -348,8 +337,7 @@ class EngineResponse:
             self._read_ahead()
 
     def _kept(self, size_bytes: int) -> None:
-        """Report ``size_bytes`` as consumed although the client has not taken them, so that the engine can go
-        on."""
+        """Report bytes as consumed that the client has not taken, so that the engine can go on."""
         if not size_bytes:
             return
         if self._splicer is None:
@@ -359,14 +347,12 @@ class EngineResponse:
         self._older_bytes += size_bytes
 
     def _has_room(self) -> None:
-        if self._no_room:
-            self._no_room = False
-            if self._on_held_up is not None:
-                self._on_held_up(False)
+        held_up, self._no_room = self._no_room, False
+        if held_up and self._on_held_up is not None:
+            self._on_held_up(False)
 
     def _count_joined(self, size_bytes: int, own_bytes: int) -> None:
-        """Report as large a share of the joined stream as consumed as the client took of what was made of
-        it."""
+        """Report as large a share of the joined stream as consumed as was taken of what was made of it."""
         share = self._owed_bytes if size_bytes >= own_bytes else self._owed_bytes * size_bytes // own_bytes
         self._owed_bytes -= share
         self._stream.consumed(share)

@@ -33,8 +33,7 @@ from shared.tunnel.write_scheduler import WriteScheduler
 
 PATH = "/tunnel"
 GATEWAYS_HEADER = "Trunkline-Gateways"
-"""Header of the upgrade request with the ids of the gateway keys that the agent trusts, the preferred one
-first (§8.12)."""
+"""Names the ids of the gateway keys that the agent trusts, in the order of its preference (§8.12)."""
 
 SUBPROTOCOL = Subprotocol("trunkline.1")
 

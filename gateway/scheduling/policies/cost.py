@@ -4,17 +4,13 @@ For every deployment that may serve it the prediction is::
 
     (wait + network + load, if not loaded + reading what is not cached + writing in company) / health
 
-with what is learnt of the model on the deployment's class of device, what the deployment has to do
-already, and how much of the prompt it has read before. A hit is worth the seconds it saves, neither more
-nor less: so affinity is never dropped, and never swamps a deployment: what waits there is seconds too.
-
-To its own seconds those are added that it costs whoever runs there already: each of them stands still while
-a prompt is read, and writes more slowly in larger company.
+It knows what was learnt of the model on the deployment's class of device, what the deployment has to do,
+and how much of the prompt it has read before. A cached prompt is worth the seconds that it saves. The seconds
+are added that it costs those who run there: they stand still while a prompt is read, and write more slowly.
 
 Nothing is handed to a deployment that has enough to read (:mod:`gateway.scheduling.policies.late_binding`). A
-request waits here for one of those, though another takes it, where it is predicted to be done earlier so, all
-that wait for one of the same class before it included; for 20 s at most, since it came. And it waits for a
-deployment without a slot, where that is done earlier: not for long (``PATIENCE_S``), and not many.
+request waits for such a deployment, 20 s at most, where it is predicted to be done earlier so. It waits for a
+deployment without a slot on the same condition: not for long (``PATIENCE_S``), and not many do.
 """
 
 from collections.abc import Mapping, Sequence
@@ -55,14 +51,13 @@ ALL = 64
 """Up to this many open deployments, all are considered. Of more a sample is, and no request is held."""
 
 SAMPLE = 16
-"""If there are more deployments, this many at random are compared, and those that have read some of the
-prompt. The best of 16 is among the best tenth of the fleet in four of five cases."""
+"""Of more, so many at random are compared, and those that have read some of the prompt. The best of 16 is
+among the best tenth of a fleet in four of five cases."""
 
 AFFINE = 6
 """Deployments looked at, at most, because they have read some of the prompt."""
 
-FULL = 4
-"""Full deployments looked at, at most, beside the affine ones."""
+FULL = 4  # of those without a free slot, beside the affine ones
 
 SESSION_SHARE = 0.5
 """The share of a prompt without fingerprints that is assumed to be cached where its session was last."""
