@@ -1,15 +1,27 @@
 """The tunnel on real sockets: bytes, WebSocket, session and clock together."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
 from shared.protocol import limits
 from shared.protocol.errors import DialFailed, ErrorCode, HandshakeRejected, TunnelClosed
 from shared.protocol.messages import AgentState, AgentStatus, Drain, ResponseHead, Trailers, Usage
-from shared.tunnel import AcceptedTunnel, dial
+from shared.tunnel import AcceptedTunnel, DialledTunnel, dial
 from tests.support.identities import joining_agent
 from tests.support.tunnels import Acceptor, Recorder, accepting, dial_with_token, request_head
+
+
+@asynccontextmanager
+async def attached() -> AsyncIterator[tuple[Acceptor, Recorder, str, DialledTunnel]]:
+    """A gateway's acceptor, the agent's listener, the gateway's URL and a tunnel that has joined."""
+    acceptor, agent = Acceptor(), Recorder()
+    async with accepting(acceptor) as url:
+        tunnel = await dial_with_token(url, agent)
+        await acceptor.listener.until("attached")
+        yield acceptor, agent, url, tunnel
 
 
 async def test_a_request_crosses_and_its_answer_comes_back() -> None:
@@ -43,10 +55,7 @@ async def test_a_request_crosses_and_its_answer_comes_back() -> None:
 
 
 async def test_megabytes_cross_in_both_directions_within_credit() -> None:
-    acceptor, agent = Acceptor(), Recorder()
-    async with accepting(acceptor) as url:
-        tunnel = await dial_with_token(url, agent)
-        await acceptor.listener.until("attached")
+    async with attached() as (acceptor, agent, _url, tunnel):
         client = Recorder()
         request = acceptor.tunnels[0].endpoint.open(request_head(streaming=False), client)
         upload = bytes(range(256)) * 8192
@@ -85,10 +94,7 @@ async def consume_all(stream: object, handler: Recorder, size_bytes: int) -> Non
 
 
 async def test_a_reader_that_stops_holds_no_more_than_was_granted() -> None:
-    acceptor, agent = Acceptor(), Recorder()
-    async with accepting(acceptor) as url:
-        tunnel = await dial_with_token(url, agent)
-        await acceptor.listener.until("attached")
+    async with attached() as (acceptor, agent, _url, tunnel):
         gateway = acceptor.tunnels[0].endpoint
         stopped, reading = Recorder(), Recorder()
         gateway.open(request_head(), stopped).end()
@@ -125,10 +131,7 @@ async def test_a_refused_agent_is_told_why_and_when_to_come_back() -> None:
 
 
 async def test_closing_the_session_tells_both_sides_and_every_stream() -> None:
-    acceptor, agent = Acceptor(), Recorder()
-    async with accepting(acceptor) as url:
-        tunnel = await dial_with_token(url, agent)
-        await acceptor.listener.until("attached")
+    async with attached() as (acceptor, agent, _url, tunnel):
         client = Recorder()
         endpoint = acceptor.tunnels[0].endpoint
         endpoint.open(request_head(), client)
@@ -145,10 +148,7 @@ async def test_closing_the_session_tells_both_sides_and_every_stream() -> None:
 
 
 async def test_a_lost_connection_suspends_the_session_on_both_sides() -> None:
-    acceptor, agent = Acceptor(), Recorder()
-    async with accepting(acceptor) as url:
-        tunnel = await dial_with_token(url, agent)
-        await acceptor.listener.until("attached")
+    async with attached() as (acceptor, agent, _url, tunnel):
         client = Recorder()
         acceptor.tunnels[0].endpoint.open(request_head(), client)
         await agent.until("open")
@@ -164,10 +164,7 @@ async def test_a_lost_connection_suspends_the_session_on_both_sides() -> None:
 
 
 async def test_a_session_goes_on_over_another_tunnel_byte_for_byte() -> None:
-    acceptor, agent = Acceptor(), Recorder()
-    async with accepting(acceptor) as url:
-        tunnel = await dial_with_token(url, agent)
-        await acceptor.listener.until("attached")
+    async with attached() as (acceptor, agent, url, tunnel):
         client = Recorder()
         request = acceptor.tunnels[0].endpoint.open(request_head(), client)
         request.send_data(b"question")
@@ -198,10 +195,7 @@ async def test_a_session_goes_on_over_another_tunnel_byte_for_byte() -> None:
 
 
 async def test_a_newer_tunnel_takes_the_session_from_one_that_only_seems_alive() -> None:
-    acceptor, agent = Acceptor(), Recorder()
-    async with accepting(acceptor) as url:
-        tunnel = await dial_with_token(url, agent)
-        await acceptor.listener.until("attached")
+    async with attached() as (acceptor, agent, url, tunnel):
         client = Recorder()
         acceptor.tunnels[0].endpoint.open(request_head(), client)
         await agent.until("open")
@@ -220,10 +214,7 @@ async def test_a_newer_tunnel_takes_the_session_from_one_that_only_seems_alive()
 
 
 async def test_an_agent_whose_session_is_gone_gets_a_new_one() -> None:
-    acceptor, agent = Acceptor(), Recorder()
-    async with accepting(acceptor) as url:
-        tunnel = await dial_with_token(url, agent)
-        await acceptor.listener.until("attached")
+    async with attached() as (acceptor, _agent, url, tunnel):
         tunnel.abort(TunnelClosed("cut"))
         acceptor.forgets = True
         newer = await dial_with_token(url, Recorder(), lost=tunnel)
@@ -234,10 +225,7 @@ async def test_an_agent_whose_session_is_gone_gets_a_new_one() -> None:
 
 
 async def test_what_is_done_without_a_tunnel_takes_effect_on_the_next() -> None:
-    acceptor, agent = Acceptor(), Recorder()
-    async with accepting(acceptor) as url:
-        tunnel = await dial_with_token(url, agent)
-        await acceptor.listener.until("attached")
+    async with attached() as (acceptor, agent, url, tunnel):
         client, other = Recorder(), Recorder()
         endpoint = acceptor.tunnels[0].endpoint
         request = endpoint.open(request_head(), client)
@@ -307,10 +295,7 @@ async def test_a_stranger_that_says_nothing_is_cut_off(monkeypatch: pytest.Monke
 
 
 async def test_a_broken_frame_after_authentication_ends_the_session_with_its_name() -> None:
-    acceptor, agent = Acceptor(), Recorder()
-    async with accepting(acceptor) as url:
-        tunnel = await dial_with_token(url, agent)
-        await acceptor.listener.until("attached")
+    async with attached() as (acceptor, _agent, _url, tunnel):
         tunnel._send_messages([b"\xff rubbish"])
         error = await tunnel.wait_closed()
         assert isinstance(error, TunnelClosed)
@@ -349,10 +334,7 @@ async def test_hosts_and_proxies_that_cannot_be_are_dialled_in_vain_and_password
 async def test_a_silent_peer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "HEARTBEAT_S", 0.1)
     monkeypatch.setattr(limits, "DEAD_AFTER_S", 0.3)
-    acceptor, agent = Acceptor(), Recorder()
-    async with accepting(acceptor) as url:
-        tunnel = await dial_with_token(url, agent)
-        await acceptor.listener.until("attached")
+    async with attached() as (acceptor, _agent, _url, tunnel):
         there: AcceptedTunnel = acceptor.tunnels[0]
         assert there._transport is not None
         there._transport.pause_reading()
