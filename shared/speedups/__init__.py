@@ -9,10 +9,15 @@ from typing import TYPE_CHECKING
 
 from shared.speedups import body_path, websocket_frames
 
+_NAMES = ("BodyPath", "cut_messages", "frame_messages", "receive_bodies")
+
 try:
     if os.environ.get("TRUNKLINE_NATIVE") == "0":
         raise ImportError
     from shared.speedups import _native as native
+
+    if not all(hasattr(native, name) for name in _NAMES):
+        raise ImportError  # built from an older version of the sources
 except ImportError:
     native = None  # type: ignore[assignment]
 

@@ -14,7 +14,9 @@ def describe_build() -> str:
     elif os.environ.get("TRUNKLINE_NATIVE") == "0":
         speedups = "native speedups turned off by TRUNKLINE_NATIVE=0"
     else:
-        speedups = "no native speedups (a C compiler and Python's headers were missing): the same, slower"
+        speedups = (
+            "no native speedups (not built: no C compiler or headers, or older sources): the same, slower"
+        )
     kind = "optimised build" if _optimised() else "build without optimisations (about a quarter slower)"
     return f"{speedups}; Python {platform.python_version()}, {kind}"
 

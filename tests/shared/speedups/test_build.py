@@ -39,3 +39,12 @@ def test_it_says_whether_the_interpreter_is_optimised(
 ) -> None:
     monkeypatch.setattr("sysconfig.get_config_var", {"CONFIG_ARGS": arguments}.get)
     assert words in describe_build()
+
+
+def test_functions_built_from_older_sources_are_not_used() -> None:
+    program = (
+        "import sys, types; sys.modules['shared.speedups._native'] = types.ModuleType('older');"
+        "import shared.speedups as found; print(found.NATIVE, found.BodyPath.__module__)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "shared.speedups.body_path"]
