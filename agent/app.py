@@ -5,6 +5,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -15,18 +16,20 @@ from agent.capacity.engine_registry import EngineRegistry
 from agent.capacity.load_times import FILE as LOAD_TIMES_FILE
 from agent.capacity.load_times import LoadTimes
 from agent.capacity.model_memory import ModelMemory
-from agent.config.config import AgentConfig, EngineConfig, default_name
+from agent.config.config import AgentConfig, EngineConfig
 from agent.engines.backend import Backend
 from agent.engines.command.engine import CommandBackend
 from agent.engines.finder import NO_ENGINE, Finder
 from agent.engines.http.openai import OpenAIHTTPBackend
 from agent.engines.managed import Durations
-from agent.link.dialer import Dial, Rejected, TunnelDialer, dial_with
-from agent.link.membership import Membership, MembershipError
-from agent.link.publisher import TICK_S, Publisher
-from agent.link.session import GatewaySession
-from agent.link.state_directory import locked_state_directory
 from agent.requests.runner import RequestRunner
+from shared.link.command_fence import CommandFence
+from shared.link.dialer import Dial, Rejected, dial_with
+from shared.link.membership import Membership, MembershipError, default_name
+from shared.link.processes import GatewayProcesses
+from shared.link.publisher import TICK_S, Publisher, Publishers
+from shared.link.session import GatewaySession
+from shared.link.state_directory import locked_state_directory
 from shared.process.settings import ConfigError
 from shared.process.startup import raise_file_limit
 from shared.process.watchdog import watched_loop
@@ -71,7 +74,7 @@ class Agent:
         self._config = config
         self._stop = stop
         self._settings = config.dial_settings()
-        self._dial = dial_gateway or dial_with(self._settings, time.monotonic)
+        self._dial_gateway = dial_gateway
         self._gpus = GpuSampler(GPU_SAMPLE_S)
         self._gpu_memory_bytes: int | None = None
         self._registry = EngineRegistry(room=ModelMemory(self._model_memory_bytes))
@@ -79,7 +82,9 @@ class Agent:
             self._registry.without_engines = "its engines are being looked at for the first time"
         elif config.looks_for_engines:
             self._registry.without_engines = NO_ENGINE
-        self._publisher = Publisher(self._registry, lambda: self._gpus.latest, labels=config.labels)
+        self._publishers = Publishers(
+            self._registry, lambda: Publisher(self._registry, lambda: self._gpus.latest, labels=config.labels)
+        )
         self._opened: list[Backend] = []
 
     async def run(self) -> None:
@@ -105,30 +110,50 @@ class Agent:
     async def _run(self, membership: Membership, backends: list[Backend]) -> None:
         failure: TrunklineError | None = None
         async with asyncio.TaskGroup() as tasks:
-            runner = RequestRunner(self._registry)
+            runner, fence = RequestRunner(self._registry), CommandFence(self._registry.carry_out)
 
-            def new_session() -> GatewaySession:
-                return GatewaySession(runner, self._publisher, self._registry.carry_out, membership.renew)
+            def new_sessions() -> tuple[Callable[[], GatewaySession], Callable[[], None]]:
+                publisher, registry = self._publishers.make(), self._registry
 
-            dialer = TunnelDialer(membership, new_session, self._dial)
+                def new_session() -> GatewaySession:
+                    return GatewaySession(
+                        runner,
+                        publisher,
+                        fence.carry_out,
+                        membership.renew,
+                        registry.slots,
+                        runner.others,
+                    )
+
+                return new_session, lambda: self._publishers.drop(publisher)
+
+            gateway = GatewayProcesses(membership, new_sessions, self._dial_at)
             services: list[asyncio.Task[Any]] = [tasks.create_task(self._open(each)) for each in backends]
             services.append(tasks.create_task(self._tick()))
             if self._config.looks_for_engines:
                 services.append(tasks.create_task(Finder(self._found, self._config.usual_ports).run()))
-            dialling = tasks.create_task(_failure_of(dialer))
+            dialling = tasks.create_task(_failure_of(gateway))
             services.append(dialling)
             try:
                 await _first_of(self._stop.asked, dialling)
                 if dialling.done():
                     failure = dialling.result()
                 else:
-                    await self._drain(dialer, runner)
+                    await self._drain(gateway, runner)
             finally:
                 runner.cut_off()
                 for service in services:
                     service.cancel()
         if failure is not None:
             raise failure
+
+    def _dial_at(self, process: str | None, address: str | None) -> Dial:
+        if self._dial_gateway is not None:
+            return self._dial_gateway
+        settings = self._settings if address is None else self._config.peer_dial_settings(address)
+        if process is not None:
+            settings = replace(settings, url=f"{settings.url}/{process}")
+        return dial_with(settings, time.monotonic)
 
     def _model_memory_bytes(self) -> int | None:
         """What there is for models; of GPUs that cannot be read just now, what they had."""
@@ -138,15 +163,14 @@ class Agent:
             self._gpu_memory_bytes = sum(gpu.memory_total_bytes for gpu in gpus) or None
         return self._gpu_memory_bytes
 
-    async def _drain(self, dialer: TunnelDialer, runner: RequestRunner) -> None:
+    async def _drain(self, gateway: GatewayProcesses, runner: RequestRunner) -> None:
         """Let what runs finish, take nothing new, then leave."""
         drain_s = self._config.drain_s
         log.info(
             "draining, a second signal ends it at once", running=self._registry.running, at_most_s=drain_s
         )
         self._registry.drain()
-        if dialer.session is not None:
-            dialer.session.drain("the agent is stopping", drain_s)
+        gateway.drain("the agent is stopping", drain_s)
         idle = asyncio.ensure_future(runner.idle())
         try:
             await self._wait_for(idle, drain_s)
@@ -156,7 +180,7 @@ class Agent:
                 await asyncio.wait({idle}, timeout=CUT_OFF_S)
         finally:
             idle.cancel()
-        dialer.close("the agent stopped")
+        gateway.close("the agent stopped")
         await asyncio.sleep(CLOSE_FLUSH_S)
         log.info("stopped")
 
@@ -196,7 +220,7 @@ class Agent:
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
-            self._publisher.tick()
+            self._publishers.tick()
 
     def _log_start(self, membership: Membership) -> None:
         config = self._config
@@ -267,10 +291,10 @@ class BlockedLoopLog:
             self._warned_s, self._times, self._longest_s = now, 0, 0.0
 
 
-async def _failure_of(dialer: TunnelDialer) -> TrunklineError | None:
-    """Runs the dialer; gives what it failed with instead of raising it into the task group."""
+async def _failure_of(gateway: GatewayProcesses) -> TrunklineError | None:
+    """Dials the gateway; gives what that failed with instead of raising it into the task group."""
     try:
-        await dialer.run()
+        await gateway.run()
     except (Rejected, MembershipError) as error:
         return error
     return None

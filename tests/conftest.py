@@ -1,7 +1,9 @@
 """Fixtures every test may use."""
 
+import gc
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Generator, Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -9,11 +11,37 @@ from hypothesis import HealthCheck, settings
 from tests.support.clock import ManualClock
 from tests.support.leaks import Snapshot, assert_nothing_leaked
 
+if TYPE_CHECKING:
+    from gateway.domain.store_address import StoreAddress
+    from tests.support.postgres import PostgresServer
+
 settings.register_profile("default", deadline=None, max_examples=60, derandomize=True)
 settings.register_profile(
     "long", deadline=None, max_examples=2000, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is imported and collected stays: it is not looked at for garbage, neither meanwhile nor later."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _run_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What all processes of one run of tests have together lies there."""
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRUNKLINE_TEST_RUN", str(shared / "run"))
+        yield
 
 
 @pytest.fixture
@@ -28,3 +56,21 @@ async def no_leaks() -> AsyncIterator[None]:
     before = Snapshot.take()
     yield
     await assert_nothing_leaked(before)
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> "Iterator[PostgresServer]":
+    """A PostgreSQL server; without one the test is skipped."""
+    from tests.support.postgres import any_postgres
+
+    with any_postgres() as server:
+        yield server
+
+
+@pytest.fixture
+def postgres_address(postgres_server: "PostgresServer") -> "Iterator[StoreAddress]":
+    """An empty schema on a server, which is dropped afterwards."""
+    from gateway.domain.store_address import StoreAddress
+
+    with postgres_server.schema() as url:
+        yield StoreAddress(url)

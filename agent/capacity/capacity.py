@@ -7,6 +7,9 @@ is the engine's limit; with several, each sees the places that the others leave.
 
 from collections import defaultdict
 from collections.abc import Hashable
+from dataclasses import dataclass
+
+from agent.engines.backend import Backend
 
 GRACE_S = 4.0
 """An engine gets less only after it had a queue for so long: while a batch fills, a queue is short-lived."""
@@ -206,7 +209,29 @@ class RunningCounts:
             if not self.by_deployment[deployment]:
                 del self.by_deployment[deployment]
 
+    def of(self, session: Hashable, deployment: str) -> int:
+        """How many requests of ``session`` run at ``deployment``."""
+        return self._by_session.get((session, deployment), 0)
+
     def level(self, session: Hashable, engine: str, deployment: str, limit: int) -> int:
         """How many requests ``session`` may have in flight at ``deployment``."""
-        ours = self._by_session.get((session, deployment), 0)
-        return ours + max(0, limit - self.by_engine[engine])
+        return self.of(session, deployment) + max(0, limit - self.by_engine[engine])
+
+
+@dataclass(slots=True, eq=False)
+class EngineSlot:
+    """A place that a request has at an engine. To be given back with ``EngineRegistry.leave``, once. It is
+    not frozen because that makes it three times as dear, and one is made for each request."""
+
+    session: Hashable
+    engine: str
+    deployment: str
+    backend: Backend
+    others: int
+    """Requests of this agent that the engine had when this one was let in."""
+    lent: bool
+    """It has a slot of those that are divided among sessions."""
+    started: float
+    """When it began, by the engine's :class:`~shared.protocol.gpu_time.GpuClock`."""
+    gpu_s: float = 0.0
+    """GPU-seconds that were used there, from all sessions' requests; known once the place is given back."""

@@ -7,14 +7,16 @@ from dataclasses import dataclass, field, replace
 import orjson
 import structlog
 
-from agent.capacity.capacity import EngineLimit, RunningCounts
+from agent.capacity.capacity import EngineLimit, EngineSlot, RunningCounts
 from agent.capacity.model_memory import ModelMemory
 from agent.engines.backend import Backend, BackendRefused
 from agent.engines.http.models import is_nameable
 from agent.engines.http.states import EngineReports, reason_nothing_is_served
 from agent.engines.managed import UNLOADING, ManagedBackend
+from shared.link.session_slots import SessionSlots
 from shared.protocol import limits
 from shared.protocol.engine_state import EngineState
+from shared.protocol.gpu_time import GpuClock
 from shared.protocol.messages import (
     AgentState,
     AgentStatus,
@@ -51,6 +53,7 @@ class _Engine:
     """It has not more than one deployment."""
     used_s: float = 0.0
     """When it was loaded, or a request last began or ended there."""
+    gpu_clock: GpuClock = field(default_factory=GpuClock)
     lacks: dict[str, set[str]] = field(default_factory=dict)
     """Deployment id → known paths that its engine answered not to have, as needs."""
     logged: int | None = None
@@ -64,19 +67,6 @@ class _Engine:
     def loaded(self) -> bool:
         """One of its deployments is."""
         return any(deployment.status is DeploymentStatus.LOADED for deployment in self.deployments)
-
-
-@dataclass(slots=True, eq=False)
-class EngineSlot:
-    """A place that a request has at an engine. To be given back with :meth:`EngineRegistry.leave`, once. It
-    is not frozen because that makes it three times as dear, and one is made for each request."""
-
-    session: Hashable
-    engine: str
-    deployment: str
-    backend: Backend
-    others: int
-    """Requests of this agent that the engine had when this one was let in."""
 
 
 class EngineRegistry:
@@ -94,8 +84,12 @@ class EngineRegistry:
         self._latest_session: Hashable = None
         """The session that asked for its levels last."""
         self.moves = 0
-        """How often a request of that session was let in, or has left."""
+        """How often a request of that session, or of any whose slots are lent, was let in or has left."""
         self.on_change: Callable[[], None] = lambda: None
+        self.on_levels: Callable[[], None] = lambda: None
+        """Called when the levels of sessions have changed and nothing else."""
+        self.slots = SessionSlots(clock, lambda: self.on_levels())
+        """Divides the slots among sessions, where a gateway has several processes."""
         self._reports = EngineReports()
         self.without_engines = "no engine is named in its settings"
         """Why nothing is served while there is no engine; for people."""
@@ -191,22 +185,29 @@ class EngineRegistry:
         most = slots if alone or slots == 1 else slots * SHARED_EXCESS
         if running.by_deployment[deployment_id] >= slots or running.by_engine[name] >= most:
             raise BackendRefused(f"all {slots} slots are taken")
+        lent = session in self.slots
+        if lent and not self.slots.enter(session, name, beyond=most > slots):
+            raise BackendRefused("the gateway's process has no slot left: its level was lowered")
         others = running.enter(session, name, deployment_id)
-        self.moves += session is self._latest_session
-        engine.used_s = self._clock()
+        self.moves += lent or session is self._latest_session
+        engine.used_s = now = self._clock()
         if limit.refusals.most is not None:
             limit.refusals.entered(others + 1)
         if not alone:
             self.on_change()
-        return EngineSlot(session, name, deployment_id, engine.backend, others)
+        started = engine.gpu_clock.start(now)
+        return EngineSlot(session, name, deployment_id, engine.backend, others, lent, started)
 
     def leave(self, seat: EngineSlot, *, failed: bool, out_of_memory: bool = False) -> None:
         """Give a place back. The engine ``failed`` the request, or said that it is ``out_of_memory``."""
         engine = self._engines[seat.engine]
         self._running.leave(seat.session, seat.engine, seat.deployment)
-        self.moves += seat.session is self._latest_session
-        engine.used_s = self._clock()
-        changed = not engine.alone or seat.session is not self._latest_session
+        self.moves += seat.lent or seat.session is self._latest_session
+        engine.used_s = now = self._clock()
+        seat.gpu_s = engine.gpu_clock.end(seat.started, now)
+        if seat.lent:
+            self.slots.leave(seat.session, seat.engine)
+        changed = not engine.alone or (not seat.lent and seat.session is not self._latest_session)
         if failed or out_of_memory or not engine.limit.steady:
             changed |= self._note_end(engine, failed=failed, out_of_memory=out_of_memory)
         if changed:
@@ -258,10 +259,17 @@ class EngineRegistry:
         return {
             deployment.id: 0
             if self._draining or engine.unloading or deployment.status is not DeploymentStatus.LOADED
-            else self._running.level(session, engine.backend.name, deployment.id, engine.limit.current)
+            else self._level(session, engine, deployment.id)
             for engine in self._engines.values()
             for deployment in engine.deployments
         }
+
+    def _level(self, session: Hashable, engine: _Engine, deployment: str) -> int:
+        name, limit = engine.backend.name, engine.limit.current
+        if session not in self.slots:
+            return self._running.level(session, name, deployment, limit)
+        self.slots.set_limit(name, limit)
+        return max(0, self._running.of(session, deployment) + self.slots.spare(session, name))
 
     def state(self, gpus: tuple[GpuState, ...] = ()) -> AgentState:
         """All there is to say, cut to what fits into a frame."""
@@ -350,6 +358,8 @@ class EngineRegistry:
         slots = max((deployment.slots for deployment in engine.deployments), default=0)
         if slots:
             engine.limit.set_slots(slots)
+        models = [deployment.model for deployment in engine.deployments]
+        self.slots.offer(engine.backend.name, models, engine.limit.current)
         self._observe(engine)
         self.on_change()
 

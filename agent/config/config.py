@@ -4,8 +4,6 @@
 """
 
 import os
-import socket
-import ssl
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -25,10 +23,9 @@ from pydantic_settings import NoDecode
 from agent.config.engines import Continues, ModelsConfig, Seconds, Slots, check_name
 from agent.config.engines import EngineConfig as EngineConfig
 from agent.engines.http.kind import USUAL_PORTS
-from agent.link.dialer import DialSettings
-from agent.link.proxy import is_loopback, proxy_for
-from shared.identity import JoinToken, is_name
-from shared.process.settings import ConfigError
+from shared.identity import JoinToken
+from shared.link.addresses import check_peer_address, dial_settings, is_loopback, tunnel_url
+from shared.link.dialer import DialSettings
 from shared.protocol.errors import JoinTokenInvalid
 
 
@@ -144,26 +141,23 @@ class AgentConfig(BaseModel):
             url="http://127.0.0.1", slots=self.slots, api_key=self.engine_key, continues=self.continues
         )
 
-    def dial_settings(self) -> DialSettings:
-        """Raises :class:`ConfigError` when ``ca_file`` or ``client_cert`` cannot be used."""
-        url = tunnel_url(self.gateway)
-        tls: ssl.SSLContext | None = None
-        if url.startswith("wss:"):
-            try:
-                tls = ssl.create_default_context(cafile=self.ca_file)
-            except OSError as error:  # ssl.SSLError among them
-                raise ConfigError(f"ca_file = {str(self.ca_file)!r}: {error}") from error
-            self._show_certificate(tls)
-        return DialSettings(url=url, proxy=proxy_for(url, os.environ), tls=tls, timeout_s=self.dial_timeout_s)
+    def dial_settings(self, gateway: str | None = None) -> DialSettings:
+        """How ``gateway``, by default the one of the settings, is dialled. Raises :class:`ConfigError` when
+        ``ca_file`` or ``client_cert`` cannot be used, and ValueError for a URL that cannot be dialled."""
+        return dial_settings(
+            self.gateway if gateway is None else gateway,
+            os.environ,
+            ca_file=self.ca_file,
+            client_cert=self.client_cert,
+            client_key=self.client_key,
+            timeout_s=self.dial_timeout_s,
+        )
 
-    def _show_certificate(self, tls: ssl.SSLContext) -> None:
-        if self.client_cert is None:
-            return
-        try:
-            tls.load_cert_chain(self.client_cert, self.client_key, password=lambda: "")
-        except (OSError, ValueError) as error:
-            used = f"client_cert = {str(self.client_cert)!r}, client_key = {str(self.client_key)!r}"
-            raise ConfigError(f"{used}: {error}") from error
+    def peer_dial_settings(self, address: str) -> DialSettings:
+        """How a process of the gateway is dialled at an address of its own. Raises as :meth:`dial_settings`
+        and :func:`shared.link.addresses.check_peer_address`."""
+        check_peer_address(address, self.gateway)
+        return self.dial_settings(address)
 
 
 def _pairs(value: Any, rule: str) -> Any:
@@ -179,34 +173,9 @@ def _pairs(value: Any, rule: str) -> Any:
     return {key: text for key, _, text in pairs}
 
 
-def tunnel_url(gateway: str) -> str:
-    """The tunnel's URL at a gateway's. Raises ValueError, saying what is wrong."""
-    parts = urlsplit(gateway)
-    scheme = {"https": "wss", "wss": "wss", "http": "ws", "ws": "ws"}.get(parts.scheme)
-    if scheme is None or not parts.hostname or parts.query or parts.fragment or "@" in parts.netloc:
-        raise ValueError("a gateway's URL is written https://HOST[:PORT]")
-    _ = parts.port  # raises ValueError for what is no port
-    before, clients, _ = f"{parts.path}/".partition("/v1/")
-    if clients:
-        base = f"{parts.scheme}://{parts.netloc}{before}"
-        raise ValueError(f"/v1 is where clients ask; agents dial the gateway itself: write {base}")
-    if scheme == "ws" and not is_loopback(parts.hostname):
-        raise ValueError(f"http:// goes to loopback only; across a network, write https://{parts.netloc}")
-    return f"{scheme}://{parts.netloc}{parts.path.rstrip('/').removesuffix('/tunnel')}/tunnel"
-
-
 def default_state_dir(environ: Mapping[str, str]) -> Path:
     """Where an agent keeps its key unless ``state`` is set."""
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         return Path("/var/lib/trunkline/agent")
     base = environ.get("XDG_STATE_HOME")
     return (Path(base) if base else Path.home() / ".local" / "state") / "trunkline" / "agent"
-
-
-def default_name() -> str:
-    """The host's name, brought to what a name may be."""
-    letters = [
-        c if c.isascii() and (c.isalnum() or c in "._-") else "-" for c in socket.gethostname().lower()
-    ]
-    name = "".join(letters).strip("._-")[:63]
-    return name if is_name(name) else "agent"

@@ -6,6 +6,7 @@ from typing import Protocol
 from shared.protocol.engine_state import EngineState
 from shared.protocol.errors import ErrorCode, TrunklineError
 from shared.protocol.messages import DeploymentState, Headers, RequestHead
+from shared.speedups import OutPath
 
 
 class BackendError(TrunklineError):
@@ -78,9 +79,11 @@ class ResponseReceiver(Protocol):
     What :meth:`on_response` or :meth:`on_body` raise ends the request, and is the error of :meth:`on_over`.
     """
 
-    def on_response(self, status: int, headers: Headers) -> None:
+    def on_response(self, status: int, headers: Headers) -> OutPath | None:
         """The response begins: its HTTP status, 200 to 599, and its header fields: lower-case names,
-        hop-by-hop fields removed, order kept."""
+        hop-by-hop fields removed, order kept.
+
+        Pieces of the body may go to :meth:`on_body` or, where this gives a path that takes them, there."""
 
     def on_body(self, piece: bytes) -> bool:
         """The next piece of the body, of whatever size. False: no more is wanted until

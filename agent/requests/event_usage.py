@@ -72,11 +72,18 @@ class EventUsage:
         self._event.clear()
         return finished + self._pass_on(rest) if rest else finished
 
+    @property
+    def takes_whole_events(self) -> bool:
+        """No event is unfinished. Then whole events that do not name usage pass on as they come."""
+        return not self._event
+
     def finish(self) -> bytes:
         return self._finish_event(len(self._event))
 
     def usage(self) -> Usage | None:
         last = None if self._last is None else read_usage(self._last)
+        if self._first is self._last:  # there is one such member, as most often
+            return last
         first = None if self._first is None else read_usage(self._first, last=False)
         if last is None or first is None or last.prompt_tokens:
             return last or first
@@ -111,7 +118,8 @@ class EventUsage:
         if self._first is None:
             found = USAGE_MEMBER.search(data, 0, end)
             assert found is not None
-            self._first = data[found.start() : min(end, found.start() + USAGE_OBJECT_BYTES)]
+            begin = found.start()
+            self._first = self._last if begin == at else data[begin : min(end, begin + USAGE_OBJECT_BYTES)]
 
     def _without_usage_chunks(self, data: bytes, end: int) -> bytes:
         """The whole events before ``end``, without the usage chunks among them (:data:`JUDGED_EVENTS`)."""

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import structlog
 
-from agent.capacity.engine_registry import EngineSlot
+from agent.capacity.capacity import EngineSlot
 from agent.engines.backend import BackendError, BackendRequest
 from agent.engines.error_responses import (
     MESSAGE_BYTES,
@@ -25,7 +25,9 @@ from agent.requests.usage import UsageReader, reader_for
 from shared.protocol.endpoint import Stream
 from shared.protocol.errors import ErrorCode, LocalError
 from shared.protocol.messages import Headers, Refusal, ResponseHead, Trailers, UsageMode
+from shared.protocol.other_requests import ToldRequest
 from shared.protocol.routes import need_of_path
+from shared.speedups import OutPath
 
 log = structlog.get_logger("agent.request")
 
@@ -45,13 +47,22 @@ class RequestRun:
         clock: Callable[[], float],
         on_left: "Callable[[RequestRun], None]",
         on_closed: "Callable[[RequestRun], None]",
+        *,
+        tells_gpu_s: bool = False,
     ) -> None:
+        """``tells_gpu_s``: the gateway has agreed to be told the request's GPU-seconds."""
         self.stream = stream
         self.seat = seat
         self._clock = clock
         self._on_left = on_left
         self._on_closed = on_closed
-        self._began_s = clock()
+        self._tells_gpu_s = tells_gpu_s
+        self.began_s = clock()
+        """When it was given its place."""
+        self.told: ToldRequest | None = None
+        """What other sessions are told of it; None where there are none."""
+        self.on_first_token: Callable[[RequestRun], None] | None = None
+        """Called once when a streamed response begins; None where nobody needs to know."""
         self._first_byte_s: float | None = None
         self._body = ReceivedBody(stream)
         self._request: BackendRequest | None = None
@@ -69,6 +80,8 @@ class RequestRun:
         """The body may say why the engine did not do what was asked."""
         self._head_waits = False
         """The response's head waits until its body shows why the engine refused the request."""
+        self._out_path: OutPath | None = None
+        """There for a stream of events."""
         self._rest = b""
         """The last of the body, which waits until it may be sent."""
         self._writable = True
@@ -141,6 +154,16 @@ class RequestRun:
             if not self._over:
                 self._request = request
 
+    @property
+    def in_engine(self) -> bool:
+        """It has its place."""
+        return not self._over
+
+    @property
+    def has_begun(self) -> bool:
+        """The first of a streamed response has come."""
+        return self._first_byte_s is not None and self.stream.head.streaming
+
     def give_up(self, code: ErrorCode, reason: str = "") -> None:
         """The engine is to let go of the request, and the stream is reset."""
         if self._over:
@@ -159,7 +182,7 @@ class RequestRun:
 
     # --- what the backend says
 
-    def on_response(self, status: int, headers: Headers) -> None:
+    def on_response(self, status: int, headers: Headers) -> OutPath | None:
         head = self.stream.head
         self.status, self._headers = status, headers
         self._reader = reader_for(head.usage, headers)
@@ -170,6 +193,9 @@ class RequestRun:
             self._watching = self._head_waits or status >= 500
         if not self._head_waits:
             self._send_head()
+            if self._reader.takes_whole_events:
+                self._out_path = self.stream.out_path()
+        return self._out_path
 
     def on_body(self, piece: bytes) -> bool:
         """Pass a piece of the engine's body on to the gateway. Raises LocalError if the request was
@@ -179,13 +205,17 @@ class RequestRun:
             if not piece:
                 return True
         if self._first_byte_s is None:
-            self._first_byte_s = self._clock() - self._began_s
+            self._first_byte_s = self._clock() - self.began_s
+            if self.on_first_token is not None:
+                self.on_first_token(self)
         assert self._reader is not None
         data = self._reader.feed(piece)
-        if not data or self.stream.send_data(data):
-            return True
-        self._writable = False
-        return False
+        ready = not data or self.stream.send_data(data)
+        if self._out_path is not None:
+            self._out_path.open = ready and self._reader.takes_whole_events
+        if not ready:
+            self._writable = False
+        return ready
 
     def on_over(self, error: Exception | None) -> None:
         """The engine has said all: what of it waits to leave needs no engine."""
@@ -199,7 +229,7 @@ class RequestRun:
         headers = self._headers
         if self.stream.head.usage is UsageMode.STRIP and isinstance(self._reader, EventUsage):
             # A response that may lose its usage chunk must not promise its length.
-            headers = tuple((name, text) for name, text in headers if name != "content-length")
+            headers = tuple([field for field in headers if field[0] != "content-length"])
         self.stream.send_head(ResponseHead(self.status, headers, bool(self.lacks), self.refusal))
 
     def _watch(self, piece: bytes) -> bytes:
@@ -245,16 +275,18 @@ class RequestRun:
             assert self._reader is not None
             if self._rest:
                 self.stream.send_data(self._rest)
-            trailers = Trailers(
-                self._reader.usage(),
-                0.0,  # a request goes to its engine at once: who waits, waits at the gateway
-                self._first_byte_s,
-                self._clock() - self._began_s,
-            )
+            usage = self._reader.usage()
         except Exception as error:
             self._fail(error)
             return
         self._leave()
+        trailers = Trailers(
+            usage,
+            0.0,  # a request goes to its engine at once: who waits, waits at the gateway
+            self._first_byte_s,
+            self._clock() - self.began_s,
+            self.seat.gpu_s if self._tells_gpu_s else None,
+        )
         try:
             self.stream.end(trailers)
         except LocalError:

@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Hashable
+from collections import deque
+from collections.abc import Callable, Collection, Hashable, Iterator
 
 import structlog
 
@@ -12,6 +13,8 @@ from agent.requests.run import RequestRun
 from shared.protocol.endpoint import Stream
 from shared.protocol.errors import ErrorCode
 from shared.protocol.messages import Refusal
+from shared.protocol.other_requests import OtherSessions, ToldRequest
+from shared.protocol.peers import GPU_SECONDS
 
 log = structlog.get_logger("agent.request")
 
@@ -22,7 +25,11 @@ class RequestRunner:
     def __init__(self, registry: EngineRegistry, clock: Callable[[], float] = time.monotonic) -> None:
         self._registry = registry
         self._clock = clock
+        self.others = OtherSessions(clock, self._all_told)
+        """Tells sessions of each other's requests."""
         self._runs: set[RequestRun] = set()
+        self._opened = deque[RequestRun]()
+        """Those that begin once this turn of the event loop is over."""
         self._unreachable: dict[str, str] = {}
         """Engine → why requests do not reach it; so that it is said once, not for each of them."""
         self._empty: asyncio.Event | None = None
@@ -39,21 +46,40 @@ class RequestRunner:
         for run in tuple(self._runs):
             run.give_up(ErrorCode.DRAINING, "the agent ends")
 
-    def open(self, session: Hashable, stream: Stream) -> None:
-        """A request has come in ``session``. Refused at once when there is no place for it."""
+    def open(self, session: Hashable, stream: Stream, *, agreed: Collection[str] = ()) -> None:
+        """A request has come in ``session``. Refused at once when there is no place for it.
+
+        Where GPU-seconds are among what is ``agreed`` on, its END says them."""
         try:
             seat = self._registry.enter(session, stream.head.deployment)
         except BackendRefused as refusal:
             log.info("request refused", request=stream.head.request_id, reason=refusal.reason)
             stream.reset(ErrorCode.REFUSED, refusal.reason)
             return
-        run = stream.handler = RequestRun(stream, seat, self._clock, self._leave, self._forget)
+        run = stream.handler = RequestRun(
+            stream, seat, self._clock, self._leave, self._forget, tells_gpu_s=GPU_SECONDS in agreed
+        )
         self._runs.add(run)
-        asyncio.get_running_loop().call_soon(run.begin)  # what came of its body with it is there then
+        if self.others.wanted:
+            self.others.began(self._told(run))
+        if not self._opened:
+            asyncio.get_running_loop().call_soon(self._begin)  # what came of their bodies is there then
+        self._opened.append(run)
+
+    def _begin(self) -> None:
+        opened = self._opened
+        try:
+            while opened:
+                opened.popleft().begin()
+        finally:
+            if opened:  # one failed, which is no fault of the others
+                asyncio.get_running_loop().call_soon(self._begin)
 
     def _leave(self, run: RequestRun) -> None:
         """The engine has let go: first the place is free, then the gateway hears of the end."""
         registry, seat, ended = self._registry, run.seat, run.code is ErrorCode.NO_ERROR
+        if run.told is not None:
+            self.others.ended(run.told)
         if not ended:
             self._log_failure(run)
         elif self._unreachable and self._unreachable.pop(seat.engine, None) is not None:
@@ -65,6 +91,23 @@ class RequestRunner:
             registry.answered(seat, refused=True)
         elif ended and 200 <= run.status < 300:
             registry.answered(seat, refused=False)
+
+    def _all_told(self) -> Iterator[ToldRequest]:
+        """All that runs, as other sessions are told of it."""
+        return (self._told(run) for run in self._runs if run.in_engine)
+
+    def _told(self, run: RequestRun) -> ToldRequest:
+        if run.told is None:
+            head = run.stream.head
+            run.told = self.others.told(run.seat.session, head.deployment, head.expected, run.began_s)
+            run.told.read = run.has_begun
+            if head.streaming:
+                run.on_first_token = self._first_token
+        return run.told
+
+    def _first_token(self, run: RequestRun) -> None:
+        if run.told is not None:
+            self.others.first_token(run.told)
 
     def _log_failure(self, run: RequestRun) -> None:
         engine, reason = run.seat.engine, run.reason

@@ -37,6 +37,10 @@ JSON_LINES = frozenset(
 class UsageReader(Protocol):
     """Sees a response's body go by."""
 
+    @property
+    def takes_whole_events(self) -> bool:
+        """The next bytes may pass it by, if they are whole events that do not name usage."""
+
     def feed(self, data: bytes) -> bytes:
         """Takes the next bytes of the body; gives those to pass on now (perhaps none)."""
 
@@ -90,6 +94,8 @@ def reader_for(mode: UsageMode, headers: Headers) -> UsageReader:
 class PassThrough:
     """For bodies that say nothing of usage; what the head said of it may be known."""
 
+    takes_whole_events = False
+
     def __init__(self, counted: Usage | None = None) -> None:
         self._counted = counted
 
@@ -127,6 +133,8 @@ class TailReader:
 class NativeUsage:
     """For a stream in a shape of its engine's own, beside what ``inner`` does with it."""
 
+    takes_whole_events = False
+
     def __init__(self, inner: UsageReader, counted: Usage | None = None) -> None:
         self._inner = inner
         self._counted = counted
@@ -146,6 +154,8 @@ class NativeUsage:
 
 class JsonUsage:
     """For an answer that is one JSON document."""
+
+    takes_whole_events = False
 
     def __init__(self, counted: Usage | None = None) -> None:
         self._counted = counted

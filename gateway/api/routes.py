@@ -9,13 +9,16 @@ import orjson
 from starlette.routing import Route, Router
 
 from gateway.api import pages
+from gateway.api.admin.process_page import ROUTE, ProcessPage
 from gateway.api.admin.routes import AdminPage
 from gateway.api.exchange.exchange import HttpSettings
+from gateway.api.jobs.pages import JobsPage
 from gateway.api.openai import handlers
-from gateway.api.openai.handlers import JSON, ModelsHandler, Proxied, ReadPage
+from gateway.api.openai.batches import BatchesPage
+from gateway.api.openai.files import FilesPage
+from gateway.api.openai.handlers import JSON, Exposition, LaterAnswers, ModelsHandler, Proxied, ReadPage
 from gateway.api.openapi import document
 from gateway.domain.surface import ENDPOINTS, ENGINES, MODELS, OLLAMA_MODELS, TUNNEL, SurfaceEndpoint
-from gateway.observability.metrics import Metrics
 from gateway.pipeline.aliases import AliasCatalog
 from gateway.pipeline.pipeline import KeyAuthenticator, Pipeline
 from gateway.runtime.lifecycle import Lifecycle
@@ -47,12 +50,16 @@ def build_router(
     pipeline: Pipeline,
     keys: KeyAuthenticator,
     catalog: AliasCatalog,
-    metrics: Metrics,
+    metrics: Exposition,
     lifecycle: Lifecycle,
     settings: HttpSettings,
     admin: Mapping[str, AdminPage] = MappingProxyType({}),
+    processes: ProcessPage | None = None,
+    files: Mapping[str, FilesPage | BatchesPage | JobsPage] = MappingProxyType({}),
+    later: LaterAnswers | None = None,
 ) -> Router:
-    """Routes in the order of their use: the router tries them one after the other.
+    """Routes in the order of their use: the router tries them one after the other. ``processes`` answers
+    other processes of the gateway; None: there are none.
 
     They match the decoded path. That is safe because none of them passes it on: an engine gets a constant, or
     for ``/engines/`` what :func:`gateway.domain.surface.engine_target` makes of the path as it was written.
@@ -89,8 +96,12 @@ def build_router(
     }
     return PathRouter(
         [
-            *(Route(_pattern(each), endpoint=Proxied(each, pipeline, lifecycle)) for each in ENDPOINTS),
-            *(Route(path, endpoint=page) for path, page in (read_only | dict(admin)).items()),
+            *(
+                Route(_pattern(each), endpoint=Proxied(each, pipeline, lifecycle, later))
+                for each in ENDPOINTS
+            ),
+            *(Route(path, endpoint=page) for path, page in (read_only | dict(files) | dict(admin)).items()),
+            *([] if processes is None else [Route(ROUTE, endpoint=processes)]),
         ],
         handlers.unknown_path,
     )

@@ -4,9 +4,11 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import structlog
 from starlette.routing import Router
@@ -15,13 +17,21 @@ from gateway.api.admin.fleet import FleetAdmin
 from gateway.api.admin.routes import admin_pages
 from gateway.api.admin.store import StoreAdmin
 from gateway.api.exchange.buffers import BufferBudget
+from gateway.api.exchange.job_runs import JobBooks
 from gateway.api.exchange.middleware import RequestMiddleware, with_origin_checks
 from gateway.api.exchange.request_log import RequestAudit, RequestLog
 from gateway.api.routes import build_router
 from gateway.api.server.server import LAST_WORDS_S, Address, bind
 from gateway.app import factories
+from gateway.app.cluster import make_cluster
+from gateway.app.job_runner import RunningParts
+from gateway.app.jobs import JobParts, KnownModels
+from gateway.app.merged_metrics import MergedMetrics
+from gateway.app.pipelines import PipelineParts
+from gateway.app.process_reads import make_process_page, make_process_reads, process_facts
 from gateway.app.reload import Reload
 from gateway.auth.clients import Clients
+from gateway.domain.turn_end import TurnEnd
 from gateway.fleet.registry import Registry
 from gateway.observability.metrics import Metrics
 from gateway.pipeline.aliases import (
@@ -33,14 +43,16 @@ from gateway.pipeline.aliases import (
     VersionSkewDetector,
 )
 from gateway.pipeline.bodies import BodyReader
-from gateway.pipeline.pipeline import Pipeline
 from gateway.quota import Limits, Spending
 from gateway.quota.usage import UsageLedger
 from gateway.runtime.background_writer import BackgroundWriter, BackgroundWriterSettings
 from gateway.runtime.config import Settings
 from gateway.runtime.garbage import young_collections_only
 from gateway.runtime.lifecycle import Lifecycle
+from gateway.runtime.listeners import inherited
 from gateway.runtime.machine import MachineGuard, make_room
+from gateway.runtime.stop_signals import StopSignals
+from gateway.runtime.workers.channel import SupervisorLink
 from gateway.storage import Store
 from shared.process.logs import batched_log
 
@@ -48,62 +60,50 @@ _log = structlog.get_logger("gateway")
 
 STOPPING = "this gateway is shutting down"
 
+LEAVE_S = 2.0
+"""For requests that come on connections of a process that leaves; each closes its connection."""
+
 LAST_LINES_S = 10.0
 """For the audit log's last lines, when the gateway stops."""
-
-
-class StopSignals:
-    """The operator's signals: the first one requests to finish, the second one to end at once."""
-
-    def __init__(self) -> None:
-        self.requested = asyncio.Event()
-        self.forced = asyncio.Event()
-
-    def receive(self) -> None:
-        (self.forced if self.requested.is_set() else self.requested).set()
-
-    @contextlib.contextmanager
-    def installed(self) -> Iterator[None]:
-        """SIGTERM and SIGINT come here while inside."""
-        loop = asyncio.get_running_loop()
-        numbers = (signal.SIGTERM, signal.SIGINT)
-        for number in numbers:
-            loop.add_signal_handler(number, self.receive)
-        try:
-            yield
-        finally:
-            for number in numbers:
-                loop.remove_signal_handler(number)
 
 
 class Gateway:
     """One gateway process. Create it on the event loop that runs it."""
 
-    def __init__(self, settings: Settings, store: Store) -> None:
-        """Raises ConfigError, StateError, ListenFailed (for TLS files)."""
+    def __init__(self, settings: Settings, store: Store, worker: SupervisorLink | None = None) -> None:
+        """``worker`` has the role of one of several workers. Raises ConfigError, StateError, ListenFailed
+        (for TLS files)."""
         loop = asyncio.get_running_loop()
+        turn_end = TurnEnd(loop)
         self._settings = settings
+        self._worker = worker
+        self._siblings = factories.make_siblings(settings, store, worker)
+        owner = worker is None or worker.role.owner
         self.lifecycle = Lifecycle()
         metrics = Metrics()
         self._machine = MachineGuard(metrics, settings.machine, lambda: self.lifecycle.in_flight)
+        self._cluster = cluster = make_cluster(settings, store, loop)
+        self.member = factories.make_member(store, worker, self._siblings)
         registry = factories.make_registry(settings, store, metrics)
         spending = Spending.known(store.usage)
         ledger = UsageLedger(spent=spending.add)
         kept = BackgroundWriterSettings(registry.settings.max_models)
+        backup = store.backup if owner and store.makes_backups else None
         self._background_writer = BackgroundWriter(
-            registry.index, store.models.note, ledger, store.usage.add, kept, backup=store.backup
+            registry.index, store.models.note, ledger, store.usage.add, kept, backup=backup
         )
-        self._dispatcher = factories.make_dispatcher(settings, registry, metrics, ledger)
-        self._dispatcher.unread.roomy = lambda: not self._machine.pressure.level
+        self._dispatcher = factories.make_dispatcher(settings, registry, metrics, ledger, cluster, turn_end)
+        factories.follow_machine(self._dispatcher, self._machine)
         if (space := factories.spill_space(settings, store.state_dir, loop.time)) is not None:
             self._dispatcher.unread.spill_to(space)
-        self._limits = Limits(
-            store.limits, spending, self._dispatcher.bounds, loop.time, refused=metrics.refused
-        )
+        self._leases = factories.make_leases(settings, store, metrics, loop.time, cluster.processes)
+        bounds, refused = self._dispatcher.bounds, metrics.refused
+        self._limits = Limits(store.limits, spending, bounds, loop.time, refused=refused, shared=self._leases)
         ledger.price, self._limits.changed = self._limits.price, self._share_out
         self._tenant_weights = settings.queue.tenant_weights
         self._share_out()
-        self._agents = factories.make_agent_endpoint(settings, store, registry, metrics)
+        registry.agreed = cluster.with_notices(self._dispatcher.agreed)
+        self._agents = factories.make_agent_endpoint(settings, store, registry, metrics, cluster, turn_end)
         self._clients = Clients(settings.oidc, store, loop.time)
         book, figures = AliasCache(store.aliases), AliasFigures(metrics.registry)
         self._clients.ring.refresher.add(book.read)
@@ -111,22 +111,32 @@ class Gateway:
         metrics.gauges.version_skew = VersionSkewDetector(registry.index, book, loop).figures
         self._mirrors = Mirrors(self._dispatcher.run, registry.index, figures, loop)
         self._reuse = factories.make_reuse(settings, registry, metrics, loop.time)
-        self.audit = factories.make_audit(settings, store, metrics)
+        self.audit = factories.make_audit(settings, store, metrics, cluster, prunes=owner)
+        self._jobs, self._reader = JobParts(settings, store, metrics), BodyReader()
+        self._budget = BufferBudget(settings.http.buffer_bytes, self._machine.pressure.check)
         router = self._router(store, registry, metrics, ledger, book, figures)
-
-        http = factories.http_settings(settings)
-        budget = BufferBudget(settings.http.buffer_bytes, self._machine.pressure.check)
-        audit = RequestAudit(self.audit.add, self._limits.price) if settings.audit.requests else None
-        lines = batched_log("gateway.request", loop.call_later)
-        log = RequestLog(metrics, figures, lines=settings.log.requests, audit=audit, log=lines)
-        self._reader = BodyReader()
-        self.app = RequestMiddleware(
-            with_origin_checks(router, http), http, budget, self.lifecycle, log, self._reader
-        )
+        books = factories.uplink_books(settings, ledger, metrics, self.audit, self._limits)
+        self._uplink = factories.make_uplink(settings, store, self._dispatcher, books, worker)
+        self.app = self._guarded(router, metrics, figures)
         self.address = Address(*settings.address, factories.tls_files(settings))
         self._server = factories.make_server(
-            settings, self.app, self.address, self._agents.protocol, self._machine.descriptors
+            settings,
+            self.app,
+            self.address,
+            self._agents.protocol,
+            self._machine.descriptors,
+            turn_end,
+            None if self.member is None else self.member.passing.pass_on,
         )
+
+    def _guarded(self, router: Router, metrics: Metrics, figures: AliasFigures) -> RequestMiddleware:
+        """What every request passes before its path is looked for."""
+        settings, http = self._settings, factories.http_settings(self._settings)
+        audit = RequestAudit(self.audit.add, self._limits.price) if settings.audit.requests else None
+        lines = batched_log("gateway.request", asyncio.get_running_loop().call_later)
+        log = RequestLog(metrics, figures, lines=settings.log.requests, audit=audit, log=lines)
+        checked = with_origin_checks(router, http)
+        return RequestMiddleware(checked, http, self._budget, self.lifecycle, log, self._reader)
 
     def _router(
         self,
@@ -142,22 +152,38 @@ class Gateway:
         http = factories.http_settings(settings)
         catalog = AliasCatalog(registry, book, registry.settings.owned_by)
         grace_s = settings.dispatch.reconnect_grace_s
-        pipeline = Pipeline(
-            keys,
+        parts = PipelineParts(
             self._dispatcher.run,
             ledger,
             AliasResolver(book, registry.index, self._mirrors, figures, clock, grace_s),
             self._reuse,
             self._limits,
-            facts=http.facts,
-            gate=self.audit.check if settings.audit.required else None,
-            knows=lambda name: catalog.model(name) is not None,
+            http.facts,
+            self.audit.check if settings.audit.required else None,
+            lambda name: catalog.model(name) is not None,
         )
-        depths = self._dispatcher.room.depths
-        fleet = FleetAdmin(registry, store.agents, depths, clock, note=self.audit.note)
+        pipeline = parts.pipeline(keys)
+        audit = self.audit.add if settings.audit.requests else None
+        books = JobBooks(metrics, audit, self._limits.price, settings.log.requests)
+        memory, ring = (self._budget, self._reader), self._clients.ring
+        if settings.jobs.run:
+            more = (self._dispatcher, ring, memory, books, book.models_of, self._all_weights)
+            self._jobs.running = RunningParts(settings, store, self._jobs.objects, parts, *more)
+        depths, member = self._dispatcher.room.depths, self._cluster.member
+        reads = make_process_reads(settings, store, member, self._siblings)
+        fleet = self._fleet = FleetAdmin(
+            registry, store.agents, depths, clock, self._facts, reads, self._agents.follow_store
+        )
         stored = StoreAdmin(store, lambda: registry.index.models)
         admin = admin_pages(keys, [*fleet.methods(), *stored.methods()])
-        return build_router(pipeline, keys, catalog, metrics, self.lifecycle, http, admin)
+        shown = metrics if self._siblings is None else MergedMetrics(metrics, self._siblings)
+        page, known = make_process_page(store, member, reads), KnownModels(book, catalog)
+        later = self._jobs.offer(keys, self._dispatcher, self._limits.price, known, self._reader, ring)
+        files = self._jobs.pages(keys)
+        return build_router(pipeline, keys, catalog, shown, self.lifecycle, http, admin, page, files, later)
+
+    def _facts(self) -> dict[str, Any]:
+        return process_facts(self._settings, self._cluster, self.lifecycle, self._leases)
 
     def retune(self, settings: Settings) -> None:
         """Take up what can change while it runs (:data:`gateway.app.reload.CHANGEABLE`). Raises ConfigError,
@@ -178,37 +204,62 @@ class Gateway:
         return {**of_settings, **self._limits.weights}
 
     def _share_out(self) -> None:
-        self._dispatcher.share_out(self._weights(self._tenant_weights), self._limits.queue_shares)
+        self._dispatcher.share_out(self._all_weights(), self._limits.queue_shares)
 
-    async def run(self, stop: StopSignals, announce: Callable[[str], None]) -> None:
+    def _all_weights(self) -> dict[str, float]:
+        return self._weights(self._tenant_weights)
+
+    async def run(self, stop: StopSignals, announce: Callable[[str], Awaitable[None]]) -> None:
         """Serve until ``stop`` is requested, then drain. ``announce`` gets the URL once clients can connect.
 
         Raises ListenFailed.
         """
-        listener = bind(self.address)
-        if (redirect := self._settings.tls.redirect) is not None:
-            self._server.send_on(bind(Address(*redirect)))
+        listener, plain = self._listen()
+        if plain is not None:
+            self._server.send_on(plain)
         host, port = listener.getsockname()[:2]
         async with self._audited(f"{host}:{port}"), asyncio.TaskGroup() as tasks:
-            edge_tasks = [tasks.create_task(self._clients.run())]
+            edge_tasks = [tasks.create_task(each) for each in (self._clients.run(), self._jobs.run())]
             if (tls := self._server.tls) is not None:
                 edge_tasks.append(tasks.create_task(tls.watch(self._settings.tls.reload_s)))
             tasks.create_task(self._background_writer.run())
+            parts = [part for part in (self._leases, self._cluster.member, self._uplink) if part is not None]
+            for part in parts:
+                tasks.create_task(part.run())
             guarding = tasks.create_task(self._machine.watch(self._server.hold))
             watching = tasks.create_task(self._agents.watch())
             serving = tasks.create_task(self._server.serve([listener]))
             await self._server.ready.wait()
+            if self.member is not None:
+                await self.member.begin(self._server)
             self.lifecycle.serve()
-            announce(f"{self.address.scheme}://{f'[{host}]' if ':' in host else host}:{port}")
+            await announce(f"{self.address.scheme}://{f'[{host}]' if ':' in host else host}:{port}")
             await stop.requested.wait()
-            await self._drain(stop.forced)
+            await self._drain(stop)
             self._server.should_exit = True
             watching.cancel()
             await serving
+            if self.member is not None:
+                self.member.close()
             guarding.cancel()
             for task in edge_tasks:
                 task.cancel()
             self._background_writer.stop()
+            for part in parts:
+                part.stop()
+
+    def report_ready(self) -> None:
+        """Tell the supervisor, if there is one, that clients can connect."""
+        if self.member is not None:
+            self.member.report_ready(self._fleet)
+
+    def _listen(self) -> tuple[socket.socket, socket.socket | None]:
+        """The listening socket, and the one whose clients are sent on to HTTPS. Raises ListenFailed."""
+        if self._worker is not None:
+            role = self._worker.role
+            return inherited(role.listener), None if role.redirect is None else inherited(role.redirect)
+        redirect = self._settings.tls.redirect
+        return bind(self.address), None if redirect is None else bind(Address(*redirect))
 
     @asynccontextmanager
     async def _audited(self, listen: str) -> AsyncIterator[None]:
@@ -226,15 +277,37 @@ class Gateway:
         if self._server.tls is not None:
             self._server.tls.reload()
 
-    async def _drain(self, forced: asyncio.Event) -> None:
+    async def _wait_idle(self) -> None:
+        """Returns once no request is left, of clients and of the parent gateway."""
+        if self._uplink is not None:
+            await self._uplink.drain(self._settings.drain_s)
+        await self.lifecycle.wait_idle()
+
+    async def _leave(self, forced: asyncio.Event) -> None:
+        """Take no further connection, and one more request at most on each there is; agents stay."""
+        await self._server.leave()
+        async with _until_forced(LEAVE_S, forced):
+            await forced.wait()
+        async with _until_forced(self._settings.drain_s, forced):
+            await self.lifecycle.wait_idle()
+
+    async def _drain(self, stop: StopSignals) -> None:
         """Take nothing new, tell the agents, let what runs finish within ``drain_s``, then end everything."""
+        forced = stop.forced
+        await self._jobs.stop()
+        if stop.leaving:
+            await self._leave(forced)
         _log.info("stopping", requests=self.lifecycle.in_flight, drain_s=self._settings.drain_s)
         self.lifecycle.drain()
         self._dispatcher.stop_accepting()
         self._mirrors.stop()
         self._agents.drain(STOPPING, self._settings.drain_s)
+        if self._cluster.member is not None:
+            self._cluster.member.resign()
         async with _until_forced(self._settings.drain_s, forced):
-            await self.lifecycle.wait_idle()
+            await self._wait_idle()
+        if self._uplink is not None:
+            await self._uplink.close()
         async with _until_forced(LAST_WORDS_S, forced):
             await self._dispatcher.wait_idle()
         if self.lifecycle.in_flight:
@@ -264,12 +337,16 @@ async def _until_forced(seconds: float, forced: asyncio.Event) -> AsyncIterator[
 
 
 async def _run(
-    settings: Settings, load: Callable[[], Settings], store: Store, announce: Callable[[str], None]
+    settings: Settings,
+    load: Callable[[], Settings],
+    store: Store,
+    announce: Callable[[str], None],
+    worker: SupervisorLink | None,
 ) -> None:
-    stop = StopSignals()
+    stop = StopSignals(escalate=worker is None)
     say_if_few = make_room(settings.http.connections, settings.agents.max_agents)
     with stop.installed():
-        gateway = Gateway(settings, store)
+        gateway = Gateway(settings, store, worker)
         reload = Reload(
             settings, load, gateway.retune, lambda names: gateway.audit.note("settings.reload", changed=names)
         )
@@ -280,9 +357,13 @@ async def _run(
 
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, again)
 
-        def started(url: str) -> None:
-            announce(url)
+        if gateway.member is not None:
+            gateway.member.watch(stop)
+
+        async def started(url: str) -> None:
+            await asyncio.to_thread(announce, url)  # it asks the store
             say_if_few()
+            gateway.report_ready()
 
         await gateway.run(stop, started)
 
@@ -292,8 +373,9 @@ def run(
     state_dir: Path,
     announce: Callable[[str, Store], None],
     load: Callable[[], Settings] | None = None,
+    worker: SupervisorLink | None = None,
 ) -> None:
-    """Run a gateway in this process until it is told to stop.
+    """Run a gateway, or one worker of it, in this process until it is told to stop.
 
     ``load`` reads the settings again when SIGHUP asks for it, and may raise ConfigError; without it they
     stay as they are. ``announce`` gets the URL and the store once clients can connect. Raises ConfigError,
@@ -301,10 +383,11 @@ def run(
     """
     with (
         young_collections_only(),
-        Store.open(state_dir, serve=True) as store,
+        Store.open(state_dir, serve=True, locked=worker is not None, address=settings.store_address) as store,
         asyncio.Runner(loop_factory=_loop_factory()) as runner,
     ):
-        runner.run(_run(settings, load or (lambda: settings), store, lambda url: announce(url, store)))
+        load = load or (lambda: settings)
+        runner.run(_run(settings, load, store, lambda url: announce(url, store), worker))
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -1,6 +1,7 @@
 """The parts of a gateway, and the slices of the settings that each gets."""
 
 import asyncio
+import uuid
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
@@ -13,6 +14,9 @@ from gateway.api.server.cors import Cors
 from gateway.api.server.request_parser import ConnectionLimits
 from gateway.api.server.server import Address, GatewayServer, build_server
 from gateway.api.server.tls import TlsFiles
+from gateway.api.server.tunnel_passing import PassOn
+from gateway.app.cluster import Cluster
+from gateway.app.worker import WorkerMember
 from gateway.auth import AgentDirectory
 from gateway.dispatch.dispatcher import Dispatcher, DispatchSettings, QueueSettings
 from gateway.dispatch.placement import PlacementSettings
@@ -20,6 +24,8 @@ from gateway.dispatch.response_buffers import SpillSpace
 from gateway.domain.engine_paths import BadRule, EnginePaths
 from gateway.domain.request import Request
 from gateway.domain.scopes import AdminRole
+from gateway.domain.store_address import StoreAddress
+from gateway.domain.turn_end import TurnEnd
 from gateway.fleet.endpoint import AgentEndpoint, AgentEndpointSettings
 from gateway.fleet.registry import Registry, RegistrySettings
 from gateway.observability.audit import Retention
@@ -27,11 +33,28 @@ from gateway.observability.audit.writer import AuditSettings, AuditWriter, audit
 from gateway.observability.gauges import FamilyCollector
 from gateway.observability.metrics import Metrics
 from gateway.pipeline.cache import AnswerCache, CacheMetrics, CacheRule, CacheSettings, CacheStage
+from gateway.quota.budget_reserve import BudgetReserve
+from gateway.quota.lease_client import LeaseClient
+from gateway.quota.limits import Limits
+from gateway.quota.pools import ProcessCount
 from gateway.quota.usage import UsageLedger
 from gateway.runtime.config import ConfigError, Settings
 from gateway.runtime.descriptors import DescriptorBudget
+from gateway.runtime.machine import MachineGuard
+from gateway.runtime.workers.channel import SupervisorLink
+from gateway.runtime.workers.passing import ConnectionPassing
+from gateway.runtime.workers.siblings import Siblings
 from gateway.scheduling.base import DeploymentConstraints
 from gateway.storage import Store
+from gateway.storage.leases.rules import EngineUnusable, LeaseEngine
+from gateway.storage.leases.sql import SqlLeaseEngine
+from gateway.storage.leases.valkey import SCHEMES, ValkeyLeaseEngine
+from gateway.uplink.capacity import UplinkCapacity
+from gateway.uplink.load_wishes import wishes_to
+from gateway.uplink.runner import UplinkBooks, UplinkRunner
+from gateway.uplink.uplink import Uplink, UplinkSettings, UplinkUnusable
+from gateway.uplink.worker_uplink import WorkerUplink, directory_of
+from shared.protocol.peers import PeerDirectory
 
 
 def http_settings(settings: Settings) -> HttpSettings:
@@ -62,13 +85,13 @@ def client_of(proxies: TrustedProxies | None) -> Callable[[str, HeaderFields], s
     return lambda address, header: proxies.origin(address, header).address
 
 
-def agent_settings(settings: Settings) -> AgentEndpointSettings:
+def agent_settings(settings: Settings, peers: PeerDirectory | None = None) -> AgentEndpointSettings:
     """The slice of the settings that agents' endpoint gets. Behind a terminator that is not known strangers
     are not counted by address: they come from few."""
     most = settings.agents.max_strangers
     if settings.behind_tls_terminator and not settings.trusted_proxies:
-        return AgentEndpointSettings(max_strangers=most, max_strangers_per_address=most)
-    return AgentEndpointSettings(max_strangers=most)
+        return AgentEndpointSettings(max_strangers=most, max_strangers_per_address=most, peers=peers)
+    return AgentEndpointSettings(max_strangers=most, peers=peers)
 
 
 def tls_files(settings: Settings) -> TlsFiles | None:
@@ -85,6 +108,8 @@ def make_server(
     address: Address,
     tunnel_protocol: Callable[..., Any],
     descriptors: DescriptorBudget,
+    turn_end: TurnEnd,
+    pass_on: PassOn | None = None,
 ) -> GatewayServer:
     """Behind a terminator that is not known all connections come from few addresses, and are not counted by
     them. Raises ListenFailed."""
@@ -97,7 +122,15 @@ def make_server(
     limits = ConnectionLimits(http.head_bytes, http.head_s, http.connections)
     required = settings.tls.client_required
     return build_server(
-        app, address, limits, tunnel_protocol, descriptors, places, wants_certificate=required
+        app,
+        address,
+        limits,
+        tunnel_protocol,
+        descriptors,
+        places,
+        wants_certificate=required,
+        turn_end=turn_end,
+        pass_on=pass_on,
     )
 
 
@@ -105,21 +138,30 @@ def make_registry(settings: Settings, store: Store, metrics: Metrics) -> Registr
     """The registry, with the models that were served before."""
     clock = asyncio.get_running_loop().time
     registry = Registry(metrics, clock, RegistrySettings(max_agents=settings.agents.max_agents))
+    registry.gateway_id = lambda: store.identity.known.current.id
+    registry.gateway_ids = lambda: frozenset(store.identity.known.ids)
     for fact in store.models.list(registry.settings.max_models):
         registry.index.learn(fact.name, fact.first_s, lately=True)
     return registry
 
 
 def make_agent_endpoint(
-    settings: Settings, store: Store, registry: Registry, metrics: Metrics
+    settings: Settings,
+    store: Store,
+    registry: Registry,
+    metrics: Metrics,
+    cluster: Cluster,
+    turn_end: TurnEnd,
 ) -> AgentEndpoint:
     return AgentEndpoint(
         AgentDirectory(store, settings.agents.certificate_days * 86_400),
         registry,
         metrics,
-        agent_settings(settings),
+        agent_settings(settings, cluster.peers),
         client_of=client_of(trusted_proxies(settings)),
         note_seen=store.agents.touch,
+        owns=lambda: cluster.ownership.owns,
+        at_turn_end=turn_end.call,
     )
 
 
@@ -139,7 +181,12 @@ def placement_settings(settings: Settings) -> PlacementSettings | None:
 
 
 def make_dispatcher(
-    settings: Settings, registry: Registry, metrics: Metrics, ledger: UsageLedger
+    settings: Settings,
+    registry: Registry,
+    metrics: Metrics,
+    ledger: UsageLedger,
+    cluster: Cluster,
+    turn_end: TurnEnd,
 ) -> Dispatcher:
     queue, dispatch = settings.queue, settings.dispatch
     paths = engine_paths(settings)
@@ -154,10 +201,19 @@ def make_dispatcher(
             policies=dispatch.policies,
             placement=placement_settings(settings),
             ran=ledger.ran,
+            ownership=cluster.ownership,
+            demands=cluster.demands,
+            at_turn_end=turn_end.call,
         )
     except ValueError as error:
         raise no_such_policy(error) from error
     dispatcher.set_engine_paths(paths)
+    if cluster.knowledge is not None:
+        performance = dispatcher.scheduling.scheduler.performance
+        cluster.knowledge.attach(dispatcher.room, performance, dispatcher.health)
+        FamilyCollector(metrics.registry, cluster.knowledge.figures)
+    if cluster.member is not None:
+        FamilyCollector(metrics.registry, cluster.member.figures)
     return dispatcher
 
 
@@ -197,12 +253,137 @@ def make_reuse(
     return CacheStage(CacheSettings(reuse_rules(settings), **bounds), cache, figures, serves, clock)
 
 
-def make_audit(settings: Settings, store: Store, metrics: Metrics) -> AuditWriter:
+def make_audit(
+    settings: Settings, store: Store, metrics: Metrics, cluster: Cluster, *, prunes: bool = True
+) -> AuditWriter:
     table = settings.audit
-    chosen = AuditSettings(buffer_records=table.buffer_records)
-    writer = audit_writer(store, chosen, Retention(table.keep_days, table.keep_bytes))
+    chosen = AuditSettings(buffer_records=table.buffer_records, prunes=prunes)
+    keep = Retention(table.keep_days, table.keep_bytes)
+    writer = audit_writer(store, chosen, keep, lambda: cluster.ownership.owns)
     FamilyCollector(metrics.registry, writer.figures)
     return writer
+
+
+def uplink_books(
+    settings: Settings, ledger: UsageLedger, metrics: Metrics, audit: AuditWriter, limits: Limits
+) -> UplinkBooks:
+    """Where requests of the parent gateway are booked."""
+    table = settings.audit
+    gate = audit.check if table.required else None
+    return UplinkBooks(ledger, metrics, audit.add if table.requests else None, limits.price, gate)
+
+
+def make_uplink(
+    settings: Settings,
+    store: Store,
+    dispatcher: Dispatcher,
+    books: UplinkBooks,
+    worker: SupervisorLink | None,
+) -> Uplink | WorkerUplink | None:
+    """None where this gateway is no agent of another one. Raises ConfigError."""
+    if (table := settings.uplink).url is None:
+        return None
+    registry, place = dispatcher.registry, 0 if worker is None else worker.role.index
+    chosen = UplinkSettings(
+        table.url,
+        directory_of(store.state_dir, place),
+        None if table.join is None else table.join.get_secret_value(),
+        table.name,
+        table.labels,
+        table.ca_file,
+        place,
+    )
+
+    def parts(uplink: Uplink) -> tuple[UplinkCapacity, UplinkRunner]:
+        index = registry.index
+        own_ids, labels, depth = registry.gateway_ids, table.labels, dispatcher.room.depth
+        capacity = UplinkCapacity(
+            index,
+            depth,
+            registry.gateway_id,
+            lambda: uplink.parents,
+            dispatcher.timers,
+            labels,
+            wishes_to(dispatcher),
+        )
+        return capacity, UplinkRunner(dispatcher, index, capacity, books, own_ids, labels)
+
+    def make() -> Uplink:
+        return Uplink(chosen, registry.gateway_ids(), parts)
+
+    uplink: Uplink | WorkerUplink
+    if worker is None or not (place or worker.role.replaces):
+        try:
+            uplink = make()
+        except UplinkUnusable as error:
+            raise ConfigError(f"uplink: {error}") from error
+    else:
+        uplink = WorkerUplink(chosen, directory_of(store.state_dir, 0), make)
+    FamilyCollector(registry.metrics.registry, uplink.figures)
+    return uplink
+
+
+def make_siblings(settings: Settings, store: Store, worker: SupervisorLink | None) -> Siblings | None:
+    """None where there are no other workers."""
+    own = settings.cluster.process
+    if worker is None or own is None:
+        return None
+    return Siblings(store.state_dir, own, worker.role.processes)
+
+
+def make_member(
+    store: Store, worker: SupervisorLink | None, siblings: Siblings | None
+) -> WorkerMember | None:
+    """None where there are no other workers."""
+    if worker is None or siblings is None:
+        return None
+    passing = ConnectionPassing(store.state_dir, siblings.own, lambda: siblings.others)
+    return WorkerMember(worker, siblings, passing)
+
+
+def follow_machine(dispatcher: Dispatcher, machine: MachineGuard) -> None:
+    """The dispatcher knows when memory is short, and for how long the process stood still."""
+    dispatcher.admission.stood_still = machine.stills.since
+    dispatcher.unread.roomy = lambda: not machine.pressure.level
+
+
+def make_leases(
+    settings: Settings, store: Store, metrics: Metrics, clock: Callable[[], float], processes: ProcessCount
+) -> LeaseClient | None:
+    """What leases limits that other gateways have too; None where this one has them alone. Raises
+    ConfigError."""
+    if settings.shared is None:
+        return None
+    try:
+        engine = lease_engine(settings.shared.get_secret_value())
+    except EngineUnusable as error:
+        raise ConfigError(f"shared: {error}") from error
+    process = uuid.uuid4().hex
+    reserve = None
+    if store.address is not None and isinstance(engine, ValkeyLeaseEngine):
+        reserve = BudgetReserve(reserve_engine(store.address), process, clock)
+    client = LeaseClient(engine, process, processes, clock, store.usage.spent, reserve)
+    FamilyCollector(metrics.registry, client.figures)
+    return client
+
+
+def reserve_engine(address: StoreAddress) -> SqlLeaseEngine:
+    """The store itself. Raises ConfigError."""
+    try:
+        password = None if address.password_file is None else address.password_file.read_text().strip()
+        return SqlLeaseEngine(address.url, password=password, durable=True)
+    except (EngineUnusable, OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"store: limits cannot be kept there ({error})") from error
+
+
+def lease_engine(url: str) -> LeaseEngine:
+    """Raises EngineUnusable."""
+    scheme, separator, _ = url.partition("://")
+    if separator and scheme in SCHEMES:
+        return ValkeyLeaseEngine(url)
+    if separator and scheme.partition("+")[0] in ("sqlite", "postgresql"):
+        return SqlLeaseEngine(url)
+    raise EngineUnusable("write redis://HOST:PORT/0, valkey://…, postgresql://… or sqlite:////PATH")
 
 
 def no_such_policy(error: ValueError) -> ConfigError:

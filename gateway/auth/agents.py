@@ -149,6 +149,14 @@ class AgentDirectory:
 
         return is_due
 
+    def renewed_since(self, admitted: AdmittedAgent) -> bool:
+        """Whether the agent was issued a certificate that lasts longer than the one it is known to hold, as
+        of the latest look at the store."""
+        record, held = self._by_id.get(admitted.agent_id), admitted.certificate
+        return record is not None and any(
+            expires_s > held.not_after_s for expires_s in record.certificates.values()
+        )
+
     def renew(self, admitted: AdmittedAgent, wall_s: float) -> tuple[AgentCertificate, KeySuccession | None]:
         """A fresh certificate for a connected agent, by the gateway's key of now for its name of now, and the
         word of the key before if that still counts. Raises StateError; UnknownRecord for one revoked."""
@@ -244,7 +252,7 @@ class AgentDirectory:
 
 
 def _principal(record: AgentRecord, serial: str) -> AgentPrincipal:
-    return AgentPrincipal(record.name, record.models, record.labels, serial)
+    return AgentPrincipal(record.name, record.models, record.labels, serial, record.held_s is not None)
 
 
 def _revocation(record: AgentRecord) -> str:

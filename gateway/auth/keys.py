@@ -76,6 +76,17 @@ class KeyRing:
             await self.refresher.refresh()
         return self._holder(presented)
 
+    async def identify_id(self, key_id: str) -> Principal:
+        """Whose key has this id, by what the store says when it is called: for work that goes on after its
+        client has shown the key. Raises as :meth:`identify` does."""
+        if not self.refresher.is_fresh:
+            await self.refresher.refresh()
+        digests = self._digests.get(key_id)
+        if not digests:
+            raise Unauthenticated("The API key is no more.", code="key_unknown")
+        entry = self._entries[digests[0]]
+        return self._admitted(entry)
+
     def authenticate(self, presented: str) -> Principal:
         """The same, reading the store in this thread where it has changed: not for an event loop's."""
         self.refresher.refresh_here()
@@ -88,6 +99,9 @@ class KeyRing:
         entry = self._entries.get(digest)
         if entry is None or not hmac.compare_digest(entry.digest, digest):
             raise _unknown(presented)
+        return self._admitted(entry)
+
+    def _admitted(self, entry: _Entry) -> Principal:
         if entry.revoked:
             raise Unauthenticated("This API key was revoked. Ask whoever runs this gateway for a new one.")
         now_s = self._wall()

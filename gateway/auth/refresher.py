@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from gateway.storage.changes import ChangeCounter
+from gateway.storage.errors import StateUnreachable
 
 Apply = Callable[[], None]
 """Takes up what was read. Short: it is called on the event loop."""
@@ -71,7 +72,15 @@ class StoreRefresher:
 
     def _read(self) -> tuple[int, Sequence[Apply]]:
         number = self._changes.read()
-        return number, [read() for read in self._reads]
+        if number == self._known:
+            return number, ()
+        try:
+            return number, [read() for read in self._reads]
+        except StateUnreachable:
+            self._changes.read()  # raises once what is known is too old
+            if self._known is None or self._changes.away is None:
+                raise
+            return self._known, ()
 
     def _take_up(self, number: int, found: Sequence[Apply]) -> None:
         for apply in found:

@@ -12,6 +12,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         "agents": "The agents that joined.",
         "identity": "The gateway's own key, which agents trust.",
         "alias": "Names that stand for models: canaries, shadows, fallbacks.",
+        "webhook": "Webhooks: their secrets, and how their deliveries went.",
     },
     "gateway.cli.usage": {"usage": "Requests, tokens, GPU-seconds and money used."},
     "gateway.cli.live": {
@@ -19,6 +20,9 @@ COMMANDS: dict[str, dict[str, str]] = {
         "models": "Which models are served where, and how full they are.",
         "drain": "Give an agent no new work, and wait until it is idle.",
     },
+    "gateway.cli.jobs": {"job": "Jobs: requests that are answered later."},
+    "gateway.cli.batch": {"batch": "Files of requests, answered by and by."},
+    "gateway.cli.store": {"store": "The store on a PostgreSQL server: migrate, check, import."},
     "gateway.cli.audit": {"audit": "The audit log: who did what, and is it whole."},
     "gateway.tools.quickstart": {"quickstart": "A gateway, an agent and a small model on this machine."},
     "gateway.tools.bench": {"bench": "Load an OpenAI endpoint; report times and throughput."},

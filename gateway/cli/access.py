@@ -19,9 +19,19 @@ from urllib.parse import quote, urlencode
 import typer
 
 from gateway.api.admin.resources.resource import AdminRequest, Operation
-from gateway.cli.options import CaOption, KeyOption, OptionalUrlOption, StateOption
+from gateway.cli.options import (
+    CaOption,
+    ClusterKeyOption,
+    KeyOption,
+    OptionalUrlOption,
+    StateOption,
+    StoreOption,
+    StorePasswordOption,
+    store_address,
+)
 from gateway.cli_support.console import fail, note
-from gateway.domain.state_dir import DATABASE_NAME, own_state_dir
+from gateway.domain.state_dir import ADDRESS_NAME, DATABASE_NAME, own_state_dir
+from gateway.domain.store_address import StoreAddress
 from shared.process.startup import without_collection
 from shared.protocol.errors import JoinTokenInvalid
 
@@ -45,6 +55,8 @@ class StateAccess:
     """Works on a state directory."""
 
     state: Path
+    address: StoreAddress | None = None
+    """Of a server with the state; None: its files are in the directory, or what the gateway there uses."""
     running: ClassVar = False
     """It does not ask a running gateway."""
 
@@ -52,7 +64,7 @@ class StateAccess:
         """The operation's answer, for records of these names. Raises typer.Exit and typer.BadParameter."""
         from gateway.api.admin.resources.table import run_operation
 
-        with _open_store(self.state, create=_checked(operation, names).makes_state) as store:
+        with open_store(self.state, self.address, create=_checked(operation, names).makes_state) as store:
             request = AdminRequest(time.time(), functools.partial(_was_served, store), names, body)
             return run_operation(store, operation, request)
 
@@ -114,16 +126,17 @@ def _checked(operation: str, names: tuple[str, ...]) -> Operation:
 
 
 @contextlib.contextmanager
-def _open_store(state: Path, *, create: bool) -> Iterator["Store"]:
-    """The store in ``state``. Its errors end the command: values that it does not take with exit code 2, the
-    others with 1."""
+def open_store(state: Path, address: StoreAddress | None, *, create: bool) -> Iterator["Store"]:
+    """The store in ``state`` or at ``address``. Its errors end the command: values that it does not take with
+    exit code 2, the others with 1."""
     with without_collection():
         from gateway.storage import Store
         from gateway.storage.errors import BadValue, RecordError, StateError
     try:
-        with Store.open(state, create=create) as store:
+        with Store.open(state, create=create, address=address) as store:
             yield store
-            _record_acts(store)
+            if store.address is None:  # else the gateways take the note up, each host has its own log
+                _record_acts(store)
     except BadValue as error:
         raise typer.BadParameter(str(error)) from error
     except UnicodeEncodeError as error:
@@ -151,14 +164,18 @@ def _was_served(store: "Store", model: str, version: str | None) -> bool:
 
 
 @contextlib.contextmanager
-def gateway_client(url: str, key: str | None, ca_file: Path | None) -> Iterator["GatewayClient"]:
-    """A client of the gateway at ``url``. Failures end the command with code 1, refused values with 2."""
+def gateway_client(
+    url: str, key: str | None, ca_file: Path | None, *, role: bool = True
+) -> Iterator["GatewayClient"]:
+    """A client of the gateway at ``url``; ``role``: its key needs one. Failures end the command with code 1,
+    refused values with 2."""
     from gateway.cli_support.gateway_client import GatewayClient, GatewayFailed
 
     if not key:
+        wanted, option = ("a key with a role", " --role viewer") if role else ("a key", "")
         raise typer.BadParameter(
-            "a running gateway wants a key with a role: give it here or in TRUNKLINE_KEY. On the gateway's "
-            "host `trunkline key create --name NAME --role viewer` makes one",
+            f"a running gateway wants {wanted}: give it here or in TRUNKLINE_KEY. On the gateway's "
+            f"host `trunkline key create --name NAME{option}` makes one",
             param_hint="--key",
         )
     try:
@@ -174,7 +191,18 @@ def gateway_client(url: str, key: str | None, ca_file: Path | None) -> Iterator[
         fail(said)
 
 
-GATEWAY_OPTIONS = {"state": StateOption, "url": OptionalUrlOption, "key": KeyOption, "ca_file": CaOption}
+STORE_OPTIONS = {
+    "store": StoreOption,
+    "cluster_key": ClusterKeyOption,
+    "store_password_file": StorePasswordOption,
+}
+GATEWAY_OPTIONS = {
+    "state": StateOption,
+    **STORE_OPTIONS,
+    "url": OptionalUrlOption,
+    "key": KeyOption,
+    "ca_file": CaOption,
+}
 """Say which gateway a command works on."""
 
 
@@ -187,13 +215,17 @@ def with_gateway_options(function: Callable[..., None]) -> Callable[..., None]:
     def command(
         context: typer.Context,
         state: Path | None,
+        store: str | None,
+        cluster_key: Path | None,
+        store_password_file: Path | None,
         url: str | None,
         key: str | None,
         ca_file: Path | None,
         **options: Any,
     ) -> None:
         if context.invoked_subcommand is None:
-            function(choose_gateway(context, state, url, key, ca_file), **options)
+            address = store_address(store, cluster_key, store_password_file)
+            function(choose_gateway(context, state, address, url, key, ca_file), **options)
         else:
             _refuse_options(context, context.invoked_subcommand)
 
@@ -219,18 +251,25 @@ def _refuse_options(context: typer.Context, command: str) -> None:
 
 
 def choose_gateway(
-    context: typer.Context, state: Path | None, url: str | None, key: str | None, ca_file: Path | None
+    context: typer.Context,
+    state: Path | None,
+    address: StoreAddress | None,
+    url: str | None,
+    key: str | None,
+    ca_file: Path | None,
 ) -> GatewayAccess:
-    """The gateway that the options and the environment name: first options, then ``TRUNKLINE_STATE``, then a
-    state in the usual place on this machine, then ``TRUNKLINE_URL``. So commands on a gateway's host go on
-    working on its state. Raises typer.BadParameter for options that name two gateways."""
-    on_line = {name for name in ("state", "url", "key") if _is_given(context, name)}
-    if "state" in on_line and "url" in on_line:
-        raise typer.BadParameter("give --state or --url, not both", param_hint="--url")
-    if "state" not in on_line and on_line:
+    """The gateway that the options and the environment name: first options, then ``TRUNKLINE_STATE`` and
+    ``TRUNKLINE_STORE``, then a state in the usual place on this machine, then ``TRUNKLINE_URL``. So commands
+    on a gateway's host go on working on its state. Raises typer.BadParameter for options that name two
+    gateways."""
+    on_line = {name for name in ("state", "store", "url", "key") if _is_given(context, name)}
+    for name in ("state", "store"):
+        if name in on_line and "url" in on_line:
+            raise typer.BadParameter(f"give --{name} or --url, not both", param_hint="--url")
+    if not {"state", "store"} & on_line and on_line:
         return HttpAccess(url or DEFAULT_URL, key, ca_file)
-    if state is not None:
-        return StateAccess(state)
+    if state is not None or address is not None:
+        return StateAccess(state or own_state_dir(), address)
     usual = own_state_dir()
     if url is None:
         return StateAccess(usual)
@@ -242,7 +281,7 @@ def choose_gateway(
 
 def _holds_a_state(directory: Path) -> bool:
     try:
-        return (directory / DATABASE_NAME).exists()
+        return any((directory / name).exists() for name in (DATABASE_NAME, ADDRESS_NAME))
     except OSError:
         return True  # opening it says why it cannot be read
 

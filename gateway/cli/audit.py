@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gateway.api.admin.resources.text import duration_s, split_commas
+from gateway.api.admin.resources.text import duration_s, format_time, split_commas
 from gateway.cli.access import GatewayAccess, read_pages, with_gateway_options
 from gateway.cli.options import JsonOption, wrong_usage
 from gateway.cli_support.console import note, print_json
@@ -47,6 +47,9 @@ def verify_log(
     Prints the end of a sound log as SEQ:HASH. Kept where nobody gets at it who can write the state
     directory, it shows later (--expect) that not even the whole log was exchanged.
 
+    The store knows a recent line of each log: a log that was cut short or written anew is found by it. Logs
+    that are not in this state directory are named and not read.
+
     With --url the gateway verifies its own log and says what it found; that takes the role viewer. It shows
     what was damaged, or changed by somebody else. It proves nothing of a gateway or a host that somebody has
     taken over, for they can answer anything: then verify a copy of the state directory, which holds the
@@ -70,6 +73,13 @@ def _tell(report: dict[str, Any], who: str) -> None:
         note(f"note: {text}")
     for text in report["findings"]:
         note(f"WRONG: {text}")
+    for head in report.get("elsewhere", ()):  # gateways of earlier versions know of none
+        note(
+            f"not read: the log {head['chain']} on {head['host']}, which had line {head['seq']} at "
+            f"{format_time(head['at_s'])}: verify it there"
+        )
+    if (anchored := report.get("anchored")) is not None:
+        note(f"the store knows line {anchored['seq']} of this log, {report['chain']}")
     first, last, count = report["first"], report["last"], report["lines"]
     lines = f"lines: {count} ({first} to {last}), segments: {report['segments']}"
     if report["sound"]:
@@ -77,6 +87,26 @@ def _tell(report: dict[str, Any], who: str) -> None:
         print(report["end"])  # noqa: T201
     else:
         note(f"{lines}. Wrong: {len(report['findings'])}.")
+
+
+@audit.command("forget-head")
+@with_gateway_options
+def forget_head(
+    gateway: GatewayAccess,
+    chain: Annotated[str, typer.Argument(help="The log, as verify names it.")],
+    as_json: JsonOption = False,
+) -> None:
+    """Have the store forget which line it knows of a log: of one that is gone for good, or that goes on from
+    a backup. The audit log has a record of it.
+
+    Example: trunkline audit forget-head gateway2-5f0c1a2b
+    """
+    found = gateway.run("forget_audit_head", chain)
+    if as_json:
+        print_json(found)
+    else:
+        end = f"{found['seq']}:{found['hash']}"
+        note(f"The store knows no line of the log {chain!r} any more; it was {end}.")
 
 
 @audit.command("export")

@@ -9,18 +9,20 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from gateway.cli.options import ClusterKeyOption, StoreOption, StorePasswordOption
 from gateway.cli_support.console import fail, note
 from gateway.domain.scopes import AdminRole
 from gateway.domain.state_dir import own_state_dir
+from gateway.domain.urls import is_own
 from gateway.runtime.config import (
     CONFIG_VARIABLE,
     DEFAULT_LISTEN,
     ConfigError,
     Loaded,
     Settings,
-    is_loopback,
     load,
 )
+from gateway.runtime.workers.role import worker_count
 from shared.process.command_line import CommandApp
 from shared.process.startup import program_version, without_collection, without_optional
 
@@ -39,6 +41,28 @@ app = CommandApp(
 ConfigOption = Annotated[
     Path | None, typer.Option("--config", envvar=CONFIG_VARIABLE, help="A TOML file.", metavar="FILE")
 ]
+StateOption = Annotated[
+    Path | None,
+    typer.Option(
+        envvar="TRUNKLINE_STATE",
+        help="State directory. Default: $XDG_STATE_HOME/trunkline or ~/.local/state/trunkline; "
+        "for root /var/lib/trunkline if it exists.",
+    ),
+]
+SharedOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Keep limits together with other gateways, in Redis, Valkey or PostgreSQL.", metavar="URL"
+    ),
+]
+
+UplinkOption = Annotated[
+    str | None, typer.Option(help="Serve another gateway as its agent, too.", metavar="URL")
+]
+JoinOption = Annotated[
+    str | None,
+    typer.Option(help="Join token made at that gateway; needed the first time only.", metavar="TOKEN"),
+]
 
 
 def register(parent: typer.Typer) -> None:
@@ -52,14 +76,10 @@ def gateway(
     listen: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help=f"Default: {DEFAULT_LISTEN}.")
     ] = None,
-    state: Annotated[
-        Path | None,
-        typer.Option(
-            envvar="TRUNKLINE_STATE",
-            help="State directory. Default: $XDG_STATE_HOME/trunkline or ~/.local/state/trunkline; "
-            "for root /var/lib/trunkline if it exists.",
-        ),
-    ] = None,
+    state: StateOption = None,
+    store: StoreOption = None,
+    cluster_key: ClusterKeyOption = None,
+    store_password_file: StorePasswordOption = None,
     config: ConfigOption = None,
     tls_cert: Annotated[Path | None, typer.Option(help="Certificate chain, PEM.", metavar="FILE")] = None,
     tls_key: Annotated[Path | None, typer.Option(help="Its key, PEM.", metavar="FILE")] = None,
@@ -70,6 +90,13 @@ def gateway(
             help="Listen beyond this machine without TLS, because something in front ends it.",
         ),
     ] = None,
+    workers: Annotated[
+        str | None,
+        typer.Option(help="Processes that serve; auto: one for each core. Default: 1.", metavar="N"),
+    ] = None,
+    shared: SharedOption = None,
+    uplink: UplinkOption = None,
+    join: JoinOption = None,
     drain_s: Annotated[
         float | None, typer.Option(help="Seconds that streams may go on once told to stop.", metavar="S")
     ] = None,
@@ -86,15 +113,24 @@ def gateway(
     flags = _flags(
         listen=listen,
         state=state,
+        store=_flags(url=store, password_file=store_password_file),
+        cluster=_flags(key=cluster_key),
         behind_tls_terminator=behind_tls_terminator or None,
+        workers=workers,
+        shared=shared,
         drain_s=drain_s,
+        uplink=_flags(url=uplink, join=join),
         tls=_flags(cert=tls_cert, key=tls_key),
         log=_flags(level=log_level, style=log_format),
     )
     if context.invoked_subcommand is not None:
         context.obj = (flags, config)
         return
-    _serve(_load(flags, config).settings, lambda: load(flags, config).settings)
+    settings = _load(flags, config).settings
+    if settings.workers != 1 and (count := worker_count(settings)) > 1:
+        _supervise(settings, count, flags, config)
+    else:
+        _serve(settings, lambda: load(flags, config).settings)
 
 
 @app.command("config")
@@ -110,12 +146,25 @@ def config_command(
     flags, outer = context.obj
     loaded = _load(flags, config or outer)
     if show:
-        by_variable = context.parent is not None and (
-            getattr(context.parent.get_parameter_source("state"), "name", "") == "ENVIRONMENT"
-        )
-        print(loaded.toml({"state": "environment TRUNKLINE_STATE"} if by_variable else {}))  # noqa: T201
+        print(loaded.toml(_by_variable(context.parent)))  # noqa: T201
     else:
         note("The settings are valid; --show prints them.")
+
+
+def _by_variable(context: Any) -> dict[str, str]:
+    """Settings whose options were given by variables, with what is said of where they come from. ``context``
+    is that of ``trunkline gateway``, None where there is none."""
+    named = {
+        "state": "state",
+        "store": "store.url",
+        "store_password_file": "store.password_file",
+        "cluster_key": "cluster.key",
+    }
+    return {
+        path: f"environment TRUNKLINE_{name.upper()}"
+        for name, path in named.items()
+        if context is not None and getattr(context.get_parameter_source(name), "name", "") == "ENVIRONMENT"
+    }
 
 
 def _flags(**given: Any) -> dict[str, Any]:
@@ -137,29 +186,49 @@ def _wrong_usage(error: Exception) -> NoReturn:
 
 def _serve(settings: Settings, again: Callable[[], Settings]) -> None:
     with without_collection(), without_optional("rich"):
-        from gateway.api.server.server import ListenFailed
         from gateway.app.app import run
         from gateway.observability.logging import configure
+        from gateway.runtime.listeners import ListenFailed
         from gateway.storage.errors import StateError
 
     configure(settings.log.level, settings.log.style)
     state_dir = settings.state or own_state_dir()
     try:
-        run(settings, state_dir, lambda url, store: _announce(url, store, settings), again)
+        run(settings, state_dir, lambda url, store: announce(url, store, settings), again)
     except ConfigError as error:
         _wrong_usage(error)
     except (StateError, ListenFailed) as error:
         fail(str(error))
 
 
-def _announce(url: str, store: "Store", settings: Settings) -> None:
+def _supervise(settings: Settings, count: int, flags: dict[str, Any], config: Path | None) -> NoReturn:
+    """Little is imported: a supervisor does nothing of what a gateway does."""
+    with without_collection(), without_optional("rich"):
+        from gateway.observability.logging import configure
+        from gateway.runtime.listeners import ListenFailed
+        from gateway.runtime.workers.run import NotStarted, run_workers
+
+    configure(settings.log.level, settings.log.style)
+    state_dir = settings.state or own_state_dir()
+    try:
+        status = run_workers(settings, state_dir, count, flags, config)
+    except (NotStarted, ListenFailed) as error:
+        fail(str(error))
+    raise typer.Exit(status)
+
+
+def announce(url: str, store: "Store", settings: Settings, workers: int = 1) -> None:
     """Where it listens, where its state is, and what to do next."""
     state = store.state_dir.absolute()
-    seen_as = url if is_loopback(settings.address[0]) else _public_url(url)
+    seen_as = url if is_own(settings.address[0]) else _public_url(url)
     note(f"trunkline gateway {program_version()}")
     note(f"  listens     {url}")
     note(f"  for clients base URL {seen_as}/v1")
+    if workers > 1:
+        note(f"  workers     {workers}")
     note(f"  state       {state}")
+    if store.address is not None:
+        note(f"  store       {store.address}")
     note(f"  add a GPU   trunkline token create --state {state}")
     note(f"              then on its host: trunkline agent --gateway {seen_as} --join TOKEN")
     key = first_key(store)

@@ -1,6 +1,8 @@
 """``trunkline status``, ``models`` and ``drain``: a running gateway, by its admin API."""
 
 import time
+from collections.abc import Iterator
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote
 
@@ -36,10 +38,21 @@ def status(
     Example: trunkline status --url https://gateway.example.com
     """
     with gateway_client(url, key, ca_file) as client:
-        agents, queue = client.get("agents", "agents")["agents"], client.get("queue", "waiting")
+        found, queue = client.get("agents", "agents"), client.get("queue", "waiting")
+        processes = _processes(client)
+    agents = found["agents"]
     if as_json:
-        print_json({"agents": agents, "queue": queue})
+        print_json({"agents": agents, "queue": queue, "processes": processes})
         return
+    if len(processes) > 1:
+        columns = ["PROCESS", "HOST", "STATE", "PID", "REQUESTS", "AGENTS", "OTHERS KNOWN"]
+        print_table(columns, [_process_row(each) for each in processes], "")
+        typer.echo()
+    for text in _limits_lines(processes):
+        note(text)
+    if missing := sorted({*found.get("missing", ()), *queue.get("missing", ())}):
+        said = ", ".join(map(printable, missing))
+        note(f"What these processes have is missing below, they do not answer: {said}")
     connected = [each for each in agents if each["connected"]]
     running = sum(each["streams"] for each in connected)
     note(
@@ -90,7 +103,8 @@ def drain(
 ) -> None:
     """Give an agent no new work, and wait until what runs there is over. Takes the role operator.
 
-    It lasts until --undo, or until the gateway starts again.
+    It lasts until --undo: at every process of the gateway, when they are started again, and when the agent
+    connects again or for the first time.
 
     Example: trunkline drain gpu-7
     """
@@ -113,9 +127,57 @@ def _streams(client: "GatewayClient", agent: str) -> int:
     return next((int(each.get("streams", 0)) for each in agents if each["name"] == agent), 0)
 
 
+def _processes(client: "GatewayClient") -> list[dict[str, Any]]:
+    """Those of the gateway; none that an earlier version can tell of."""
+    from gateway.cli_support.gateway_client import GatewayFailed
+
+    try:
+        found: list[dict[str, Any]] = client.get("processes", "processes")["processes"]
+    except GatewayFailed as error:
+        if error.status != HTTPStatus.NOT_FOUND:
+            raise
+        return []
+    return found
+
+
+def _process_row(facts: dict[str, Any]) -> list[str]:
+    name = printable(str(facts["process"]))
+    if not facts["up"]:
+        why = printable(str(facts.get("why", "")))
+        return [name, "", f"away: {why}" if why else "away", "", "", "", ""]
+    host = printable(str(facts.get("host", "")))  # gateways of earlier versions do not tell it
+    shown = (printable(str(facts[each])) for each in ("state", "pid", "requests", "agents"))
+    return [name, host, *shown, _known(facts)]
+
+
+def _known(facts: dict[str, Any]) -> str:
+    """How old is what a process knows of the others; workers without a store on a server do not tell it, and
+    gateways of earlier versions."""
+    others = facts.get("others")
+    return "" if others is None else f"{float(others['known_s']):.1f} s ago"
+
+
+def _limits_lines(processes: list[dict[str, Any]]) -> Iterator[str]:
+    """Where limits are kept together, and who cannot reach that."""
+    known = [each for each in processes if each["up"] and "shared_limits" in each]
+    kept = {each["shared_limits"]["store"] for each in known if each["shared_limits"] is not None}
+    for place in sorted(map(str, kept)):
+        away = [
+            str(each["process"])
+            for each in known
+            if each["shared_limits"] == {"store": place, "reachable": False}
+        ]
+        state = f"does not answer {', '.join(map(printable, away))}" if away else "answers"
+        yield f"limits are kept together in {printable(place)}, which {state}"
+    alone = [str(each["process"]) for each in known if each["shared_limits"] is None]
+    if len(processes) > 1 and alone:
+        named = ", ".join(map(printable, alone))
+        yield f"these processes have every limit for themselves (see --shared): {named}"
+
+
 def _agent_row(facts: dict[str, Any]) -> list[str]:
     if not facts["connected"]:
-        return [facts["name"], "away", "", "", ""]
+        return [facts["name"], "away, draining" if facts.get("draining") else "away", "", "", ""]
     rtt = "" if facts["rtt_s"] is None else f"{facts['rtt_s'] * 1000:.1f} ms"
     state = "draining" if facts["draining"] else _working_state(facts)
     served = sorted({each["model"] for each in facts["deployments"]})

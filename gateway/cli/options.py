@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from gateway.domain.store_address import StoreAddress
+
 StateOption = Annotated[
     Path | None,
     typer.Option(
@@ -15,6 +17,37 @@ StateOption = Annotated[
         metavar="DIRECTORY",
         show_default="$XDG_STATE_HOME/trunkline or ~/.local/state/trunkline; for root /var/lib/trunkline",
         help="The gateway's state directory, for work on it on this machine.",
+    ),
+]
+StoreOption = Annotated[
+    str | None,
+    typer.Option(
+        "--store",
+        envvar="TRUNKLINE_STORE",
+        metavar="URL",
+        help="The PostgreSQL server with the state: postgresql://USER@HOST/DATABASE. Others on this machine "
+        "see the command: a password is for PGPASSWORD or the password file.",
+        show_default="files in the state directory, or what the gateway there uses",
+    ),
+]
+ClusterKeyOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--cluster-key",
+        envvar="TRUNKLINE_CLUSTER_KEY",
+        metavar="FILE",
+        help="Wraps the gateway's own key in the store; the same file for all gateways.",
+        show_default="cluster.key in the state directory",
+    ),
+]
+StorePasswordOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--store-password-file",
+        envvar="TRUNKLINE_STORE_PASSWORD_FILE",
+        metavar="FILE",
+        help="Holds the password of the store's user.",
+        show_default=False,
     ),
 ]
 OptionalUrlOption = Annotated[
@@ -51,6 +84,16 @@ CaOption = Annotated[
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def store_address(
+    store: str | None, cluster_key: Path | None, password_file: Path | None
+) -> StoreAddress | None:
+    """The server that the options name; None: none. Raises typer.BadParameter."""
+    if store is None:
+        return None
+    with wrong_usage("--store"):
+        return StoreAddress(store, cluster_key, password_file)
 
 
 @contextlib.contextmanager

@@ -19,9 +19,11 @@ from shared.protocol.errors import JoinTokenInvalid
 
 def register(app: typer.Typer) -> None:
     """Add every resource whose operations name commands; the others have commands of their own."""
+    groups: dict[str, typer.Typer] = {"": app}
     for resource in RESOURCES:
         if any(operation.commands for operation in resource.operations):
-            app.add_typer(resource_group(resource), name=resource.name)
+            group = groups[resource.name] = resource_group(resource)
+            groups[resource.within].add_typer(group, name=resource.name)
 
 
 def resource_group(resource: Resource) -> CommandApp:

@@ -1,11 +1,14 @@
 """Asks a gateway over HTTP, for commands: its admin API, or what its clients ask."""
 
 import contextlib
+import itertools
 import math
+import re
+import secrets
 import ssl
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 from typing import IO, Any
@@ -19,6 +22,8 @@ ANSWER_BYTES = 64 * 1024 * 1024
 """Longest answer that is read: thousands of agents have a tenth of it."""
 
 TIMEOUT_S = 30.0
+PIECE_BYTES = 256 * 1024
+"""Of a file, at once."""
 
 
 class GatewayFailed(Exception):
@@ -90,17 +95,60 @@ class GatewayClient:
         *,
         body: Mapping[str, Any] | None = None,
         timeout_s: float = TIMEOUT_S,
+        more: Mapping[str, str] | None = None,
     ) -> Iterator[HTTPResponse]:
         """The response to a request for ``path``, to be read as it comes. Raises GatewayFailed for a status
-        that is no success, and for what cannot be read."""
-        headers = {"authorization": f"Bearer {self._key}", "accept": "application/json, text/event-stream"}
+        that is no success, and for what cannot be read. ``more`` are header fields."""
+        headers = dict(more or {})
         if body is not None:
             headers["content-type"] = "application/json"
+        with self._send(
+            method, path, None if body is None else _encoded(body), headers, timeout_s
+        ) as response:
+            yield response
+
+    @contextlib.contextmanager
+    def upload(
+        self,
+        path: str,
+        fields: Mapping[str, str],
+        file: IO[bytes],
+        size_bytes: int,
+        name: str,
+        timeout_s: float = TIMEOUT_S,
+    ) -> Iterator[HTTPResponse]:
+        """The response to a form with these fields and a file, which is read while it is sent. Raises as
+        :meth:`open` does."""
+        boundary = secrets.token_hex(16)
+        parts = [
+            f'--{boundary}\r\ncontent-disposition: form-data; name="{each}"\r\n\r\n{value}\r\n'
+            for each, value in fields.items()
+        ]
+        shown = re.sub(r'[\x00-\x1f"\\]', "_", name)
+        parts.append(
+            f'--{boundary}\r\ncontent-disposition: form-data; name="file"; filename="{shown}"\r\n\r\n'
+        )
+        head, tail = "".join(parts).encode(), f"\r\n--{boundary}--\r\n".encode()
+        content = itertools.chain((head,), iter(lambda: file.read(PIECE_BYTES), b""), (tail,))
+        headers = {
+            "content-type": f"multipart/form-data; boundary={boundary}",
+            "content-length": str(len(head) + size_bytes + len(tail)),
+        }
+        with self._send("POST", path, content, headers, timeout_s) as response:
+            yield response
+
+    @contextlib.contextmanager
+    def _send(
+        self,
+        method: str,
+        path: str,
+        data: bytes | Iterable[bytes] | None,
+        headers: Mapping[str, str],
+        timeout_s: float,
+    ) -> Iterator[HTTPResponse]:
+        own = {"authorization": f"Bearer {self._key}", "accept": "application/json, text/event-stream"}
         request = urllib.request.Request(  # noqa: S310 (checked above)
-            f"{self._url}{path}",
-            method=method,
-            data=None if body is None else _encoded(body),
-            headers=headers,
+            f"{self._url}{path}", method=method, data=data, headers={**own, **headers}
         )
         try:
             with self._opener.open(request, timeout=timeout_s) as response:

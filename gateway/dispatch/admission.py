@@ -54,7 +54,7 @@ class Admission:
 
     def __init__(self, index: ModelIndex, room: WaitingRoom, reconnect_grace_s: float) -> None:
         """Requests are let in for ``reconnect_grace_s`` after a model's last deployment went away: an agent
-        whose tunnel broke redials at once."""
+        whose tunnel broke redials at once. Time in which this process stood still is not counted."""
         self._index = index
         self._room = room
         self._grace_s = reconnect_grace_s
@@ -65,6 +65,8 @@ class Admission:
             Availability.UNKNOWN: no_deployment,
         }
         """What to say to those who waited for what is not served."""
+        self.stood_still: Callable[[float, float], float] = lambda since, now: 0.0
+        """For how many seconds this process did not run between two times."""
         self.yielding: Callable[[str, int], int] = lambda model, slots: 0
         """How many of so many slots of a model others would give back for realtime requests."""
         self.engine_paths = EnginePaths()
@@ -97,13 +99,15 @@ class Admission:
             self._check_context(request, limit)
         if request.route == ANY_ROUTE:
             self._check_managing(request)
+        room = self._room
+        enough = room.depth(model) + 1 if room.requests else 1
         capacity = self._index.capacity(
-            model, request.need, self._room.depth(model) + 1, request.where, request.version, request.agent
+            model, request.need, enough, request.where, request.version, request.agent
         )
         if request.tier is Tier.REALTIME and not capacity.free:
             capacity = replace(capacity, yielding=self.yielding(model, capacity.slots))
         if capacity.free or self.loads is None or not self.awaits_load(request):
-            return self._room.enter(request, capacity, now)
+            return room.enter(request, capacity, now)
         return self._enter_for_load(request, capacity, self.loads, now)
 
     def _not_for_this(self, request: Request) -> RouteNotSupported:
@@ -221,26 +225,29 @@ class Admission:
     def _wait_is_over(self, availability: Availability, model: str, now: float) -> bool:
         if availability is Availability.GONE:
             return self.gone_for_good(model, now)
-        return now >= self.wait_ends_there_at(model)
+        return now >= self.wait_ends_there_at(model, now)
 
     def gone_for_good(self, model: str, now: float) -> bool:
         """Whether nothing serves ``model``, and the time to wait for it to come back is over."""
-        gone_at_s = self.wait_ends_at(model)
+        gone_at_s = self.wait_ends_at(model, now)
         return gone_at_s is not None and now >= gone_at_s
 
-    def wait_ends_there_at(self, model: str) -> float:
+    def wait_ends_there_at(self, model: str, now: float) -> float:
         """The same for those who may not run where it is served, or want another version: what went last may
         have been for them."""
         record = self._index.models.get(model)
-        return 0.0 if record is None else record.left_s + self._grace_s
+        return 0.0 if record is None else self._over_at(record.left_s, now)
 
-    def wait_ends_at(self, model: str) -> float | None:
+    def wait_ends_at(self, model: str, now: float) -> float | None:
         """When requests that wait for ``model`` are refused because nothing serves it; None while it is
         served."""
         record = self._index.models.get(model)
         if record is None:
             return 0.0
-        return None if record.lost_s is None else record.lost_s + self._grace_s
+        return None if record.lost_s is None else self._over_at(record.lost_s, now)
+
+    def _over_at(self, gone_s: float, now: float) -> float:
+        return gone_s + self._grace_s + self.stood_still(gone_s, now)
 
 
 def _with(capacity: Capacity, hold: LoadWait) -> Capacity:

@@ -32,7 +32,7 @@ class AnswerState:
         self,
         context: DispatchContext,
         ticket: Ticket,
-        attempt: Attempt,
+        attempt: Attempt | None,
         response: EngineResponse,
         recovery: StreamRecovery,
         timer: LazyTimer,
@@ -44,7 +44,8 @@ class AnswerState:
         self._ticket = ticket
         self._request = ticket.request
         self._recovery = recovery
-        self._watch = AnswerWatch(context, ticket.request, attempt.opened_s, timer)
+        began_s = context.timers.time() if attempt is None else attempt.opened_s
+        self._watch = AnswerWatch(context, ticket.request, began_s, timer)
         self._comment_s = 0.0
         """When the client got the latest comment."""
 

@@ -47,7 +47,8 @@ class Assigner:
         self._preemption = preemption
         self._timers = context.timers
         self._marked: dict[str, None] = {}
-        self._turn: Cancellable | None = None
+        self._turn = False
+        """Marked models are looked at when this turn of the loop is over."""
         self._grace: dict[str, Cancellable] = {}
         self._looks: dict[str, tuple[float, Cancellable]] = {}
         """When models are looked at again though nothing has happened."""
@@ -61,20 +62,20 @@ class Assigner:
     def mark(self, model: str) -> None:
         """Look at ``model`` once this turn of the loop is over."""
         self._marked[model] = None
-        if self._turn is None:
-            self._turn = self._timers.call_soon(self._take_turn)
+        if not self._turn:
+            self._turn = True
+            self._context.at_turn_end(self._take_turn)
 
     def changed(self, model: str) -> None:
         """Something of what serves ``model`` is another than it was: who waits for it may go now."""
-        if self._room.depth(model):
+        if self._room.requests and self._room.depth(model):
             self.mark(model)
 
     def close(self) -> None:
         """Assign no more requests."""
         looks = (timer for _, timer in self._looks.values())
-        for timer in (self._turn, *self._grace.values(), *looks):
-            if timer is not None:
-                timer.cancel()
+        for timer in (*self._grace.values(), *looks):
+            timer.cancel()
         self._grace.clear()
         self._looks.clear()
         self._marked.clear()
@@ -85,6 +86,25 @@ class Assigner:
         vain = [each for each in waiting if each.ticket.lane._replace(avoid=frozenset()) in fits]
         self._send_away(vain, lambda _: error)
 
+    def place(self, exchange: RequestExchange, suits: Callable[[Deployment], bool] | None = None) -> bool:
+        """Give a request that waits to a deployment that ``suits`` allows and that has a slot free, whoever
+        waits besides. False: there is none."""
+        ticket, now = exchange.ticket, self._timers.time()
+        lane, model = ticket.lane, exchange.request.model
+        open_now = {
+            key: each
+            for key, each in self._index.open(model).items()
+            if key not in lane.avoid and each.free and each.suits(lane) and (suits is None or suits(each))
+        }
+        if not open_now:
+            return False
+        scheduler, deployments = self._context.scheduling.scheduler, list(open_now.values())
+        chosen = scheduler.assign(model, [ticket.as_pending(lane.avoid)], deployments, now)
+        if not chosen:  # the policy would rather wait
+            chosen = [Assignment(ticket.number, min(deployments, key=lambda each: each.outstanding).key)]
+        self._carry_out(chosen[0], open_now.get(chosen[0].key), now)
+        return not ticket.waiting
+
     # --- Within ---
 
     def _waiting(self, model: str) -> list[RequestExchange]:
@@ -92,7 +112,7 @@ class Assigner:
         return [each for each in exchanges if each.ticket.waiting and each.request.model == model]
 
     def _take_turn(self) -> None:
-        self._turn = None
+        self._turn = False
         marked, self._marked = self._marked, {}
         for model in marked:
             self._assign(model)
@@ -103,7 +123,7 @@ class Assigner:
             front = 1 if depth == 1 else offered_at_once(depth)
             if self._assign_front(model, front, now) and front < depth:
                 self._assign_front(model, depth, now)
-            depth = self._room.depth(model)
+            depth = self._room.depth(model) if self._room.requests else 0
         if depth:
             placer = self.placer
             self._room.still_waiting(model, now, slots=placer is None or self._index.slots(model) > 0)
@@ -113,6 +133,7 @@ class Assigner:
             if self._preemption.make_room(model, now):
                 self._look_again(model, now + LOOK_AGAIN_S)
             self._end_slow_readers(model, now)
+        self._context.demand.look(model)
 
     def _end_slow_readers(self, model: str, now: float) -> None:
         """Those who wait get the slots of answers whose engines wait for their readers, if these are slow."""
@@ -191,9 +212,10 @@ class Assigner:
     def _watch_for_loss(self, model: str) -> None:
         """Start the grace period of requests that nothing serves (their model, version or allowed place is
         gone); at its end they are refused."""
-        at_s = self._admission.wait_ends_at(model)
+        now = self._timers.time()
+        at_s = self._admission.wait_ends_at(model, now)
         if at_s is None and any(self._stranded(model, fit) for fit in self._room.lanes(model)):
-            at_s = self._admission.wait_ends_there_at(model)
+            at_s = self._admission.wait_ends_there_at(model, now)
         if at_s is not None and model not in self._grace:
             self._grace[model] = self._timers.call_at(at_s, lambda: self._grace_over(model))
 
@@ -204,7 +226,7 @@ class Assigner:
         if self._admission.gone_for_good(model, now):
             self._send_away(waiting, no_deployment)
             return
-        if now >= self._admission.wait_ends_there_at(model):
+        if now >= self._admission.wait_ends_there_at(model, now):
             stranded = {fit: self._stranded(model, fit) for fit in self._room.lanes(model)}
             for each in waiting:
                 because = stranded.get(each.ticket.lane)

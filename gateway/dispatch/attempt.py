@@ -150,6 +150,7 @@ class Attempt:
         "first_piece_s",
         "followed",
         "given_up",
+        "gpu_s",
         "kv_tokens",
         "opened_s",
         "outcome",
@@ -203,6 +204,8 @@ class Attempt:
         """What the scheduler is to learn of it; None: nothing."""
         self.kv_tokens: int | None = None
         """What it holds of its deployment's memory for context, where that is known."""
+        self.gpu_s: float | None = None
+        """GPU-seconds that it used, as its agent measured; None: the agent did not say."""
         self._owner = owner
         self.stream: Stream = deployment.session.endpoint.open(head, self)
 
@@ -287,6 +290,8 @@ class Attempt:
     def on_end(self, trailers: Trailers | None) -> None:
         if self.upload is not None:
             self.upload.stop()
+        if trailers is not None:
+            self.gpu_s = trailers.gpu_s
         if not self.given_up:
             self._note_tokens()
             self._owner.complete(self, trailers)

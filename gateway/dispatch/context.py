@@ -5,6 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
+from gateway.cluster.demand import DemandSender, DemandSession
 from gateway.dispatch.admission import Admission
 from gateway.dispatch.attempt import Attempt
 from gateway.dispatch.recovery import RecordBudget
@@ -29,7 +30,16 @@ from gateway.scheduling.queue.waiting_room import QueueSettings, WaitingRoom
 from shared.protocol.messages import Usage
 from shared.protocol.routes import ANY_ROUTE
 
-_FREE = frozenset({Trouble.REFUSED, Trouble.NO_PATH, Trouble.LOST, Trouble.ENGINE_LOST, Trouble.DRAINING})
+_FREE = frozenset(
+    {
+        Trouble.REFUSED,
+        Trouble.DECLINED,
+        Trouble.NO_PATH,
+        Trouble.LOST,
+        Trouble.ENGINE_LOST,
+        Trouble.DRAINING,
+    }
+)
 """Retries for these cost no budget: no engine began on it, or the one that did is gone."""
 
 _SILENCES = frozenset({Trouble.TIMEOUT, Trouble.STALLED})
@@ -50,11 +60,15 @@ class DispatchContext(ABC):
         policy: str,
         policies: Mapping[str, str],
         jitter: Callable[[], float],
+        at_turn_end: Callable[[Callable[[], None]], object] | None,
     ) -> None:
         self.timers = timers
+        self.at_turn_end = at_turn_end or timers.call_soon
+        """Has something called once the present turn of the event loop is over."""
         self.settings = settings
         self.metrics = metrics
         self.room = WaitingRoom(queue)
+        self.registry = registry
         self.index = registry.index
         self.scheduling = SchedulerAdapter(self.index, policy, timers.time)
         self.scheduling.scheduler.choose_policies(policy, policies)
@@ -66,6 +80,10 @@ class DispatchContext(ABC):
         self.slow_readers = SlowReaders(settings.least_read_bytes_s, settings.held_up_s)
         self.sliced_parser = SlicedParser(timers)
         self.records = RecordBudget(settings.records_total_bytes)
+        self.demand = DemandSender(
+            timers, lambda model: self.room.demand(model, timers.time()), self._sessions_serving
+        )
+        """Tells agents with several sessions what waits."""
         self._retries = RetryBudget(settings.retry_share)
         self._hedges = HedgeBudget(settings.hedge_share)
         self._answer_times = AnswerTimes()
@@ -97,6 +115,16 @@ class DispatchContext(ABC):
         so long."""
         request, deployment = attempt.request, attempt.deployment
         request.note_trouble(deployment.key, trouble.name.lower())
+        if trouble is Trouble.DECLINED:
+            # Nothing is wrong there, but this request is to go there no more.
+            request.note_failure(deployment.key, now)
+            self.health.released(deployment, request)
+            return
+        if trouble is Trouble.REFUSED and (deployment.asked_as or deployment.session in self.demand):
+            # Its slot went to another process, or to a client of the gateway that is the agent: nothing is
+            # wrong there, and its level says what it takes.
+            self.health.released(deployment, request)
+            return
         if trouble in ENGINES_FAULT:
             request.note_failure(deployment.key, now)
         if request.route != ANY_ROUTE or trouble not in _SILENCES:
@@ -109,6 +137,10 @@ class DispatchContext(ABC):
         deployment.lacks |= {request.need}
         deployment.routes -= {request.need}
         self.index.update(deployment)
+
+    def _sessions_serving(self, model: str) -> list[DemandSession]:
+        record = self.index.models.get(model)
+        return [] if record is None else [each.session for each in record.serving.values()]
 
     # --- Where a request may go next ---
 

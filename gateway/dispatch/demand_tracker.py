@@ -32,12 +32,16 @@ class DemandTracker:
         loading: LoadCommands,
         load_s: Callable[[Deployment], tuple[float, bool]],
         pinned: Sequence[str],
+        *,
+        shared: bool = False,
     ) -> None:
+        """``shared``: other processes of the gateway have requests run on the same deployments."""
         self._index = index
         self._room = room
         self._loading = loading
         self._load_s = load_s
         self._pinned = pinned
+        self._shared = shared
         self.wanted: dict[str, None] = {}
         """Models that requests wait for and that agents could load; removed when no request waits."""
         self._sent_away: dict[str, tuple[DeploymentConstraints, float, float]] = {}
@@ -126,9 +130,12 @@ class DemandTracker:
         listed = [each for each in session.deployments.values() if each.listed]
         managed = [each for each in listed if each.managed]
         there.update((each.key, each) for each in managed)
-        running = sum(each.in_flight for each in listed)
+        running = sum(map(self._running, listed))
         places = tuple(map(self._place, managed))
         return AgentDeployments(managed[0].agent, session.model_memory_bytes, places, running)
+
+    def _running(self, deployment: Deployment) -> int:
+        return max(deployment.in_flight, deployment.running) if self._shared else deployment.in_flight
 
     def _place(self, deployment: Deployment) -> LoadableDeployment:
         return LoadableDeployment(
@@ -139,7 +146,7 @@ class DemandTracker:
             deployment.memory_bytes,
             self._load_s(deployment)[0],
             figures_of(device_class(deployment.device)).tflops,
-            deployment.in_flight,
+            self._running(deployment),
             deployment.used_s,
             deployment.loaded_s,
             any(matches(deployment.model, pattern) for pattern in self._pinned),

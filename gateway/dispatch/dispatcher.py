@@ -5,34 +5,44 @@ Who waits is bound by :mod:`gateway.dispatch.assignment`. Everything belongs to 
 
 import asyncio
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
+from weakref import WeakSet
 
+from gateway.cluster.ownership import Ownership, SoleOwner
+from gateway.cluster.placement_demands import PlacementDemands
 from gateway.dispatch.assignment import Assigner
 from gateway.dispatch.attempt import Attempt
+from gateway.dispatch.begun_answer import run_begun
 from gateway.dispatch.context import DispatchContext
-from gateway.dispatch.exchange import ExchangeState, RequestExchange
-from gateway.dispatch.placement import PlacementSettings, Placer
+from gateway.dispatch.exchange import ExchangeState, MakeExchange, RequestExchange, Settle
+from gateway.dispatch.placement import PlacementCluster, PlacementSettings, Placer
 from gateway.dispatch.preemption import Preemption
 from gateway.dispatch.response import EngineResponse
 from gateway.dispatch.settings import DispatchSettings
 from gateway.domain.engine_paths import EnginePaths
-from gateway.domain.errors import RequestError, ShuttingDown
+from gateway.domain.errors import NoSlotFree, RequestError, ShuttingDown
 from gateway.domain.request import Request
 from gateway.domain.timers import Timers
-from gateway.fleet.deployment import Deployment
+from gateway.fleet.deployment import Deployment, DeploymentOwner
 from gateway.fleet.registry import Registry
+from gateway.fleet.session import AgentSession
 from gateway.observability.gauges import UnreadFigures
 from gateway.observability.metrics import Metrics
 from gateway.quota.usage import GpuTimeMeter
+from gateway.scheduling.health.failover import Trouble
 from gateway.scheduling.queue.tickets import Ticket
 from gateway.scheduling.queue.waiting_room import QueueSettings
-from shared.protocol.errors import ErrorCode
+from shared.protocol.errors import ErrorCode, ProtocolError
 from shared.protocol.messages import Usage
+from shared.protocol.others import Others
+from shared.protocol.peers import DEMAND, EPOCHS, GPU_SECONDS, OTHERS, UPLINK
 from shared.protocol.routes import ANY_ROUTE
 
 __all__ = ["DispatchSettings", "Dispatcher", "EngineResponse", "QueueSettings"]
 
+_REFUSED = Trouble.REFUSED.name.lower()
 _SHUTTING_DOWN = "This gateway is shutting down; send the request again."
 
 
@@ -52,27 +62,36 @@ class Dispatcher(DispatchContext):
         placement: PlacementSettings | None = None,
         jitter: Callable[[], float] = random.random,
         ran: Callable[[Request, str, float], None] | None = None,
+        ownership: Ownership | None = None,
+        demands: PlacementDemands | None = None,
+        at_turn_end: Callable[[Callable[[], None]], object] | None = None,
     ) -> None:
         """``timers`` is the running event loop; ``policy`` a name of ``gateway.scheduling.POLICIES``,
         ``policies`` others by model; without ``placement`` nothing is loaded on demand; ``jitter`` gives
         numbers from 0 to 1; ``ran`` is told a request, a deployment's key and the GPU-seconds that an attempt
-        there used, when it is over.
-
+        there used, when it is over. ``ownership`` says whether this process is the one of several that has
+        models loaded, and ``demands`` what waits at the others; None: there is one. ``at_turn_end`` is
+        :meth:`gateway.domain.turn_end.TurnEnd.call`; without it ``timers`` are asked.
         Raises ValueError for a policy there is none of.
         """
         queue, settings = queue or QueueSettings(), settings or DispatchSettings()
-        super().__init__(registry, metrics, timers, queue, settings, policy, policies, jitter)
+        super().__init__(registry, metrics, timers, queue, settings, policy, policies, jitter, at_turn_end)
+        registry.others = self.others
         self._accepting = True
+        self._gives_back = False
+        """Slots are given back that agents want for other processes."""
         self._exchanges: dict[int, RequestExchange] = {}
         """All requests that wait, run, or whose streams are not closed, by their ticket's number."""
         self._idle: asyncio.Event | None = None
         """Set when the last exchange is finished."""
-        self._gpu_time = GpuTimeMeter()
-        self._ran = ran
+        self._gpu_time, self._ran = GpuTimeMeter(), ran
         self._preemption = Preemption(self.settings, self.index, self.room)
         self.admission.yielding = self._preemption.yielding
         self._assigner = Assigner(self, self._exchanges, self._preemption)
         self._preemption.mark = self._assigner.mark
+        self._ownership = ownership or SoleOwner()
+        self._knows_epochs: WeakSet[DeploymentOwner] = WeakSet()
+        """Sessions whose agents refuse commands of former owners."""
         self._placer: Placer | None = None
         if placement is not None:
             self._placer = self._assigner.placer = self.admission.loads = Placer(
@@ -84,6 +103,7 @@ class Dispatcher(DispatchContext):
                 load_s=self.scheduling.load_s,
                 loaded=self.scheduling.scheduler.loaded,
                 refuse=self._assigner.refuse,
+                cluster=PlacementCluster(self._ownership, demands, self._epoch),
             )
         self.index.watch_losses(self._engine_lost)
         metrics.gauges.queue_depths = self.room.depths
@@ -92,14 +112,15 @@ class Dispatcher(DispatchContext):
 
     # --- For the request path ---
 
-    async def run(self, request: Request) -> EngineResponse:
+    async def run(self, request: Request, make: MakeExchange | None = None) -> EngineResponse:
         """Wait for a slot, open a stream, upload the body beside; return when the response's head is there.
 
-        Raises ModelNotFound, NoDeployment, BadRequest (the model's deployments do not do this route),
-        QueueFull, QueueTimeout, DeadlineExceeded, EngineError, ShuttingDown and the like (all
-        :mod:`gateway.domain.errors`), and whatever ``request.body.rest`` raises. Cancelling the awaiting task
-        releases everything: the place in the queue, the stream, the upload.
+        Raises :mod:`gateway.domain.errors` such as ModelNotFound, NoDeployment, QueueFull and EngineError,
+        NotContinuable for a begun answer that cannot go on, and whatever ``request.body.rest`` raises.
+        Cancelling the awaiting task releases everything: the place in the queue, the stream, the upload.
         """
+        if request.begun is not None and make is None:
+            return await run_begun(self, request, request.begun, self.run)
         answer: asyncio.Future[EngineResponse] = asyncio.get_running_loop().create_future()
 
         def settle(outcome: EngineResponse | Exception) -> None:
@@ -110,7 +131,7 @@ class Dispatcher(DispatchContext):
             else:
                 answer.set_result(outcome)
 
-        exchange = self.submit(request, settle)
+        exchange = self.submit(request, settle, make)
         try:
             return await answer
         except asyncio.CancelledError:
@@ -119,9 +140,7 @@ class Dispatcher(DispatchContext):
                 answer.exception()  # nobody is left to see it
             raise
 
-    def submit(
-        self, request: Request, settle: Callable[[EngineResponse | Exception], None]
-    ) -> RequestExchange:
+    def submit(self, request: Request, settle: Settle, make: MakeExchange | None = None) -> RequestExchange:
         """:meth:`run` without awaiting: ``settle`` is called once, later, with the response or the error.
 
         Raises what admission raises, and ShuttingDown.
@@ -141,9 +160,35 @@ class Dispatcher(DispatchContext):
             raise
         self._retries.deposit(request.principal.tenant, now)
         self._hedges.deposit(request.principal.tenant)
-        exchange = self._exchanges[ticket.number] = RequestExchange(ticket, self, settle)
-        self._assigner.mark(request.model)
+        exchange = self._exchanges[ticket.number] = (make or RequestExchange)(ticket, self, settle)
+        if not request.at_once:
+            self._assigner.mark(request.model)
         return exchange
+
+    def submit_at_once(
+        self,
+        request: Request,
+        settle: Settle,
+        suits: Callable[[Deployment], bool],
+    ) -> RequestExchange:
+        """:meth:`submit` for a request that goes to one of the deployments that ``suits`` allows, now or not
+        at all. ``settle`` may be called before this returns.
+
+        Raises NoSlotFree as well: no slot is free there, or clients of this gateway wait for the model.
+        """
+        request.at_once = True
+        if self.room.depth(request.model):
+            raise NoSlotFree("Other requests wait for a slot.")
+        exchange = self.submit(request, settle)
+        if not self._assigner.place(exchange, suits):
+            exchange.cancel()
+            raise NoSlotFree("No slot is free.")
+        return exchange
+
+    @property
+    def loads(self) -> Placer | None:
+        """Has models loaded on demand; None: nobody does."""
+        return self._placer
 
     def bounds(self, request: Request) -> tuple[int, int]:
         """Tokens of its prompt and, at most, of its answer
@@ -216,6 +261,7 @@ class Dispatcher(DispatchContext):
         if request.session_pin is not None:
             self.sessions.placed(request, deployment)
         self.index.take(deployment, attempt.work)
+        self.demand.opened(deployment.session, request.model)
         self._gpu_time.started(attempt, deployment, attempt.opened_s)
         self.scheduling.taken(ticket.seen or ticket.as_pending(), attempt)
         self._preemption.taken(self._exchanges[ticket.number], attempt)
@@ -232,6 +278,11 @@ class Dispatcher(DispatchContext):
         held_s = None if attempt.refused else now - attempt.opened_s
         self.index.give_back(deployment, attempt.work, held_s)
         gpu_s = self._gpu_time.ended(attempt, deployment, now)
+        if deployment.asked_as and attempt.gpu_s is not None:
+            # Behind a gateway are several engines: what runs beside it here may run elsewhere there.
+            gpu_s = min(attempt.gpu_s, now - attempt.opened_s)
+        elif deployment.session.tells_gpu_s:
+            gpu_s = deployment.gpu_share.used_s(gpu_s, attempt.gpu_s)
         request.gpu_s += gpu_s
         if self._ran is not None:
             self._ran(request, deployment.key, gpu_s)
@@ -261,13 +312,75 @@ class Dispatcher(DispatchContext):
             expires_s = self.admission.expiry(request, now)
         # Nothing speaks against where it ran that gave way, or against an engine that has enough to do.
         avoid = () if preempted or refused else request.deployments_to_avoid(now)
+        if avoid and self.demand and (crossed := self._crossed(request)) in avoid:
+            avoid = [key for key in avoid if key != crossed]
         self.room.requeue(ticket, avoid, now, expires_s=expires_s, refused=refused)
-        self._assigner.mark(request.model)
+        if request.at_once:
+            self.timers.call_soon(partial(self._place_again, ticket))
+        else:
+            self._assigner.mark(request.model)
+
+    def _place_again(self, ticket: Ticket) -> None:
+        exchange = self._exchanges.get(ticket.number)
+        if exchange is not None and ticket.waiting and not self._assigner.place(exchange):
+            exchange.fail(NoSlotFree("No other deployment has a slot free."))
+
+    def _crossed(self, request: Request) -> str | None:
+        """The deployment that refused the request last because its slot had gone to another process: with
+        the next slot there the request may go there as to any."""
+        record = self.index.models.get(request.model)
+        if record is None or not request.troubles or request.troubles[-1][1] != _REFUSED:
+            return None
+        deployment = record.serving.get(request.troubles[-1][0])
+        return deployment.key if deployment is not None and deployment.session in self.demand else None
 
     def withdraw(self, ticket: Ticket) -> None:
         now = self.timers.time()
         self.room.leave(ticket, now, departed=False)
         self._preemption.left(ticket, now)
+        self.demand.look(ticket.request.model)
+
+    def agreed(self, session: AgentSession, capabilities: Sequence[str]) -> None:
+        """An agent's tunnel is up, and this is agreed on with it (PROTOCOL §8.5)."""
+        if EPOCHS in capabilities:
+            self._knows_epochs.add(session)
+        session.is_gateway = UPLINK in capabilities
+        session.tells_gpu_s = session.is_gateway or GPU_SECONDS in capabilities
+        if OTHERS in capabilities:
+            session.tells_others = True
+            session.endpoint.session.control_frames.allow_others()
+        if DEMAND not in capabilities:
+            return
+        if not self._gives_back:
+            self._gives_back = True
+            self.index.subscribe(self._look_for_excess)
+        self.demand.add(session)
+
+    def others(self, session: AgentSession, others: Others) -> None:
+        """An agent has said what it runs for other processes (PROTOCOL §4.11)."""
+        try:
+            changed = self.scheduling.others(session, others)
+        except ProtocolError as error:
+            session.close(error.code, str(error))
+        else:
+            for model in changed:
+                self._assigner.changed(model)
+
+    def _epoch(self, session: DeploymentOwner) -> int | None:
+        """The latest that this process had, for a command to that agent."""
+        return self._ownership.epoch if session in self._knows_epochs else None
+
+    def _look_for_excess(self, model: str) -> None:
+        """What serves ``model`` has changed: a level below what runs asks for slots back."""
+        record = self.index.models.get(model)
+        for deployment in () if record is None else record.serving.values():
+            if deployment.in_flight > deployment.slots and deployment.session in self.demand:
+                self.timers.call_soon(partial(self._give_back, deployment))
+
+    def _give_back(self, deployment: Deployment) -> None:
+        excess = deployment.in_flight - deployment.slots
+        if excess > 0 and self._accepting:
+            self._preemption.give_back(deployment, excess, self.timers.time())
 
     def finished(self, ticket: Ticket) -> None:
         self._exchanges.pop(ticket.number, None)

@@ -43,6 +43,12 @@ class ExchangeState(Enum):
     DONE = auto()
 
 
+Settle = Callable[[EngineResponse | Exception], None]
+"""Is called exactly once, with the response or the error."""
+
+MakeExchange = Callable[[Ticket, DispatchContext, Settle], "RequestExchange"]
+
+
 class RequestExchange:
     """One request on its way. ``settle`` is called exactly once, with the response or the error."""
 
@@ -50,14 +56,14 @@ class RequestExchange:
         self,
         ticket: Ticket,
         context: DispatchContext,
-        settle: Callable[[EngineResponse | Exception], None],
+        settle: Settle,
     ) -> None:
         self.request = ticket.request
         self.ticket = ticket
         self.state = ExchangeState.WAITING
         self.open_attempts = 0
         self._context = context
-        self._settle: Callable[[EngineResponse | Exception], None] | None = settle
+        self._settle: Settle | None = settle
         """None once it was called."""
         self._pending = PendingAttempts(context, ticket)
         self._answer: RunningAnswer | None = None
@@ -87,6 +93,8 @@ class RequestExchange:
     def _open(self, deployment: Deployment, now: float, body: RequestBody) -> Attempt:
         """Open a stream with ``body``. Raises as :class:`Attempt` does, and changes nothing then."""
         head = head_for(self.request, deployment, now, None if body is self.request.body else body.held_bytes)
+        if deployment.session.tells_others:
+            head.expected = self._context.scheduling.expected(self.ticket.seen or self.ticket.as_pending())
         attempt = Attempt(self, deployment, head, self.ticket.work, now)
         self.open_attempts += 1
         self.request.attempts.append(deployment.key)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import structlog
 
 from gateway.domain.timers import Timers
-from gateway.fleet.deployment import Deployment
+from gateway.fleet.deployment import Deployment, DeploymentOwner
 from gateway.fleet.model_index import ModelIndex
 from gateway.fleet.session import AgentSession
 from gateway.observability.metrics import Metrics
@@ -40,6 +40,8 @@ class _Order:
     deployment: Deployment
     sent_s: float
     due_s: float
+    epoch: int | None = None
+    """By which right it was sent; None: the agent does not know of rights."""
 
 
 class LoadCommands:
@@ -55,9 +57,12 @@ class LoadCommands:
         load_timeout_s: float,
         changed: Callable[[Deployment], None],
         loaded: Callable[[Deployment, float], None],
+        epoch: Callable[[DeploymentOwner], int | None] = lambda session: None,
+        may_act: Callable[[], bool] = lambda: True,
     ) -> None:
         """``changed`` is called with what may be decided on anew, ``loaded`` when a model was loaded and in
-        how many seconds."""
+        how many seconds. ``epoch`` is what a command to that agent says of it; None: nothing. ``may_act``
+        says whether this process still has the right to command, as far as it knows."""
         self._index = index
         self._history = history
         self._metrics = metrics
@@ -65,6 +70,8 @@ class LoadCommands:
         self._load_timeout_s = load_timeout_s
         self._changed = changed
         self._loaded = loaded
+        self._epoch = epoch
+        self._may_act = may_act
         self._ids = itertools.count(1)
         self._orders: dict[str, _Order] = {}
         """Orders to load or unload, by the deployment's key."""
@@ -92,9 +99,10 @@ class LoadCommands:
         event = "model_load" if verb is CommandVerb.LOAD else "model_unload"
         _log.info(event, deployment=deployment.key, model=deployment.model, why=why)
         now = self._timers.time()
-        order = _Order(next(self._ids), verb, deployment, now, now + ANSWER_S)
+        epoch = self._epoch(deployment.session)
+        order = _Order(next(self._ids), verb, deployment, now, now + ANSWER_S, epoch)
         try:
-            command = Command(order.id, verb, deployment.id)
+            command = Command(order.id, verb, deployment.id, epoch)
             deployment.session.endpoint.send_command(command.to_dict())
         except TrunklineError as error:
             _log.warning("model_command_failed", deployment=deployment.key, error=str(error))
@@ -145,6 +153,8 @@ class LoadCommands:
         if result.ok:
             load = order.verb is CommandVerb.LOAD
             order.due_s = order.sent_s + (self._load_timeout_s if load else UNLOAD_S)
+        elif order.epoch is not None and not (self._may_act() and self._epoch(session) == order.epoch):
+            self._outdated(order, result.error, now)
         elif order.verb is CommandVerb.LOAD:
             self._over(order)
             self._refused(order.deployment, result.error, now)
@@ -210,6 +220,15 @@ class LoadCommands:
             return
         self._history.failures.note_crowded(deployment.key, beside)
         _log.info("model_does_not_fit", deployment=deployment.key, reason=why, beside=len(beside))
+
+    def _outdated(self, order: _Order, why: str, now: float) -> None:
+        """Refused after this process lost the right to command: that says nothing of the model. It is up to
+        the process that has the right now; if this one has it again, it waits for a moment first."""
+        self._over(order)
+        self._history.keep(order.deployment.key, now)
+        self._history.failures.pause(order.deployment.key, now)
+        deployment = order.deployment.key
+        _log.warning("model_command_outdated", deployment=deployment, verb=order.verb.value, reason=why)
 
     def _stays(self, order: _Order, why: str, now: float) -> None:
         """Its agent does not unload it."""

@@ -230,7 +230,8 @@ class PendingAttempts:
         if trouble is Trouble.OVERLOADED:
             return self._after_refusal(attempt, None, now)
         self._context.failed(attempt, trouble, now)
-        return self._elsewhere(attempt, trouble, effect, only_if_better=trouble in ENGINES_FAULT)
+        only_if_better = trouble in ENGINES_FAULT or trouble is Trouble.DECLINED
+        return self._elsewhere(attempt, trouble, effect, only_if_better=only_if_better)
 
     def with_retry_after(self, head: ResponseHead, now: float) -> ResponseHead:
         """``head`` with the time after which to come back, where the engine does not say."""

@@ -7,17 +7,19 @@ change something. Belongs to the event loop's thread.
 """
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import structlog
 
+from gateway.cluster.ownership import Ownership, SoleOwner
+from gateway.cluster.placement_demands import PlacementDemands
 from gateway.dispatch.demand_tracker import DemandTracker
 from gateway.dispatch.load_commands import LoadCommands
 from gateway.domain.errors import NoDeployment
 from gateway.domain.request import Request
 from gateway.domain.timers import Cancellable, Timers
-from gateway.fleet.deployment import Deployment
+from gateway.fleet.deployment import Deployment, DeploymentOwner
 from gateway.fleet.registry import Registry
 from gateway.observability.metrics import Metrics
 from gateway.scheduling.base import DeploymentConstraints
@@ -60,6 +62,18 @@ class PlacementSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class PlacementCluster:
+    """What placement has of a gateway of several processes: one of them has models loaded and unloaded, and
+    knows what requests wait for at the others."""
+
+    ownership: Ownership = field(default_factory=SoleOwner)
+    demands: PlacementDemands | None = None
+    """None: this process knows of its own requests only."""
+    epoch: Callable[[DeploymentOwner], int | None] = lambda session: None
+    """What commands to an agent say of it."""
+
+
+@dataclass(frozen=True, slots=True)
 class LoadWait:
     """How long a request may wait until its model is loaded, and in how many seconds how many slots are
     expected then; 0 slots: who knows."""
@@ -83,6 +97,7 @@ class Placer:
         load_s: Callable[[Deployment], tuple[float, bool]],
         loaded: Callable[[Deployment, float], None],
         refuse: Callable[[str, Collection[DeploymentConstraints], NoDeployment], None],
+        cluster: PlacementCluster = PlacementCluster(),
     ) -> None:
         """``load_s`` says how long loading takes and whether that is known or a guess; ``loaded`` is told
         when a model was loaded and how long it took; ``refuse`` sends away those of these fits that wait for
@@ -103,10 +118,19 @@ class Placer:
             load_timeout_s=settings.load_timeout_s,
             changed=self._moved,
             loaded=loaded,
+            epoch=cluster.epoch,
+            may_act=lambda: cluster.ownership.owns,
         )
         registry.watch_results(self._loading.answered)
         registry.index.subscribe(self._model_changed, slots=True)
-        self._demands = DemandTracker(registry.index, room, self._loading, load_s, settings.pinned)
+        self._cluster = cluster
+        shared = cluster.demands is not None
+        self._demands = DemandTracker(
+            registry.index, room, self._loading, load_s, settings.pinned, shared=shared
+        )
+        if cluster.demands is not None:
+            cluster.demands.own = lambda now: self._demands.look(now)[0]
+            cluster.demands.changed = lambda: self._look_at(self._decided_s + self._spacing_s)
         self._closing: dict[str, Deployment] = {}
         self._ready_s: dict[str, float] = {}
         """When models will be loaded that nothing serves, on the clock, as was planned last."""
@@ -166,6 +190,17 @@ class Placer:
         self._demands.note_sent_away(request.model, DeploymentConstraints.of(request), now)
         self.waiting(request.model)
 
+    def wish(self, model: str, fit: DeploymentConstraints, now: float) -> str | None:
+        """Another gateway wants ``model`` loaded for its requests. Counts as a request for
+        :data:`gateway.dispatch.demand_tracker.SENT_AWAY_S`. Why it cannot be loaded; None: it may be."""
+        try:
+            self._check_hope(model, now)
+        except NoDeployment as error:
+            return error.message
+        self._demands.note_sent_away(model, fit, now)
+        self.waiting(model)
+        return None
+
     def expected_s(self, model: str, now: float) -> float | None:
         """In how many seconds ``model`` is loaded somewhere, as far as is known."""
         record = self._index.models.get(model)
@@ -187,10 +222,13 @@ class Placer:
         if self._due is not None:
             self._due[1].cancel()
             self._due = None
+        if self._cluster.demands is not None:
+            self._cluster.demands.changed = lambda: None
         self._demands.wanted.clear()
 
     def _model_changed(self, model: str) -> None:
-        if self._demands.wanted or self._closing:
+        others = self._cluster.demands
+        if self._demands.wanted or self._closing or (others is not None and others.others_wait):
             self._soon()
 
     def _moved(self, deployment: Deployment) -> None:
@@ -198,8 +236,12 @@ class Placer:
         self._not_loadable.pop(deployment.model, None)
         self._soon()
 
+    @property
+    def _others_wait(self) -> bool:
+        return self._cluster.demands is not None and self._cluster.demands.others_wait
+
     def _soon(self) -> None:
-        if self._demands.wanted or self._closing or self._loading.busy:
+        if self._demands.wanted or self._closing or self._loading.busy or self._others_wait:
             self._look_at(self._decided_s + self._spacing_s)
 
     def _look_at(self, at_s: float) -> None:
@@ -219,12 +261,16 @@ class Placer:
         self._due, self._decided_s = None, now
         self._loading.look(now)
         demands, unserved = self._demands.look(now)
+        shared, owns = self._cluster.demands, self._cluster.ownership.owns
+        if shared is not None:
+            shared.note(demands)
+            demands = shared.with_others(demands, self._places_of) if owns else demands
         hosts, managed = self._demands.hosts(demands)
         self._spacing_s = SPACING_S + SPACING_HOST_S * len(hosts)
         plan = self._placement.decide(demands, hosts, now)
         self._ready_s = {model: now + wait_s for model, wait_s in plan.ready_s.items()}
-        self._close_and_open(plan, managed)
-        for decision in plan.decisions:
+        self._close_and_open(plan if owns else PlacementPlan(), managed)
+        for decision in plan.decisions if owns else ():
             verb = CommandVerb.LOAD if isinstance(decision, LoadDecision) else CommandVerb.UNLOAD
             self._loading.command(verb, managed[decision.key], decision.why)
         self._refuse_not_loadable(plan, unserved, now)
@@ -235,6 +281,10 @@ class Placer:
         ]
         if times:
             self._look_at(max(min(times), now + self._spacing_s))
+
+    def _places_of(self, model: str) -> Collection[str]:
+        record = self._index.models.get(model)
+        return () if record is None else record.managed.keys()
 
     def _close_and_open(self, plan: PlacementPlan, managed: Mapping[str, Deployment]) -> None:
         """What is to go for another gets nothing new; what no longer is gets requests again."""
@@ -262,7 +312,7 @@ class Placer:
             self._not_loadable[model] = not_loadable, until_s
             self._demands.give_up(model)
             _log.warning("model_cannot_be_loaded", model=model, reason=not_loadable.why)
-            self._refuse(model, unserved[model], _load_refusal(model, not_loadable, until_s - now))
+            self._refuse(model, unserved.get(model, ()), _load_refusal(model, not_loadable, until_s - now))
 
     def _check_hope(self, model: str, now: float) -> None:
         not_loadable = self._not_loadable.get(model)

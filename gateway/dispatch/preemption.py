@@ -14,6 +14,7 @@ from gateway.dispatch.attempt import Attempt
 from gateway.dispatch.exchange import RequestExchange
 from gateway.dispatch.settings import DispatchSettings
 from gateway.domain.request import Tier
+from gateway.fleet.deployment import Deployment
 from gateway.fleet.model_index import ModelIndex
 from gateway.scheduling.base import PREFILL_WORK, PendingRequest
 from gateway.scheduling.health.failover import Effect, may_be_repeated
@@ -137,6 +138,18 @@ class Preemption:
         by_rule = batch * self._rules.preempt_batch + standard * self._rules.preempt_standard
         borrowed = self._rules.reserved(slots) - self._realtime[model]
         return max(by_rule, min(borrowed, batch + standard))
+
+    def give_back(self, deployment: Deployment, count: int, now: float) -> None:
+        """The agent wants slots back that requests of other gateway processes should have: the batch requests
+        which began last there give way, as far as there are any (PROTOCOL §4.7)."""
+        if not self._rules.preempt_batch:
+            return
+        lane = deployment.model, Tier.BATCH
+        count -= sum(each.deployment is deployment for each in self._freeing.get(lane, ()))
+        running = [each for each in self._running.get(lane, ()) if each.deployment is deployment]
+        for attempt in reversed(running):
+            if count > 0 and not attempt.given_up and self._preempt(attempt, now):
+                count -= 1
 
     def make_room(self, model: str, now: float) -> bool:
         """Have others give way to the realtime requests that are next for ``model`` and fit no free slot.

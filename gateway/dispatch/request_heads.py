@@ -30,7 +30,7 @@ def head_for(
     if length_bytes is not None:
         kept = tuple((name, value) for name, value in headers if name != "content-length")
         headers = (*kept, ("content-length", str(length_bytes)))
-    return RequestHead(
+    head = RequestHead(
         deployment=deployment.id,
         method=request.method,
         path=request.path,
@@ -43,6 +43,11 @@ def head_for(
         deadline_s=left_s,
         trace=request.trace,
     )
+    if deployment.asked_as:  # its agent is a gateway, which chooses among agents itself
+        head.via = (*request.via, deployment.asked_as)
+        if request.where is not None:
+            head.where = {name: tuple(values) for name, values in request.where.to_dict().items()}
+    return head
 
 
 def is_event_stream(headers: Headers) -> bool:

@@ -6,8 +6,8 @@ from enum import Enum, auto
 
 from gateway.dispatch.recovery import AnswerRecord, Splicer
 from gateway.dispatch.response_buffers import UnreadBudget, UnreadBuffer
+from gateway.dispatch.response_stream import ResponseStream
 from gateway.domain.errors import StreamBroken
-from shared.protocol.endpoint import Stream
 from shared.protocol.errors import ErrorCode
 from shared.protocol.limits import STREAM_WINDOW_FLOOR_BYTES
 from shared.protocol.messages import Headers, ResponseHead, Trailers
@@ -22,8 +22,8 @@ HOLD_BACK_BYTES = STREAM_WINDOW_FLOOR_BYTES // 2
 granted."""
 
 HELD_BYTES = 8 * 1024
-"""An answer in one piece is kept back until it is whole or so much of it is there, so that most can be asked
-for again when the engine is lost in the middle. Half of what every stream may send unasked."""
+"""An answer in one piece is kept back until it is whole or so much is there, so that most can be asked for
+again if the engine is lost in the middle. Half of what every stream may send unasked."""
 
 Sink = Callable[[bytes], bool]
 """Takes a piece of the body at once, or returns False and has taken nothing of it. Never raises. A sink may
@@ -49,17 +49,16 @@ class Ending(Enum):
 class EngineResponse:
     """One response, whatever number of attempts it took. Made by ``Dispatcher.run``.
 
-    Its reader must call :meth:`abort` whenever it stops before the end (``finally:`` is a good place; after
-    the end it does no harm), and :meth:`consumed` for what the client's socket took: that is what lets the
-    engine go on sending. The buffer holds no more than the credit granted, and what ``unread`` allows
-    besides, in memory and in a file: for that the engine is given credit at once, so that it can finish and
-    its slot be free.
+    Its reader must call :meth:`abort` if it stops before the end (after it that does no harm), and
+    :meth:`consumed` for what the client's socket took: that lets the engine go on sending. The buffer holds
+    no more than the credit granted, and what ``unread`` allows besides, in memory and in a file: for that the
+    engine is given credit at once, so that it can finish and its slot be free.
     """
 
     def __init__(
         self,
         head: ResponseHead,
-        stream: Stream,
+        stream: ResponseStream,
         *,
         agent: str,
         deployment: str,
@@ -79,14 +78,12 @@ class EngineResponse:
         self.status: int = head.status
         self.headers: Headers = head.headers
         self.agent = agent
-        self.deployment = deployment
-        """The deployment's key, ``agent/id``."""
-        self.version = version
-        """The deployment's; empty if it says none."""
+        self.ran_by = head.ran_by  # where the agent is a gateway: its agent that answers
+        self.deployment = deployment  # its key, ``agent/id``
+        self.version = version  # the deployment's; empty if it says none
         self.queue_s = queue_s
         self.attempts = attempts
-        self.trailers: Trailers | None = None
-        """What the agent reports after the end; None before it, and when the agent had nothing to say."""
+        self.trailers: Trailers | None = None  # once it has ended, if the agent had anything to say
         self._stream = stream
         self._on_done: Callable[[Ending], None] | None = on_done
         self.taken_bytes = 0  # by its client
@@ -94,23 +91,18 @@ class EngineResponse:
         self._waiter: asyncio.Future[None] | None = None
         self._sink: Sink | None = None
         """Only while the reader waits: then nothing is buffered, and nothing is joined."""
-        self._sunk_bytes = 0
-        """Bytes of the stream that the sink took and that are not yet reported as consumed."""
-        self._path: BodyPath | None = None
-        """The sink's, which was given to the stream."""
+        self._sunk_bytes = 0  # of the stream, taken by the sink and not yet reported as consumed
+        self._path: BodyPath | None = None  # the sink's, which was given to the stream
         self._outstanding_bytes = 0
         self._record = record
         self._on_full = on_full
         self._splicer: Splicer | None = None
-        self._owed_bytes = 0
-        """Bytes of the joined stream that arrived and are not yet reported as consumed."""
+        self._owed_bytes = 0  # of the joined stream, arrived and not yet reported as consumed
         self._older_bytes = 0
         """Outstanding bytes that the stream there is now does not wait for: they came from another, or there
         is room for them in ``_buffer``."""
-        self._no_room = False
-        """The buffer had no room for what its reader has not taken."""
-        self._asks_again = False
-        """The buffer may be asked again for room by itself."""
+        self._no_room = False  # in the buffer for what its reader has not taken
+        self._asks_again = False  # the buffer, by itself, for room
         self._on_held_up = on_held_up
         self._ended = False
         self._broken: StreamBroken | None = None
@@ -147,6 +139,16 @@ class EngineResponse:
         except OSError as error:
             reason = "What was kept of the answer until it is read could not be read back."
             raise StreamBroken(ErrorCode.INTERNAL, reason) from error
+
+    def take_whole(self) -> bytes | None:
+        """The body in one piece, to be reported by :meth:`consumed`, where all of it is here and no longer
+        than ``READ_BYTES``; nothing else comes then. Else None: :meth:`next_chunks` has it."""
+        fits = self._ended and self._outstanding_bytes <= READ_BYTES
+        chunks = self._buffer.take_memory(READ_BYTES) if fits else None
+        if chunks is None:
+            return None
+        self._done(Ending.COMPLETE)
+        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
     def consumed(self, size_bytes: int) -> None:
         """The client's socket took this many bytes; the engine may send as many more. Safe after the end."""
@@ -226,9 +228,7 @@ class EngineResponse:
     def flush_joined(self) -> None:
         """The joined stream is over for HTTP: what was held back of it comes now. May raise SpliceFailed."""
         if self._splicer is not None and self._record is not None:
-            data = self._splicer.finish()
-            self._older_bytes += len(data)
-            self._put(self._record.feed(data))
+            self.add(self._splicer.finish())
 
     def flush(self) -> None:
         """The body is whole: so is what was held back of it."""
@@ -282,7 +282,7 @@ class EngineResponse:
         self._stream.consumed(size_bytes)
 
     def add(self, data: bytes) -> None:
-        """Whole events of our own that belong to the answer."""
+        """Whole events that belong to the answer and not to the stream there is."""
         assert self._record is not None
         self._older_bytes += len(data)
         self._put(self._record.feed(data))
@@ -293,7 +293,7 @@ class EngineResponse:
             self._older_bytes += len(_COMMENT)
             self._put(_COMMENT)
 
-    def go_on(self, stream: Stream, splicer: Splicer) -> None:
+    def go_on(self, stream: ResponseStream, splicer: Splicer) -> None:
         """From here on the answer comes from another stream, through ``splicer``."""
         self._close_sink()
         self._stream, self._splicer = stream, splicer
@@ -329,7 +329,7 @@ class EngineResponse:
         if self._on_held_up is not None:
             self._on_held_up(True)
 
-    def _spilled(self, stream: Stream, size_bytes: int) -> None:
+    def _spilled(self, stream: ResponseStream, size_bytes: int) -> None:
         """So many bytes went to the file, of ``stream`` if it is still the one there was."""
         if stream is self._stream:
             self._kept(min(size_bytes, self._outstanding_bytes - self._older_bytes))

@@ -43,7 +43,7 @@ class RunningAnswer(AnswerState):
         context: DispatchContext,
         ticket: Ticket,
         open_attempt: Callable[[Deployment, float, RequestBody], Attempt],
-        attempt: Attempt,
+        attempt: Attempt | None,
         response: EngineResponse,
         recovery: StreamRecovery,
         timer: LazyTimer,
@@ -53,7 +53,8 @@ class RunningAnswer(AnswerState):
         self._fixed = False
         """It cannot go on elsewhere, as was found while the tunnel was gone."""
         self._expires_s = 0.0
-        self._watch.expect_bytes(attempt, context.timers.time())
+        if attempt is not None:
+            self._watch.expect_bytes(attempt, context.timers.time())
 
     # --- From the exchange ---
 
@@ -140,6 +141,9 @@ class RunningAnswer(AnswerState):
         self._context.metrics.continued(request.model, "begun")
         attempt.response = self.response
         attempt.first_byte_s = now
+        if not self.response.deployment:  # who began it is not known
+            self.response.agent, self.response.deployment = attempt.deployment.agent, attempt.deployment.key
+            self.response.attempts = len(request.attempts)
         self.response.go_on(attempt.stream, self._recovery.splicer())
         self.phase = AnswerPhase.STREAMING
         self._watch.expect_bytes(attempt, now)

@@ -5,18 +5,21 @@ Belongs to the event loop's thread.
 """
 
 from collections.abc import Callable, Iterator
+from weakref import WeakKeyDictionary
 
 from gateway.dispatch.attempt import Attempt
 from gateway.domain.request import Request
-from gateway.fleet.deployment import Deployment
+from gateway.fleet.deployment import Deployment, DeploymentOwner
 from gateway.fleet.model_index import ModelIndex
 from gateway.observability.gauges import PredictionFigures
 from gateway.observability.metric_table import OTHER
-from gateway.scheduling.base import Outcome, PendingRequest
+from gateway.scheduling.base import DeploymentView, Outcome, PendingRequest
+from gateway.scheduling.elsewhere import RequestsElsewhere
 from gateway.scheduling.learning.devices import CLASSES
 from gateway.scheduling.learning.estimates import OutputEstimates
 from gateway.scheduling.scheduler import Scheduler
 from shared.protocol.messages import Usage
+from shared.protocol.others import Expected, Others
 
 QUANTILES = (0.5, 0.9)
 """Quantiles of prediction errors that are exported."""
@@ -36,6 +39,8 @@ class SchedulerAdapter:
         self.scheduler = Scheduler(policy)
         self._estimates = OutputEstimates()
         self._clock = clock
+        self._elsewhere: WeakKeyDictionary[DeploymentOwner, RequestsElsewhere] = WeakKeyDictionary()
+        """What the agents of sessions run for other processes."""
         self._places: set[tuple[int, str]] = set()
         """Tickets' numbers and deployments of what the scheduler is to hear the end of."""
         index.watch_serving(self._came, self._gone)
@@ -133,6 +138,21 @@ class SchedulerAdapter:
             self._places.remove((number, deployment.key))
             self.scheduler.finished(number, deployment, attempt.outcome or _NOTHING_LEARNT, self._clock())
 
+    # --- Other processes ---
+
+    def expected(self, item: PendingRequest) -> Expected:
+        """What other processes are to hear of a request."""
+        return Expected.of(item.input_tokens, item.output_tokens, item.prefix)
+
+    def others(self, session: DeploymentOwner, others: Others) -> set[str]:
+        """An agent has said what it runs for other processes. Returns the models whose waiting requests may
+        be placed now. Raises ProtocolError."""
+        elsewhere = self._elsewhere.get(session)
+        if elsewhere is None:
+            elsewhere = RequestsElsewhere(self.scheduler, placed=_hold_kv, ended=_free_kv)
+            self._elsewhere[session] = elsewhere
+        return elsewhere.take(others, session.deployments.get, self._clock())
+
     # --- Who serves ---
 
     def load_s(self, deployment: Deployment) -> tuple[float, bool]:
@@ -147,3 +167,13 @@ class SchedulerAdapter:
 
     def _gone(self, deployment: Deployment) -> None:
         self.scheduler.deployment_removed(deployment, self._clock())
+
+
+def _hold_kv(view: DeploymentView, tokens: int) -> None:
+    if isinstance(view, Deployment):
+        view.hold_kv(tokens)
+
+
+def _free_kv(view: DeploymentView, tokens: int) -> None:
+    if isinstance(view, Deployment):
+        view.free_kv(tokens)

@@ -34,7 +34,7 @@ class SessionPinning:
             return
         request.session_pin = pin
         there = any(each.agent == agent for each in suiting)
-        if agent is not None and (there or now < self._admission.wait_ends_there_at(request.model)):
+        if agent is not None and (there or now < self._admission.wait_ends_there_at(request.model, now)):
             request.agent = agent
         else:
             request.agent = self._affinity.choose(pin, suiting)

@@ -46,6 +46,47 @@ class NameInUse(RequestError):
     status, type, code = 409, "invalid_request_error", "name_in_use"
 
 
+class BatchNotCancellable(RequestError):
+    """The batch has ended, or its results are being written."""
+
+    status, type, code = 409, "invalid_request_error", "batch_not_cancellable"
+
+
+class JobNotFinished(RequestError):
+    """A job that waits or runs has no result yet."""
+
+    status, type, code = 409, "invalid_request_error", "job_not_finished"
+    should_retry = False
+
+
+class JobNotFailed(RequestError):
+    """Only a job that failed can be tried again."""
+
+    status, type, code = 409, "invalid_request_error", "job_not_failed"
+    should_retry = False
+
+
+class JobCancelled(RequestError):
+    """A job that was cancelled has no result."""
+
+    status, type, code = 409, "invalid_request_error", "job_cancelled"
+    should_retry = False
+
+
+class JobFailed(RequestError):
+    """A job failed without an answer of an engine; ``status``, ``type`` and ``code`` may be those of its
+    error."""
+
+    status, type, code = 502, "server_error", "job_failed"
+    should_retry = False
+
+
+class KeyReused(RequestError):
+    """An idempotency key that stands for another request."""
+
+    status, type, code = 422, "invalid_request_error", "idempotency_key_reused"
+
+
 class BodyTimeout(RequestError):
     status, type, code = 408, "timeout_error", "request_timeout"
 
@@ -64,6 +105,18 @@ class UnsupportedEncoding(RequestError):
     """A compressed request body."""
 
     status, type, code = 415, "invalid_request_error", "unsupported_content_encoding"
+
+
+class Misdirected(RequestError):
+    """A request for another process of the gateway."""
+
+    status, type, code = 421, "invalid_request_error", "misdirected_request"
+
+
+class ProcessSilent(RequestError):
+    """Another process on this host, which was asked for, does not answer."""
+
+    status, type, code = 504, "server_error", "process_silent"
 
 
 class UpgradeRequired(RequestError):
@@ -175,6 +228,14 @@ class NoDeployment(RequestError):
     status, type, code = 503, "server_error", "no_deployment"
 
 
+class NoSlotFree(NoDeployment):
+    """The request does not wait, and no slot is free for it."""
+
+
+class RequestDeclined(NoDeployment):
+    """Nothing that is asked may run the request, and that will stay so."""
+
+
 class ShuttingDown(RequestError):
     status, type, code = 503, "server_error", "shutting_down"
 
@@ -201,3 +262,9 @@ class StreamBroken(Exception):
         self.reason = reason
         self.not_continued = not_continued
         self.read_slowly = read_slowly
+
+
+class StorageFull(RequestError):
+    """There is no room for files, requests and results."""
+
+    status, type, code = 507, "server_error", "storage_full"

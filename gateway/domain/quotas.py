@@ -135,3 +135,7 @@ class Price:
     def of_tokens(self, input_tokens: int, output_tokens: int) -> float:
         """What so many cost."""
         return (input_tokens * self.input + output_tokens * self.output) / 1e6
+
+
+FREE = Price()
+"""Of models that nobody named a price for."""

@@ -39,6 +39,8 @@ class Principal:
     """On the admin API; None: nothing."""
     rates: Rates | None = None
     """How much it may have at once; None: as much as its tenant."""
+    lasting: bool = True
+    """False: its credential is a token, after whose end nothing is done in its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +48,15 @@ class AgentPrincipal:
     """Which agent a tunnel belongs to and what its identity allows (PROTOCOL, Identity).
 
     ``models`` are shell patterns (``fnmatch``, case counts) of the model names it may serve;
-    ``("*",)`` allows every name, an empty tuple none. ``serial`` is its certificate's.
+    ``("*",)`` allows every name, an empty tuple none. ``serial`` is its certificate's. With ``held`` an
+    operator wants it to get no new work.
     """
 
     name: str
     models: tuple[str, ...] = ("*",)
     labels: Mapping[str, str] = field(default_factory=dict)
     serial: str = ""
+    held: bool = False
 
 
 Edit = tuple[int, int, bytes]
@@ -109,6 +113,9 @@ class RequestBody:
         """Change what has been read. ``edits`` are in order and do not overlap."""
         if not edits:
             return
+        if len(edits) == 1 and len(self.pieces) == 1:
+            self._edit_once(edits[0])
+            return
         pieces: list[bytes] = []
         todo, offset = list(reversed(edits)), 0
         for piece in self.pieces:
@@ -125,10 +132,25 @@ class RequestBody:
         if self.models is not None:
             self.models = [_moved(place, edits) for place in self.models]
         self.pieces = [piece for piece in pieces if piece] or (b"",)
-        grown = sum(map(len, self.pieces)) - self.held_bytes
-        self.held_bytes += grown
+        self._grow(sum(map(len, self.pieces)) - self.held_bytes)
+
+    def _edit_once(self, edit: Edit) -> None:
+        """:meth:`edit` with one edit of one piece, as most often."""
+        start, end, new = edit
+        whole, grown = self.pieces[0], len(new) - (end - start)
+        pieces = (whole[:start], new, whole[end:])
+        self.pieces = [piece for piece in pieces if piece] or (b"",)
+        if self.models is not None:
+            self.models = [
+                (begin + grown, stop + grown) if begin >= end else _moved((begin, stop), (edit,))
+                for begin, stop in self.models
+            ]
+        self._grow(grown)
+
+    def _grow(self, by_bytes: int) -> None:
+        self.held_bytes += by_bytes
         if self.size_bytes is not None:
-            self.size_bytes += grown
+            self.size_bytes += by_bytes
 
 
 def _moved(place: tuple[int, int], edits: Sequence[Edit]) -> tuple[int, int]:
@@ -137,6 +159,20 @@ def _moved(place: tuple[int, int], edits: Sequence[Edit]) -> tuple[int, int]:
     by = sum(len(new) - (to - begin) for begin, to, new in edits if to <= start)
     grown = sum(len(new) - (to - begin) for begin, to, new in edits if (begin, to) == place)
     return start + by, end + by + grown
+
+
+@dataclass(frozen=True, slots=True)
+class BegunAnswer:
+    """The front part of a streamed answer whose gateway is gone, with all that it knew of it."""
+
+    data: bytes = field(repr=False)
+    """Whole events, as its reader has them."""
+    headers: Headers
+    """Of the answer."""
+    model: str
+    """That answered; not an alias."""
+    version: str
+    """The deployment's; empty if it said none."""
 
 
 @dataclass(slots=True)
@@ -203,6 +239,10 @@ class Request:
     (:mod:`gateway.scheduling.policies.affinity`); None: no session decides, or the client named the agent."""
     continuing: bool = False
     """Only deployments will do that can go on with an answer of this route which another one began."""
+    counted_later: Callable[[], bool] | None = None
+    """Asked when its answer breaks off: whether a request that goes on with it counts what was used."""
+    begun: BegunAnswer | None = None
+    """Its reader has the front part of its answer: only what follows is wanted."""
     load_note: Callable[[], str | None] | None = None
     """What it waits for while its model is being loaded, and None else; set where agents load its model when
     they are told."""
@@ -214,6 +254,10 @@ class Request:
     """Bytes seen in the bodies of its answers."""
     barred: Callable[["Request", str], bool] | None = None
     """Says of a kind of engine whether it manages such, and may not go there; None: it may go to all."""
+    at_once: bool = False
+    """It does not wait for a slot: it came from another gateway, which has a queue."""
+    via: tuple[str, ...] = ()
+    """The ids of the gateways that it came through before this one (PROTOCOL §7.6)."""
     gpu_s: float = 0.0
     """GPU-seconds it used in attempts that are over (:mod:`gateway.quota.usage`)."""
     troubles: list[tuple[str, str]] | None = None

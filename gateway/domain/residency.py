@@ -22,6 +22,10 @@ LABEL_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?")
 LABEL_VALUE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?|")
 
 
+VALUES_CHARS = 1024
+"""Longest text of all values of one label of an identity."""
+
+
 class BadResidency(ValueError):
     """A text that is no constraint. The message says why."""
 
@@ -39,10 +43,10 @@ class Residency:
     """A constraint. Equal constraints are equal and have equal hashes, however they were written.
 
     ``allowed`` holds the values that will do for each label named, in the order of the names: one label and
-    one value at least.
+    one value at least. None among them: a deployment without the label will do (:meth:`inheriting`).
     """
 
-    allowed: tuple[tuple[str, frozenset[str]], ...]
+    allowed: tuple[tuple[str, frozenset[str | None]], ...]
 
     def allows(self, labels: Mapping[str, str]) -> bool:
         """Whether a deployment with these labels will do."""
@@ -51,13 +55,52 @@ class Residency:
                 return False
         return True
 
+    def inheriting(self, labels: Mapping[str, str]) -> "Residency":
+        """The same, but a deployment that lacks a label counts as having that of ``labels``."""
+        return Residency(
+            tuple(
+                (name, values | {None} if labels.get(name) in values else values)
+                for name, values in self.allowed
+            )
+        )
+
     def to_dict(self) -> dict[str, list[str]]:
         """Values by label, in order."""
-        return {name: sorted(values) for name, values in self.allowed}
+        return {name: sorted(value for value in values if value is not None) for name, values in self.allowed}
 
     def __str__(self) -> str:
         """As :func:`read_where` reads it; equal constraints give equal texts."""
-        return ",".join(f"{name}={value}" for name, values in self.allowed for value in sorted(values))
+        return ",".join(f"{name}={value}" for name, values in self.to_dict().items() for value in values)
+
+
+def label_values(text: str) -> frozenset[str]:
+    """The values of one label of an identity, which may be several, separated by commas."""
+    return frozenset(text.split(","))
+
+
+def are_label_values(text: str) -> bool:
+    """Whether ``text`` is a value of a label, or several different ones, separated by commas."""
+    values = text.split(",")
+    usable = all(LABEL_VALUE.fullmatch(value) is not None for value in values)
+    alone = len(values) == 1 or ("" not in values and len(set(values)) == len(values))
+    return usable and alone and len(text) <= VALUES_CHARS
+
+
+def labels_within(
+    identity: Mapping[str, str], said: Mapping[str, str], *, exact: bool = False
+) -> dict[str, str]:
+    """The labels of a deployment: those that the identity of its agent allows of what its agent ``said``.
+
+    A label with one value in the identity has it, whatever is said, unless all that is said is ``exact``:
+    then it must have been said. Of several values the one that is said counts, if it is among them.
+    """
+    found: dict[str, str] = {}
+    for name, text in identity.items():
+        if not exact and "," not in text:
+            found[name] = text
+        elif said.get(name) in label_values(text):
+            found[name] = said[name]
+    return found
 
 
 def where_of(values: Mapping[str, Iterable[str]]) -> Residency:

@@ -5,6 +5,15 @@ from collections.abc import Mapping
 from pathlib import Path
 
 DATABASE_NAME = "gateway.db"
+ADDRESS_NAME = "store.json"
+"""Lies there instead where the database is on a server, and says which."""
+
+OBJECTS_NAME = "objects"
+"""The directory of what files and jobs are made of."""
+
+PID_NAME = "gateway.pid"
+"""Locked, and signed, by the one gateway that runs on the directory."""
+
 SYSTEM_STATE = Path("/var/lib/trunkline")
 _AGENTS = "agent"
 """What an agent that root runs keeps there."""

@@ -230,16 +230,20 @@ class ModelAvailability:
 
     def free(self, model: str, fit: DeploymentConstraints, enough: int) -> int:
         """Free slots for requests of this fit, whatever they avoid, counted up to ``enough``."""
-        free, version = 0, fit.version
+        free = 0
+        need, _, version, continuing, where, agent = fit
+        by_route = version is None and where is None and agent is None and not continuing
         record = self.models.get(model) or _NO_MODEL
-        there = record.open if fit.where is None else record.open_there(fit.where)
+        there = record.open if where is None else record.open_there(where)
         for deployment in there.values():
             if free >= enough:
                 break
             if version is not None and version != deployment.version:
                 continue  # cheaper than suits(), where few have the version
-            if deployment.suits(fit):
-                free += deployment.free
+            if ((by_route and need in deployment.routes) or deployment.suits(fit)) and deployment.usable:
+                slots, cap = deployment.slots, deployment.cap
+                left = (slots if slots < cap else cap) - deployment.in_flight
+                free += left if left > 0 else 0
         return free if free < enough else enough
 
     def open(self, model: str) -> Mapping[str, Deployment]:

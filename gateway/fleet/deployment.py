@@ -1,8 +1,9 @@
 """One model as served, or to be served, by one agent's engine."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
+from gateway.quota.usage import GpuShare
 from gateway.scheduling.base import DeploymentView
 from gateway.scheduling.health import DeploymentHealth
 from shared.protocol.endpoint import SessionEndpoint
@@ -17,6 +18,12 @@ class DeploymentOwner(Protocol):
     closed: bool
     suspended: bool
     """Its tunnel is gone or silent, and it is kept: what runs may go on, nothing new is sent."""
+
+    tells_gpu_s: bool
+    """Its agent says how many GPU-seconds a request used."""
+
+    tells_others: bool
+    """Its agent says what runs there for other processes, and is told what requests are expected to take."""
 
     deployments: "dict[str, Deployment]"
     """The owner's deployments, by id."""
@@ -44,6 +51,8 @@ class Deployment(DeploymentView):
     """Named by the agent's latest state. One that is not goes away with its last stream."""
     failures: int = 0
     """Failures in a row."""
+    running: int = 0
+    """Requests that its engine ran when its agent said so last, from all processes of the gateway."""
     usable: bool = False
     health: DeploymentHealth | None = None
     settled: bool = False
@@ -84,8 +93,13 @@ class Deployment(DeploymentView):
     """Whether its engine takes the option that puts usage into a stream; None: not known yet."""
     stateful: bool = False
     """Requests for its own paths that belong together must all go to it."""
+    gpu_share: GpuShare = field(default_factory=GpuShare)
     context_tokens: int | None = None
     """The most tokens of one request, prompt and answer together."""
+    via: tuple[str, ...] = ()
+    """Where its agent is a gateway: the ids of the gateways that it is served through (PROTOCOL §7.6)."""
+    asked_as: str = ""
+    """Where its agent is a gateway: the id of this gateway, which OPEN names; else empty."""
 
     @property
     def leaving(self) -> bool:
@@ -110,6 +124,7 @@ class Deployment(DeploymentView):
 
         With ``kv_use`` None the engine does not say, and what was placed there counts.
         """
+        self.running = running
         if self.kv_tokens is None:
             self.kv_free_tokens = None
         elif not (self.in_flight or running):
@@ -125,9 +140,10 @@ class Deployment(DeploymentView):
             self.kv_free_tokens = max(0, self.kv_free_tokens - tokens)
 
     def free_kv(self, tokens: int) -> None:
-        """Counts a request of so many tokens as over; ``in_flight`` still counts it."""
+        """Counts a request of so many tokens as over; ``in_flight`` and ``load`` still count it."""
         if self.kv_free_tokens is not None and self.kv_tokens is not None:
-            free_tokens = self.kv_free_tokens + tokens if self.in_flight > 1 else self.kv_tokens
+            others_run = self.in_flight > 1 or self.load.count > 1
+            free_tokens = self.kv_free_tokens + tokens if others_run else self.kv_tokens
             self.kv_free_tokens = min(free_tokens, self.kv_tokens)
 
     @property

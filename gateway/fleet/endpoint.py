@@ -18,7 +18,7 @@ from gateway.auth.agents import AdmittedAgent, AgentDirectory
 from gateway.auth.refresher import StoreRefresher
 from gateway.domain.slices import Stepwise
 from gateway.fleet.registry import Registry
-from gateway.fleet.renewals import Renewals
+from gateway.fleet.renewals import Renewals, RenewalThreads
 from gateway.fleet.session import AgentSession
 from gateway.fleet.unauthenticated_tunnels import UnauthenticatedTunnels
 from gateway.observability.gauges import TunnelFigures
@@ -38,7 +38,8 @@ from shared.protocol.errors import (
     TunnelClosed,
 )
 from shared.protocol.messages import Drain
-from shared.tunnel import Accepted, AcceptedTunnel, HandshakeQueue
+from shared.protocol.peers import PeerDirectory
+from shared.tunnel import Accepted, AcceptedTunnel, DeadlineWheel, HandshakeQueue
 
 _log = structlog.get_logger(__name__)
 
@@ -68,6 +69,8 @@ class AgentEndpointSettings:
     """How often the agents that are connected are recorded."""
     renewal_tick_s: float = 5.0
     """How often certificates are checked for renewal, when no agent has changed."""
+    peers: PeerDirectory | None = None
+    """The processes of a gateway that has several."""
 
 
 class AgentEndpoint:
@@ -83,11 +86,14 @@ class AgentEndpoint:
         client_of: Callable[[str, Fields], str] = lambda address, header: address,
         note_seen: Callable[[Sequence[str], float], None] = lambda names, wall_s: None,
         wall: Callable[[], float] = time.time,
+        owns: Callable[[], bool] = lambda: True,
+        at_turn_end: Callable[[Callable[[], None]], object] | None = None,
     ) -> None:
         """``client_of`` gives the address of the client from that of the connection and the header of the
         upgrade; they differ behind trusted proxies. ``note_seen`` is called in a worker thread with the
         agents that are or were connected (``Store.agents.touch``). ``wall`` gives Unix time, for the dates of
-        certificates and join tokens."""
+        certificates and join tokens. ``owns`` says whether it is this one of several processes that renews
+        them. ``at_turn_end`` is :meth:`gateway.domain.turn_end.TurnEnd.call`; else the loop is asked."""
         self._directory = directory
         self._registry = registry
         self._metrics = metrics
@@ -95,11 +101,14 @@ class AgentEndpoint:
         self._client_of = client_of
         self._note_seen = note_seen
         self._wall = wall
+        self._owns = owns
+        self._at_turn_end = at_turn_end
         self._unauthenticated = UnauthenticatedTunnels(
             self._settings.max_strangers, self._settings.max_strangers_per_address
         )
         self._handshakes: HandshakeQueue | None = None
-        """Shares the event loop among all handshakes; made with the first connection."""
+        """Shares the event loop among all handshakes; made with the first connection, as is what follows."""
+        self._deadlines: DeadlineWheel | None = None
         self._tunnels: dict[AcceptedTunnel, AgentSession] = {}
         """Tunnels of agents, with the sessions on them."""
         self._agents: dict[AgentSession, AdmittedAgent] = {}
@@ -134,8 +143,9 @@ class AgentEndpoint:
         does not need. Call it on the event loop."""
         loop = asyncio.get_running_loop()
         if self._handshakes is None:
-            self._handshakes = HandshakeQueue(loop)
-        return AcceptedTunnel(self, loop.time, self._wall, self._handshakes)
+            self._handshakes, self._deadlines = HandshakeQueue(loop), DeadlineWheel(loop)
+        shared = self._handshakes, self._deadlines, self._settings.peers, self._at_turn_end
+        return AcceptedTunnel(self, loop.time, self._wall, *shared)
 
     async def watch(self) -> None:
         """Ends the sessions of revoked agents and those without a tunnel for too long, and records when
@@ -227,13 +237,8 @@ class AgentEndpoint:
     def refused(self, tunnel: AcceptedTunnel, error: HandshakeError) -> None:
         if isinstance(error, CertificateOutOfDate) and error.name not in self._out_of_date:
             self._out_of_date.add(error.name)
-            _log.warning(
-                "certificate_out_of_date",
-                agent=error.name,
-                valid_from_s=error.not_before_s,
-                valid_to_s=error.not_after_s,
-                now_s=int(self._wall()),
-            )
+            dates = {"valid_from_s": error.not_before_s, "valid_to_s": error.not_after_s}
+            _log.warning("certificate_out_of_date", agent=error.name, now_s=int(self._wall()), **dates)
 
     async def authenticate(self, hello: Hello, handshake: GatewayHandshake) -> Accepted:
         """Raises HandshakeRejected."""
@@ -275,6 +280,7 @@ class AgentEndpoint:
             if session.closed:
                 return session
         self._tunnels[tunnel] = session
+        self._registry.agreed(session, tunnel.capabilities)
         self._agents[session] = admitted
         self._came.add(admitted.name)
         self._arrival.set()
@@ -310,6 +316,10 @@ class AgentEndpoint:
         self._registry.give_up_lost(limits.RESUME_WINDOW_S)
         for session in [session for session in self._agents if session.closed]:
             del self._agents[session]
+        await self.follow_store()
+
+    async def follow_store(self) -> None:
+        """Has the sessions follow what the store says of their agents now. Raises StateError."""
         loop = asyncio.get_running_loop()
         if await loop.run_in_executor(self._looks, self._directory.changed):
             await self._check_sessions(self._end_if_revoked)
@@ -351,19 +361,8 @@ class AgentEndpoint:
             )
 
     async def _renew(self) -> None:
-        loop, directory = asyncio.get_running_loop(), self._directory
-        wall_s = self._wall()
-        is_due = await loop.run_in_executor(self._looks, directory.renewal_check, wall_s)
-        keys = directory.known_keys
-        if self._closed:
-            return
-        if keys.previous is not None and keys.previous_at(wall_s) is None:
-            await loop.run_in_executor(self._threads, directory.forget_previous_key, wall_s)
-        await self._renewals.look(
-            is_due,
-            lambda *which: loop.run_in_executor(self._threads, directory.renew, *which),
-            wall_s,
-        )
+        threads = RenewalThreads(self._looks, self._threads, lambda: self._closed)
+        await self._renewals.sweep(self._directory, threads, self._wall(), owns=self._owns())
 
     def _goes_on(self, hello: Hello) -> bool:
         """Whether an agent comes back for its session here, whose requests may end while we drain."""

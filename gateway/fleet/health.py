@@ -15,7 +15,7 @@ and of the same key for a while after. When a further engine serves the request,
 """
 
 from collections import Counter as Tally
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import islice
 
 import structlog
@@ -26,6 +26,7 @@ from gateway.domain.timers import Cancellable, Timers
 from gateway.fleet.availability import ModelRecord
 from gateway.fleet.deployment import Deployment
 from gateway.fleet.model_index import ModelIndex
+from gateway.fleet.suspects import suspects
 from gateway.observability.metrics import Metrics
 from gateway.scheduling.base import NO_CAP
 from gateway.scheduling.health import (
@@ -34,6 +35,7 @@ from gateway.scheduling.health import (
     DeploymentHealth,
     FailingKeys,
     Fault,
+    GivenHints,
     HealthRegistry,
     HealthSettings,
     outliers,
@@ -88,6 +90,8 @@ class FleetHealth:
         """Deployments that are loaded and serve, by key."""
         self._looks: dict[Deployment, tuple[float, Cancellable]] = {}
         self._failing_keys = FailingKeys()
+        self.hints = GivenHints()
+        """What other gateways are told."""
         self._doubtful: dict[str, None] = {}
         """Models of which perhaps nothing may take anything."""
         self._turn: Cancellable | None = None
@@ -99,15 +103,22 @@ class FleetHealth:
     def taken(self, deployment: Deployment, request: Request) -> None:
         """A request goes there."""
         health = deployment.health
-        if health is not None and health.circuit.state is CircuitState.HALF_OPEN:
+        if health is None:
+            return
+        if health.circuit.state is CircuitState.HALF_OPEN:
             health.circuit.started(request.id, self._timers.time())
-            self._changed(deployment)
+        elif health.suspicion.active:
+            health.suspicion.started(request.id)
+        else:
+            return
+        self._changed(deployment)
 
     def released(self, deployment: Deployment, request: Request) -> None:
         """A request's slot is about to be given back, which updates the index."""
         if deployment.health is not None:
             if deployment.health.circuit.probes:
                 deployment.health.circuit.released(request.id)
+            deployment.health.suspicion.released(request.id)
             if self._present.get(deployment.key) is not deployment:
                 self._changed(deployment)
 
@@ -117,8 +128,11 @@ class FleetHealth:
         if health is not None:
             if health.refusals:
                 health.accepted()
-            if not deployment.settled and health.circuit.answered(request.id, now):
-                self._recovered(deployment, health, now)
+            if not deployment.settled:
+                if health.circuit.answered(request.id, now):
+                    self._recovered(deployment, health, now)
+                elif health.suspicion.answered(request.id, now):
+                    self._changed(deployment)
 
     def succeeded(
         self,
@@ -142,7 +156,9 @@ class FleetHealth:
         before = health.circuit.state
         if health.circuit.succeeded(request.id, now):
             self._recovered(deployment, health, now)
-        elif health.circuit.state is not before:
+        elif (
+            health.suspicion.until_s and health.suspicion.succeeded(now)
+        ) or health.circuit.state is not before:
             self._changed(deployment)
         record = self._index.models.get(deployment.model)
         if record is not None and now - record.judged_s >= JUDGE_S:
@@ -157,9 +173,9 @@ class FleetHealth:
             return
         if trouble in _RESTS:
             health.rest(now, rest_s)
-            health.circuit.released(request.id)
+            health.released(request.id)
         elif trouble is Trouble.STATUS and self._its_own(deployment, health, request, now):
-            health.circuit.released(request.id)
+            health.released(request.id)
         elif trouble in _LOSSES and now - health.lost_s < LOSS_S:
             return
         elif trouble in _FAULTS:
@@ -172,10 +188,14 @@ class FleetHealth:
         self, deployment: Deployment, health: DeploymentHealth, request: Request, trouble: Trouble, now: float
     ) -> None:
         was_closed, reason = health.circuit.state is CircuitState.CLOSED, trouble.name.lower()
-        if health.circuit.failed(request.id, _FAULTS[trouble], now, self._jitter()):
+        suspect, fault = health.suspicion.active, _FAULTS[trouble]
+        if health.circuit.failed(request.id, fault, now, self._jitter(), suspect=suspect):
+            health.suspicion.confirmed()
             self._metrics.circuit_opened(deployment.model, reason)
             if was_closed:
                 _log.warning("circuit_opened", deployment=deployment.key, reason=reason)
+                if not suspect and trouble is not Trouble.LOST:  # that was this gateway's tunnel
+                    self.hints.add(deployment.key, reason, now)
         deployment.health_factor = health.circuit.success_probability(now)
 
     # --- Whose fault it is ---
@@ -219,6 +239,14 @@ class FleetHealth:
         keys = dict.fromkeys(key for key, why in request.troubles or () if why == _STATUS)
         found = (self._present.get(key) for key in keys)
         return [(each, each.health) for each in found if each is not None and each.health is not None]
+
+    # --- What other gateways say ---
+
+    def suspect(self, keys: Iterable[str]) -> None:
+        """Other gateways have ejected these, or opened their circuits: they are to be probed."""
+        for deployment in suspects(keys, self._present, self._index, self._timers.time()):
+            _log.info("deployment_suspect", deployment=deployment.key, reason="another gateway says so")
+            self._changed(deployment)
 
     # --- Figures ---
 
@@ -364,5 +392,6 @@ class FleetHealth:
         assert deployment.health is not None
         deployment.health.eject(now)
         self._metrics.ejected(deployment.model)
+        self.hints.add(deployment.key, "slow", now)
         _log.warning("deployment_ejected", deployment=deployment.key, reason="far slower than its peers")
         self._index.update(deployment)

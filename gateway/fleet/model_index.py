@@ -27,6 +27,7 @@ class ModelIndex(ModelAvailability):
         self._came: Callable[[Deployment], None] = _nothing
         self._gone: Callable[[Deployment], None] = _nothing
         self._moved: Callable[[Deployment, DeploymentStatus | None], None] | None = None
+        self._taken: Callable[[str], None] | None = None
         self._lost: Callable[[Deployment], None] = _nothing
 
     def subscribe(self, on_change: Callable[[str], None], *, slots: bool = False) -> None:
@@ -36,6 +37,14 @@ class ModelIndex(ModelAvailability):
         self._listeners.append(on_change)
         if slots:
             self._slot_listeners.append(on_change)
+
+    def subscribe_slots(self, on_free: Callable[[str], None]) -> None:
+        """``on_free(model)`` is called when a slot was given back and nothing else has changed."""
+        self._slot_listeners.append(on_free)
+
+    def watch_taken(self, taken: Callable[[str], None]) -> None:
+        """``taken(model)`` is called when a slot was taken."""
+        self._taken = taken
 
     def watch_health(self, assess: Callable[[Deployment], tuple[int, bool]]) -> None:
         """``assess(deployment)`` is called at every change of a deployment, before anything is counted. It
@@ -138,6 +147,8 @@ class ModelIndex(ModelAvailability):
             deployment.used_s = self._clock()
         if free == 1:
             self.models[deployment.model].note_open(deployment, False)
+        if self._taken is not None:
+            self._taken(deployment.model)
 
     def give_back(self, deployment: Deployment, work: float, held_s: float | None) -> None:
         """A request's stream is closed at both ends; it kept its slot for ``held_s``, None: it was refused,

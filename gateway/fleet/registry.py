@@ -5,7 +5,7 @@ them down, so that a restarted gateway waits for them.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -23,6 +23,7 @@ from shared.protocol.control_frames import ControlFrameLimiter
 from shared.protocol.endpoint import SessionEndpoint
 from shared.protocol.errors import ErrorCode, HandshakeRejected, TunnelClosed
 from shared.protocol.messages import CommandResult
+from shared.protocol.others import Others
 
 _log = structlog.get_logger(__name__)
 
@@ -77,13 +78,19 @@ class Registry:
         self.wall = wall
         self.index = ModelIndex(clock, settings.max_models)
         self._sessions: dict[str, AgentSession] = {}
-        self._held: set[str] = set()
-        """Names of agents that get no new work, as an operator wants."""
         self._left: dict[str, tuple[float, ControlFrameLimiter]] = {}
         """Agents that left not long ago, oldest first: when, and what control frames they may still send."""
         self._generation = 0
         self.answered: Callable[[AgentSession, CommandResult], None] = lambda session, result: None
         """Called with what agents say to commands."""
+        self.others: Callable[[AgentSession, Others], None] = lambda session, others: None
+        """Called with what agents say of the requests of other processes (PROTOCOL §4.11)."""
+        self.agreed: Callable[[AgentSession, Sequence[str]], None] = lambda session, capabilities: None
+        """Called with what is agreed on with an agent whose tunnel is up (PROTOCOL §8.5)."""
+        self.gateway_id: Callable[[], str] = str
+        """This gateway's id, for agents that are gateways (PROTOCOL §7.6)."""
+        self.gateway_ids: Callable[[], frozenset[str]] = frozenset
+        """It, and the one before while that counts."""
         metrics.gauges.fleet = self.figures
 
     def watch_results(self, answered: Callable[[AgentSession, CommandResult], None]) -> None:
@@ -133,8 +140,6 @@ class Registry:
             if self._sessions.get(former) is session:
                 del self._sessions[former]
             self._sessions[name] = session
-            if former in self._held:
-                self._held = self._held - {former} | {name}
             _log.info("agent_renamed", agent=name, former=former)
         session.allow(principal)
 
@@ -157,7 +162,6 @@ class Registry:
         The newest wins: a session whose ``generation`` is older than the connected one's is closed itself.
         """
         session = AgentSession(self, principal, endpoint, generation or self.next_generation(), session_id)
-        session.held = principal.name in self._held
         old = self._sessions.get(principal.name)
         if old is not None and old.generation > session.generation:
             session.close(ErrorCode.REPLACED, "a newer tunnel of the same agent is there already")
@@ -192,17 +196,6 @@ class Registry:
         self._left[name] = now, session.endpoint.session.control_frames
         while now - next(iter(self._left.values()))[0] >= _EARNED_S:
             del self._left[next(iter(self._left))]
-
-    def hold(self, name: str, held: bool) -> bool:
-        """Keep new work from an agent, or no longer, also when it comes back with a new session; False when
-        none of this name is connected (and, to let it have work again, none is held)."""
-        session = self._sessions.get(name)
-        known = session is not None or (not held and name in self._held)
-        if known:
-            (self._held.add if held else self._held.discard)(name)
-        if session is not None:
-            session.hold(held)
-        return known
 
     def models(self) -> list[ServedModel]:
         """Every model that was ever served, by name; those nothing serves now have no deployments."""

@@ -4,13 +4,15 @@ PROTOCOL §8.6, §8.12. A session may last for months, so nothing here waits for
 Belongs to the event loop's thread.
 """
 
+import asyncio
 import itertools
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import replace
+from concurrent.futures import Executor
+from dataclasses import dataclass, replace
 
 import structlog
 
-from gateway.auth.agents import AdmittedAgent
+from gateway.auth.agents import AdmittedAgent, AgentDirectory
 from gateway.fleet.session import AgentSession
 from gateway.storage.errors import RecordError
 from shared.handshake import Renewal
@@ -21,6 +23,9 @@ from shared.protocol.messages import CommandResult
 AT_ONCE = 64
 """Certificates issued in one round: each waits for the disk, and a new gateway key concerns all agents."""
 
+OTHERS_WAIT_S = 3600.0
+"""A process that does not own renewals sends one that is due for so long, and that nobody has issued."""
+
 _FIRST_ID = 1 << 40
 """Commands that load and unload count from 1."""
 
@@ -28,6 +33,16 @@ _log = structlog.get_logger(__name__)
 
 IsDue = Callable[[AdmittedAgent], bool]
 Issue = Callable[[AdmittedAgent, float], Awaitable[tuple[AgentCertificate, KeySuccession | None]]]
+
+
+@dataclass(frozen=True, slots=True)
+class RenewalThreads:
+    """Where what waits for the store runs: one thread for what only reads, and those that may write."""
+
+    reading: Executor
+    writing: Executor
+    closed: Callable[[], bool] = lambda: False
+    """Whether they take no more work."""
 
 
 class Renewals:
@@ -41,6 +56,28 @@ class Renewals:
         self._unable: dict[AgentSession, tuple[int, bool]] = {}
         """Agents that refused, with the serial of what they hold and whether it was worn. They are not sent
         another while both are the same."""
+        self._due_since: dict[AgentSession, float] = {}
+        """For whom a renewal is due that another process is to send, and since when."""
+
+    async def sweep(
+        self, directory: AgentDirectory, threads: RenewalThreads, wall_s: float, *, owns: bool
+    ) -> None:
+        """Send what is due now. Of several processes the one that ``owns`` this does so at once; the others
+        only where it has not done so for long: an agent may not reach it. Raises StateError."""
+        loop = asyncio.get_running_loop()
+        is_due = await loop.run_in_executor(threads.reading, directory.renewal_check, wall_s)
+        keys = directory.known_keys
+        if threads.closed():
+            return
+        if owns and keys.previous is not None and keys.previous_at(wall_s) is None:
+            await loop.run_in_executor(threads.writing, directory.forget_previous_key, wall_s)
+        if owns:
+            self._due_since.clear()
+        else:
+            is_due = self._overdue(is_due, directory.renewed_since, wall_s)
+        await self.look(
+            is_due, lambda *which: loop.run_in_executor(threads.writing, directory.renew, *which), wall_s
+        )
 
     async def look(self, is_due: IsDue, issue: Issue, wall_s: float) -> None:
         """Send what is due at ``wall_s``: ``AgentDirectory.renewal_check`` says for whom, ``issue`` calls
@@ -57,6 +94,17 @@ class Renewals:
                 continue  # revoked meanwhile: its session is ended for that
             if not session.closed:
                 self._send(session, certificate, succession, wall_s)
+
+    def _overdue(self, is_due: IsDue, renewed_since: IsDue, wall_s: float) -> IsDue:
+        """What says of agents whether the owner has left them for ``OTHERS_WAIT_S``."""
+        due = {
+            session: self._due_since.get(session, wall_s)
+            for session, admitted in self._agents.items()
+            if is_due(admitted) and not renewed_since(admitted)
+        }
+        self._due_since = due
+        late = {self._agents[session].agent_id for session, at in due.items() if wall_s - at >= OTHERS_WAIT_S}
+        return lambda admitted: admitted.agent_id in late
 
     def _due(self, is_due: IsDue, wall_s: float) -> Iterator[tuple[AgentSession, AdmittedAgent]]:
         for session, admitted in self._agents.items():

@@ -1,20 +1,22 @@
 """One agent's session at the gateway: what the agent says is checked against what its identity allows."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any, Protocol
 
 import structlog
 
 from gateway.domain.request import AgentPrincipal
+from gateway.domain.residency import label_values, labels_within
 from gateway.domain.scopes import matches
 from gateway.domain.surface import is_model_name
+from gateway.fleet.agent_info import AgentInfo as AgentInfo
 from gateway.fleet.deployment import Deployment
 from gateway.fleet.model_index import ModelIndex
 from gateway.observability.metrics import Metrics
 from shared.protocol import limits
+from shared.protocol.demand import Demand
 from shared.protocol.endpoint import SessionEndpoint, Stream
-from shared.protocol.engine_state import EngineState
 from shared.protocol.errors import ErrorCode, FrameMalformed, TrunklineError, TunnelClosed
 from shared.protocol.messages import (
     AgentState,
@@ -23,8 +25,9 @@ from shared.protocol.messages import (
     DeploymentState,
     DeploymentStatus,
     Drain,
-    GpuState,
 )
+from shared.protocol.others import Others
+from shared.protocol.peers import Peers
 from shared.protocol.routes import ROUTES
 
 _log = structlog.get_logger(__name__)
@@ -36,26 +39,6 @@ _ROUTES = frozenset(ROUTES)
 """Other routes that an agent names are ignored."""
 
 
-@dataclass(frozen=True, slots=True)
-class AgentInfo:
-    """A connected agent, for people to look at."""
-
-    name: str
-    connected_s: float
-    """On the gateway's monotonic clock."""
-    status: AgentStatus
-    draining: bool
-    labels: Mapping[str, str]
-    rtt_s: float | None
-    streams: int
-    deployments: tuple[DeploymentState, ...]
-    gpus: tuple[GpuState, ...]
-    engines: tuple[EngineState, ...] = ()
-    """Empty for agents of earlier versions."""
-    reason: str = ""
-    """Why it serves nothing."""
-
-
 class SessionOwner(Protocol):
     """What a session needs of the registry it is in."""
 
@@ -63,7 +46,10 @@ class SessionOwner(Protocol):
     metrics: Metrics
     clock: Callable[[], float]
     wall: Callable[[], float]
+    gateway_id: Callable[[], str]
+    gateway_ids: Callable[[], frozenset[str]]
     answered: "Callable[[AgentSession, CommandResult], None]"
+    others: "Callable[[AgentSession, Others], None]"
 
     @property
     def max_slots(self) -> int: ...
@@ -90,31 +76,31 @@ class AgentSession:
         self.id = session_id
         self.connected_s = owner.clock()
         self.deployments: dict[str, Deployment] = {}
-        """The agent's deployments, by id. One that the agent no longer names stays until its last stream is
-        closed."""
-        self.full = False
-        """The session has as many streams as the agent allows; cleared when one closes."""
+        """By id. One that the agent no longer names stays until its last stream is closed."""
+        self.full = False  # it has as many streams as the agent allows; cleared when one closes
         self.draining = False
-        self.held = False
-        """An operator wants it to get no new work."""
         self.closed = False
-        self.suspended = False
-        """Its tunnel is gone or silent: nothing new is sent there, and what runs waits to go on."""
-        self.lost_s: float | None = None
-        """When its tunnel went; None while there is one."""
+        self.suspended = False  # its tunnel is gone or silent: nothing new is sent, what runs waits to go on
+        self.tells_gpu_s = self.tells_others = False
+        """Its agent says how many GPU-seconds a request used; and what runs there for other processes."""
+        self.is_gateway = False  # its agent is one (PROTOCOL §7.6)
+        self.lost_s: float | None = None  # when its tunnel went; None while there is one
         self._owner = owner
         self._levels: dict[str, int] = {}
         self._state = AgentState(AgentStatus.READY)
-        self._refused: set[tuple[str, str]] = set()
-        """Reasons and claims of the agent that were refused: each is logged and counted once."""
-        self._awaited: dict[int, Callable[[CommandResult], None]] = {}
-        """The callbacks of commands that are not answered, by id. Those who send them bound their number."""
+        self._refused: set[tuple[str, str]] = set()  # reasons and claims; each is logged and counted once
+        self._awaited: dict[int, Callable[[CommandResult], None]] = {}  # callbacks of commands, by id
         endpoint.on_round_trip = self._round_trip_measured
 
     @property
     def takes_work(self) -> bool:
         working = self._state.status in (AgentStatus.READY, AgentStatus.BUSY)
         return working and not self.closed and not self.draining and not self.held
+
+    @property
+    def held(self) -> bool:
+        """An operator wants it to get no new work. What runs goes on."""
+        return self.principal.held
 
     @property
     def model_memory_bytes(self) -> int | None:
@@ -162,6 +148,10 @@ class AgentSession:
         its deployments are others, too; what runs on those there were goes on."""
         if principal == self.principal:
             return
+        if principal == replace(self.principal, held=principal.held):
+            self.principal = principal
+            self._update_all()
+            return
         if principal.name != self.principal.name:
             for deployment in list(self.deployments.values()):
                 self._unlist(deployment)
@@ -182,25 +172,21 @@ class AgentSession:
         if not deployment.listed and not deployment.in_flight:
             self._drop(deployment)
 
-    def hold(self, held: bool) -> None:
-        """Gives it no new work, or work again. What runs goes on."""
-        self.held = held
-        self._update_all()
-
     def set_full(self, full: bool) -> None:
         self.full = full
         self._update_all()
 
-    # --- SessionListener ---
+    # --- SessionListener; the first four are never called, because these frames go to agents only ---
 
-    def on_open(self, stream: Stream) -> None:
-        """Never called: the session refuses OPEN from agents."""
+    def on_open(self, stream: Stream) -> None: ...
+    def on_demand(self, demands: Mapping[str, Demand]) -> None: ...
+    def on_peers(self, peers: Peers) -> None: ...
+    def on_command(self, command: Mapping[str, Any]) -> None: ...
 
-    def on_demand(self, waiting: Mapping[str, int]) -> None:
-        """Never called: DEMAND goes to agents only."""
-
-    def on_command(self, command: Mapping[str, Any]) -> None:
-        """Never called: COMMAND goes to agents only."""
+    def on_others(self, others: Others) -> None:
+        """What runs there for other processes of the gateway has changed."""
+        if self.tells_others and not self.closed:
+            self._owner.others(self, others)
 
     def on_result(self, result: Mapping[str, Any]) -> None:
         """The answer to a command."""
@@ -232,7 +218,7 @@ class AgentSession:
             return
         self._state = state
         for name, value in state.labels.items():
-            if self.principal.labels.get(name) != value:
+            if value not in label_values(self.principal.labels.get(name, "")):
                 self._refuse(f"{name}={value}", "label_not_allowed")
         named = {claim.id: claim for claim in state.deployments if self._allowed(claim)}
         for deployment in list(self.deployments.values()):
@@ -292,6 +278,8 @@ class AgentSession:
     def _allowed(self, claim: DeploymentState) -> bool:
         if not is_model_name(claim.model):
             self._refuse(claim.model, "unusable_name")
+        elif self._owner.gateway_ids().intersection(claim.via):
+            return False  # it is served through this very gateway
         elif not any(matches(claim.model, pattern) for pattern in self.principal.models):
             self._refuse(claim.model, "not_allowed")
         elif not self._owner.index.learn(claim.model, self._owner.wall()):
@@ -314,7 +302,7 @@ class AgentSession:
             _log.warning("agent_claim_refused", agent=self.principal.name, claim=claim, reason=reason)
 
     def _list(self, claim: DeploymentState) -> None:
-        deployment = self.deployments.get(claim.id)
+        deployment, labels = self.deployments.get(claim.id), self._labels_of(claim)
         if deployment is None:
             deployment = self.deployments[claim.id] = Deployment(
                 key=f"{self.principal.name}/{claim.id}",
@@ -323,13 +311,13 @@ class AgentSession:
                 routes=frozenset(),
                 id=claim.id,
                 session=self,
-                labels=self.principal.labels,
+                labels=labels,
                 listed=False,
             )
-        elif deployment.labels != self.principal.labels:
+        elif deployment.labels != labels:
             self._unlist(deployment)  # a choice by labels must find it anew
             self.deployments[claim.id] = deployment
-            deployment.labels = self.principal.labels
+            deployment.labels = labels
         self._take_status(deployment, claim)
         deployment.listed = True
         deployment.version = claim.version
@@ -337,7 +325,8 @@ class AgentSession:
         deployment.routes = _ROUTES.intersection(claim.routes) - deployment.lacks
         deployment.stateful = claim.stateful
         deployment.continues, deployment.kind = claim.continues, claim.kind
-        deployment.device = ",".join(sorted({gpu.name for gpu in self._state.gpus}))
+        deployment.device = claim.device or ",".join(sorted({gpu.name for gpu in self._state.gpus}))
+        deployment.via, deployment.asked_as = claim.via, self._owner.gateway_id() if self.is_gateway else ""
         deployment.rtt_s = self.endpoint.rtt_s or 0.0
         deployment.slots = self._level(claim.id)
         tokens = claim.context_tokens, claim.kv_tokens
@@ -345,6 +334,17 @@ class AgentSession:
             deployment.context_tokens, deployment.kv_tokens = tokens
             self._owner.index.forget_limit(claim.model)
         deployment.note_kv(claim.kv_use, claim.running)
+
+    def _labels_of(self, claim: DeploymentState) -> dict[str, str]:
+        """What the agent's identity allows of what is said of the deployment or, unless a gateway that is an
+        agent says something of each, of the host."""
+        allowed, said = self.principal.labels, claim.labels
+        if said is None or not self.is_gateway:
+            return labels_within(allowed, self._state.labels)
+        for name, value in said.items():
+            if name in allowed and value not in label_values(allowed[name]):
+                self._refuse(f"{name}={value}", "label_not_allowed")
+        return labels_within(allowed, said, exact=True)
 
     def _take_status(self, deployment: Deployment, claim: DeploymentState) -> None:
         """What its agent says of whether it is loaded, and of loading it."""

@@ -14,10 +14,10 @@ _QUIET = {
 }
 
 
-def configure(level: str, style: str) -> None:
-    """Set up logging for the process. ``level`` and ``style`` are as of
+def configure(level: str, style: str, process: str | None = None) -> None:
+    """Set up logging for the process. ``level``, ``style`` and ``process`` are as of
     :func:`shared.process.logs.configure_logs`."""
-    configure_logs(level, style, quiet=_QUIET)
+    configure_logs(level, style, quiet=_QUIET, process=process)
     logging.getLogger("uvicorn.error").addFilter(_unfinished_is_said_elsewhere)
 
 

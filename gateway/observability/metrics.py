@@ -162,6 +162,18 @@ class Metrics(MetricTable):
     """Once for each model in a session."""
     tunnel = counter("trunkline_tunnels", "Tunnels by how their handshake went.", "outcome")
     """``accepted``, ``resumed``, or the name of the code that the handshake was rejected with."""
+    webhook_attempts = counter(
+        "trunkline_webhook_attempts",
+        "Attempts to deliver events of webhooks, by what came of them.",
+        "outcome",
+    )
+    """``delivered``, ``retried`` (another attempt follows), ``failed`` (none does), ``gone``."""
+    webhook_s = histogram(
+        "trunkline_webhook_seconds",
+        "From the lookup of a webhook's host to its answer.",
+        "outcome",
+    )
+    """With an outcome as above."""
     loop_blocked = counter(
         "trunkline_loop_blocked_seconds", "Time for which something blocked the event loop."
     )

@@ -61,7 +61,7 @@ def classify(
     if addressed is not None and (head.target.model is None or knows(head.target.model)):
         addressed = None  # a model is called so
     model = _model(head, members) if addressed is None else addressed.model
-    tier = _tier(fields, members) if TIER in fields or "service_tier" in members else None
+    tier = tier_asked(fields, members) if TIER in fields or "service_tier" in members else None
     if principal.scopes is not None:
         tier = permitted_tier(principal.scopes, model, endpoint.route, tier)
         if not endpoint.any_method:
@@ -135,8 +135,8 @@ def _model(head: ClientHead, members: Mapping[str, Any]) -> str:
     return check_model(model)
 
 
-def _tier(fields: Mapping[bytes, bytes], members: Mapping[str, Any]) -> Tier | None:
-    """The tier asked for; None: none is."""
+def tier_asked(fields: Mapping[bytes, bytes], members: Mapping[str, Any]) -> Tier | None:
+    """The tier asked for; None: none is. Raises BadRequest."""
     named = fields.get(TIER)
     if named is not None:
         try:

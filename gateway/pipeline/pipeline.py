@@ -62,6 +62,7 @@ class Pipeline:
         self._aliases = aliases
         self._cache = cache
         self._limits = limits
+        self._leases = None if limits is None else limits.shared
         self._facts = facts
         self._gate = gate
         self._knows = knows
@@ -78,8 +79,15 @@ class Pipeline:
             await self._answer(exchange, request, alias, lookup, None)
             return
         exchange.set_limit_headers(guard.headers)
+        leases = self._leases
+        if leases is not None and (lacking := guard.lacking()):
+            await leases.obtain(lacking)
         with guard:  # it counts as one of its key's from here on, however slowly its body comes
             request, alias, lookup = self._classify(exchange, await exchange.body(), principal)
+
+            # other gateways have the same limits: what is not leased here yet is asked for
+            if leases is not None and (lacking := guard.lacking(request)):
+                await leases.obtain(lacking)
 
             # what it may use is set aside, and what it did not use given back
             with guard.reserve(request, self._ledger) as reserved:
@@ -140,6 +148,8 @@ class Pipeline:
 
     def _settle(self, request: Request, response: Response, reserved: ReservedUsage | None) -> None:
         """Account for what was used, as far as the engine says it, or estimate it."""
+        if request.counted_later is not None and request.counted_later():
+            return
         trailers = response.trailers
         usage = trailers.usage if trailers is not None else None
         if reserved is not None:

@@ -59,6 +59,7 @@ class Response(Protocol):
     status: int
     headers: Headers
     agent: str
+    ran_by: str
     version: str
     queue_s: float
     attempts: int
@@ -67,6 +68,7 @@ class Response(Protocol):
     def trailers(self) -> Trailers | None: ...
     @property
     def continued(self) -> bool: ...
+    def take_whole(self) -> bytes | None: ...
     async def next_chunks(self, sink: Sink | None = None) -> list[bytes]: ...
     def consumed(self, size_bytes: int) -> None: ...
     def abort(self) -> None: ...
@@ -83,10 +85,14 @@ class ClientReply(Protocol):
     def started(self) -> bool: ...
     @property
     def direct(self) -> Sink | None: ...
+    @property
+    def comments(self) -> object | None: ...
     async def settle(self) -> None: ...
-    async def start(self, status: int, headers: HeaderList, *, event_stream: bool = False) -> None: ...
+    async def start(
+        self, status: int, headers: HeaderList, *, event_stream: bool = False, body_follows: bool = False
+    ) -> None: ...
     async def write(self, data: bytes) -> None: ...
-    async def end(self) -> None: ...
+    async def end(self, data: bytes = b"") -> None: ...
 
 
 async def relay(
@@ -99,7 +105,8 @@ async def relay(
 ) -> None:
     """Pass ``response`` on until its end. Raises :class:`RequestError` when it breaks.
 
-    One ``write`` for what has arrived, ``WRITE_BYTES`` at most, and only after it these bytes are taken: the
+    A body that is all there goes out in one piece with its end. Of any other, one ``write`` for what has
+    arrived, ``WRITE_BYTES`` at most, and only after it these bytes are taken: the
     gateway holds what was granted, and what the client's key may leave unread
     (:mod:`gateway.dispatch.response_buffers`), and no more. While the client keeps up, and its server has a
     short way for the body, pieces take that one as they come, and this sleeps until there is something to
@@ -110,13 +117,20 @@ async def relay(
     """
     ended = False
     try:
-        await answer.settle()
+        if answer.comments is not None:
+            await answer.settle()
         if answer.started:
             await _require_events(response)
             if more:  # the head is out
                 await answer.write(b"".join(b": %s: %s\n\n" % field for field in more))
         else:
-            await _start(response, answer, facts, more, target)
+            whole = None if response.status in _BODILESS else response.take_whole()
+            await _start(response, answer, facts, more, target, body_follows=whole is not None)
+            if whole is not None:
+                await answer.end(whole)
+                response.consumed(len(whole))
+                ended = True
+                return
             if response.status in _BODILESS:
                 await _drop_body(response)
         while chunks := await response.next_chunks(answer.direct):
@@ -148,6 +162,8 @@ async def _start(
     facts: bool,
     more: Sequence[tuple[bytes, bytes]],
     target: EngineTarget | None,
+    *,
+    body_follows: bool,
 ) -> None:
     status, bodiless = response.status, response.status in _BODILESS
     event_stream = not bodiless and is_event_stream(response.headers)
@@ -162,8 +178,10 @@ async def _start(
             (b"x-trunkline-queue-ms", b"%.1f" % (response.queue_s * 1000)),
             (b"x-trunkline-attempts", b"%d" % response.attempts),
         ]
+        if response.ran_by:
+            headers.append((b"x-trunkline-ran-by", response.ran_by.encode("latin-1", "replace")))
     headers += more
-    await answer.start(status, headers, event_stream=event_stream)
+    await answer.start(status, headers, event_stream=event_stream, body_follows=body_follows)
 
 
 async def _drop_body(response: Response) -> None:

@@ -67,8 +67,11 @@ class LimitRefusal:
     whose: str
     most: float
     used: float
+    """By all gateways that share the limit, as far as is known; with a ``share`` by this one."""
     needed: float
     wait_s: float | None
+    share: float | None = None
+    """What this gateway may use of the limit while it cannot be shared; None: there is no such bound."""
 
     @property
     def away_s(self) -> float:
@@ -166,8 +169,8 @@ class LimitState:
             (Limit.TOKENS, self.tokens, need.tokens),
         ):
             if window is not None and not window.fits(amount, now):
-                used, wait_s = window.used + window.debt, window.wait_s(amount, now)
-                yield LimitRefusal(limit, self.whose, window.limit, used, amount, wait_s)
+                used, wait_s, share = window.used_by_all(now), window.wait_s(amount, now), window.share(now)
+                yield LimitRefusal(limit, self.whose, window.limit, used, amount, wait_s, share)
         crowded = self.concurrency_refusal()
         if crowded is not None:
             yield crowded

@@ -14,14 +14,15 @@ the limit, and one minute exceeds it at most by what running requests used beyon
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from gateway.domain.errors import DeadlineExceeded, Forbidden, QuotaExceeded, RateLimited, RequestError
-from gateway.domain.quotas import Price, TenantLimits
+from gateway.domain.quotas import FREE, Price, TenantLimits
 from gateway.domain.request import Principal, Request
 from gateway.domain.surface import ENGINE
 from gateway.quota.headers import HeaderList, limit_headers
+from gateway.quota.lease_client import LeaseClient
 from gateway.quota.limit_state import (
     RATES,
     Limit,
@@ -33,6 +34,7 @@ from gateway.quota.limit_state import (
     reserve,
     tokens_that_fit,
 )
+from gateway.quota.shared_state import Lacking, SharedLimitState, SharedParts
 from gateway.quota.spending import Amounts, Spending
 from gateway.quota.tokens import EVENTS, tokens_seen
 from gateway.quota.usage import UsageLedger
@@ -46,8 +48,6 @@ MOST_MODELS = 4096
 GPU_WEIGHT = 0.05
 """Weight of the latest request in the mean GPU time of a token."""
 
-FREE = Price()
-
 
 class Limits:
     """Limits of keys and tenants, as fresh as the store is. Belongs to the event loop's thread."""
@@ -60,15 +60,19 @@ class Limits:
         clock: Callable[[], float],
         wall: Callable[[], float] = time.time,
         refused: Callable[[str, str], None] = lambda model, code: None,
+        shared: LeaseClient | None = None,
     ) -> None:
         """``bounds`` says how many tokens a request's prompt and its answer may have; ``clock`` is the event
-        loop's, ``wall`` gives Unix time; ``refused`` is told model and code of each refusal. Reads
-        everything. Raises StateError."""
+        loop's, ``wall`` gives Unix time; ``refused`` is told model and code of each refusal.
+        ``shared`` leases parts of limits that other gateways have too. Reads everything.
+        Raises StateError."""
         self.spending = spending
         self.bounds = bounds
         self.clock = clock
         self.wall = wall
         self.refused = refused
+        self.shared = shared
+        self._parts = None if shared is None else SharedParts(shared.link, clock, wall, spending)
         self._source = source
         self._revision = -1
         self._terms = LimitsAndPrices({}, {})
@@ -102,7 +106,8 @@ class Limits:
                 if holder.idle:
                     del self._tenants[name]
         for name, limits in limited.items():
-            holder = self._tenants.setdefault(name, LimitState(f"tenant {name!r}", name))
+            holder = self._tenants.get(name) or self._state(f"tenant {name!r}", name, f"tenant:{name}")
+            self._tenants[name] = holder
             holder.limit(limits.rates, limits.budgets)
         self.changed()
 
@@ -188,9 +193,16 @@ class Limits:
                     holder.advance(now)
                 self._keys = {name: each for name, each in self._keys.items() if not each.idle}
                 self._most_keys = max(MOST_IDLE, 2 * len(self._keys))
-            key = self._keys[principal.key_id] = LimitState(f"API key {principal.key_name!r}")
+            key = self._state(f"API key {principal.key_name!r}", "", f"key:{principal.key_id}")
+            self._keys[principal.key_id] = key
         key.limit(principal.rates)
         return key
+
+    def _state(self, whose: str, tenant: str, scope: str) -> LimitState:
+        """New; ``scope`` names it in all gateways."""
+        if self._parts is None:
+            return LimitState(whose, tenant)
+        return SharedLimitState(whose, tenant, scope, self._parts)
 
 
 @dataclass(slots=True, eq=False)
@@ -204,6 +216,16 @@ class Guard:
     _limits: Limits
     _holders: tuple[LimitState, ...]
     _arrived: tuple[LimitState, ...] = ()
+
+    def lacking(self, request: Request | None = None) -> Lacking:
+        """What is to be leased, where limits are shared, before this is entered or, with ``request``, before
+        it reserves."""
+        limits, now = self._limits, self._limits.clock()
+        if request is None:
+            return _flat(each.lacking_arrival(now) for each in _shared(self._holders))
+        holders = limits.holders(request.principal, new=False)
+        need = limits.need(request, holders)
+        return _flat(each.lacking(need, now) for each in _shared(holders))
 
     def __enter__(self) -> "Guard":
         found = [refusal for holder in self._holders if (refusal := holder.concurrency_refusal()) is not None]
@@ -306,6 +328,14 @@ def unreported_usage(request: Request, status: int, attempts: int) -> Usage | No
     return estimated_usage(request) if asked else None
 
 
+def _shared(holders: tuple[LimitState, ...]) -> Iterator[SharedLimitState]:
+    return (each for each in holders if isinstance(each, SharedLimitState))
+
+
+def _flat(found: Iterable[Lacking]) -> Lacking:
+    return [each for lacking in found for each in lacking]
+
+
 def _check_named(principal: Principal, holders: tuple[LimitState, ...]) -> None:
     """Raises Forbidden for one held to tokens whose routes do not name engines' own paths."""
     scopes = principal.scopes
@@ -322,10 +352,19 @@ def _check_named(principal: Principal, holders: tuple[LimitState, ...]) -> None:
 def refusal_error(refusal: LimitRefusal) -> RequestError:
     """What the client is told."""
     limit, whose = refusal.limit, refusal.whose
-    figures = f"{limit} of {whose}: limit {refusal.most:,.10g}, used {refusal.used:,.10g}"
+    figures, share = f"{limit} of {whose}: limit {refusal.most:,.10g}", refusal.share
     if limit not in RATES:
-        message = f"Over the budget of {figures}, this request up to {refusal.needed:,.10g}."
+        up_to = f"used {refusal.used:,.10g}, this request up to {refusal.needed:,.10g}."
+        message = f"Over the budget of {figures}, {up_to}"
+        if share is not None:
+            message = (
+                "What all gateways have spent of a budget cannot be looked up just now, and this one has "
+                f"only {share:,.10g} left of its part of {figures}, {up_to}"
+            )
         return QuotaExceeded(message, retry_after_s=refusal.wait_s)
+    if share is not None:
+        figures += f" (of which this gateway has {share:,.10g} while gateways cannot share it)"
+    figures += f", used {refusal.used:,.10g}"
     kind = "tokens" if limit is Limit.TOKENS else "requests"
     if refusal.wait_s is None:
         message = (
@@ -340,8 +379,10 @@ def refusal_error(refusal: LimitRefusal) -> RequestError:
 
 
 def _not_its_own(error: BaseException | None, request: Request, now: float) -> bool:
-    """Whether a request that got no answer failed through no doing of its client. One who says how long it
-    waits has left when that is over."""
+    """Whether a request that got no answer failed through no doing of its client, or another one counts what
+    was used. A client who says how long it waits has left when that is over."""
+    if request.counted_later is not None and request.counted_later():
+        return True
     if isinstance(error, DeadlineExceeded) and request.deadline_s is not None:
         return now < request.deadline_s
     return isinstance(error, RequestError) and error.status != 499

@@ -88,6 +88,11 @@ class Spending:
         """The first day of the present month, as usage is kept by."""
         return self._month.date
 
+    @property
+    def day(self) -> str:
+        """The present day, as usage is kept by."""
+        return self._day.date
+
     def load(self, spent: Iterable[DailySpending]) -> None:
         """What was used in the present month, before this process began; what else there is does not count:
         a clock was ahead then."""

@@ -80,7 +80,20 @@ class TokenDemand:
 
 def demand_of_json(members: Mapping[str, Any], path: str, prompts: int = 1) -> TokenDemand:
     """What a body asks for at ``path`` that has so many prompts, each of which is answered."""
-    read = _Reading(_binding(path))
+    binding = _binding(path)
+    plain, limit = len(members) < MEMBERS, None
+    for name, value in members.items():
+        if name in _OTHERS:
+            continue
+        plain = plain and limit is None and name in binding and name in LIMITS
+        plain = plain and type(value) is int and 0 < value < MOST_TOKENS
+        if not plain:
+            break
+        limit = value
+    if plain:  # nothing but one limit that is surely read, as in nearly every body
+        choices = prompts if prompts > 1 else 1
+        return TokenDemand(None if limit is None else limit * choices, choices)
+    read = _Reading(binding)
     read.body(members)
     choices = 1 if read.choices < 1 else MOST_CHOICES if read.choices > MOST_CHOICES else read.choices
     if prompts > 1:

@@ -4,20 +4,20 @@ A request that runs alone in a deployment for a second uses a GPU-second; of ``n
 uses ``1/n`` of one in a second. So all requests of a deployment together use exactly the time in which
 it had any, whatever their number. A deployment counts as one, however many GPUs its engine spans. Time
 in an engine is that from the opening of a stream until both ends have let go of it: every attempt
-counts, those that failed, and the copies of hedged requests, too. It is kept as the virtual time of
-processor sharing, which runs at ``1/n``: O(1) when a request comes or goes.
+counts, those that failed, and the copies of hedged requests, too. A gateway that is one of several
+processes sees only a part of what runs at a deployment, so what the agent measured counts, where it does.
 """
 
 import time
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import structlog
 
-from gateway.domain.quotas import Price
+from gateway.domain.quotas import FREE, Price
 from gateway.domain.request import Request
 from gateway.storage.usage import Account, Amount
+from shared.protocol.gpu_time import GpuClock
 from shared.protocol.messages import Usage
 
 _log = structlog.get_logger(__name__)
@@ -38,7 +38,7 @@ class UsageLedger:
         wall: Callable[[], float] = time.time,
         most: int = MOST_ACCOUNTS,
         *,
-        price: Callable[[str], Price] = lambda model: Price(),
+        price: Callable[[str], Price] = lambda model: FREE,
         spent: Callable[[str, int, float, float, float], None] | None = None,
     ) -> None:
         """``wall`` gives Unix time: a request belongs to the day (UTC) on which it ended. ``price`` is a
@@ -63,8 +63,16 @@ class UsageLedger:
         sums.requests += 1
         if usage is None:
             return
-        prompt_tokens, completion_tokens, cached_tokens = _bounded(usage)
-        cost = self.price(request.model).of_tokens(prompt_tokens, completion_tokens)
+        prompt_tokens, completion_tokens = usage.prompt_tokens, usage.completion_tokens
+        cached_tokens = usage.cached_tokens
+        if not (
+            0 <= prompt_tokens <= MOST_TOKENS
+            and 0 <= completion_tokens <= MOST_TOKENS
+            and 0 <= cached_tokens <= MOST_TOKENS
+        ):
+            prompt_tokens, completion_tokens, cached_tokens = _bounded(usage)
+        price = self.price(request.model)
+        cost = 0.0 if price is FREE else price.of_tokens(prompt_tokens, completion_tokens)
         sums.prompt_tokens += prompt_tokens
         sums.completion_tokens += completion_tokens
         sums.cached_tokens += cached_tokens
@@ -90,15 +98,6 @@ class UsageLedger:
         taken, self._amounts = self._amounts, {}
         return taken
 
-    def put_back(self, taken: dict[Account, Amount]) -> None:
-        """Add ``taken`` again, because it could not be written."""
-        for account, amount in taken.items():
-            sums = self._amounts.get(account) or self._new(account)
-            if sums is None:
-                self.dropped += amount.requests
-            else:
-                sums.add(amount)
-
     def _sums(self, request: Request, deployment: str, now_s: float) -> Amount | None:
         """What to add to what ``request`` used just now in ``deployment``; None: there is no room."""
         if not self._day_begins_s <= now_s < self._day_ends_s:
@@ -122,31 +121,15 @@ class UsageLedger:
 def _bounded(usage: Usage) -> tuple[int, int, int]:
     """Tokens of the prompt, of the answer, and of the prompt those that were cached."""
     tokens = usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens
-    for each in tokens:
-        if not 0 <= each <= MOST_TOKENS:
-            prompt, completion, cached = (min(max(each, 0), MOST_TOKENS) for each in tokens)
-            return prompt, completion, cached
-    return tokens
-
-
-@dataclass(slots=True)
-class _Clock:
-    at_s: float
-    virtual_s: float = 0.0
-    running: int = 0
-
-    def advance(self, now: float) -> None:
-        if now > self.at_s:
-            if self.running:
-                self.virtual_s += (now - self.at_s) / self.running
-            self.at_s = now
+    prompt, completion, cached = (min(max(each, 0), MOST_TOKENS) for each in tokens)
+    return prompt, completion, cached
 
 
 class GpuTimeMeter:
     """Who runs beside whom. One for a dispatcher; holds what runs and no more."""
 
     def __init__(self) -> None:
-        self._clocks: dict[Hashable, _Clock] = {}
+        self._clocks: dict[Hashable, GpuClock] = {}
         self._began_s: dict[Hashable, float] = {}
 
     def __len__(self) -> int:
@@ -156,12 +139,8 @@ class GpuTimeMeter:
         """``attempt`` runs in ``deployment`` from now on."""
         clock = self._clocks.get(deployment)
         if clock is None:
-            self._clocks[deployment] = _Clock(now, running=1)
-            self._began_s[attempt] = 0.0
-            return
-        clock.advance(now)
-        clock.running += 1
-        self._began_s[attempt] = clock.virtual_s
+            clock = self._clocks[deployment] = GpuClock()
+        self._began_s[attempt] = clock.start(now)
 
     def ended(self, attempt: Hashable, deployment: Hashable, now: float) -> float:
         """It does so no more; the GPU-seconds it used. 0.0 for one that never came."""
@@ -169,8 +148,32 @@ class GpuTimeMeter:
         if began_s is None:
             return 0.0
         clock = self._clocks[deployment]
-        clock.advance(now)
-        clock.running -= 1
+        used_s = clock.end(began_s, now)
         if not clock.running:
             del self._clocks[deployment]
-        return clock.virtual_s - began_s
+        return used_s
+
+
+SHARE_WEIGHT = 0.1
+"""Weight of the latest request in :attr:`GpuShare.share`."""
+
+
+class GpuShare:
+    """Which part of the GPU-seconds that this gateway sees at a deployment its requests really use, because
+    requests of other gateways run beside them. For an agent that measures them."""
+
+    __slots__ = ("share",)
+
+    def __init__(self) -> None:
+        self.share = 1.0
+        """Of late, from 0 to 1."""
+
+    def used_s(self, seen_s: float, told_s: float | None) -> float:
+        """What a request used that this gateway saw use ``seen_s``, in GPU-seconds. ``told_s`` is what its
+        agent measured, which is never more: nobody can be charged for more than was seen. None: the stream
+        was reset, by either side, and requests of late are what is known."""
+        if told_s is None or seen_s <= 0.0:
+            return seen_s * self.share
+        used_s = min(told_s, seen_s)
+        self.share += (used_s / seen_s - self.share) * SHARE_WEIGHT
+        return used_s

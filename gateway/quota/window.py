@@ -33,6 +33,8 @@ class MinuteWindow:
 
     __slots__ = ("_slots", "debt", "limit", "used")
 
+    step_s = STEP_S
+
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.used = 0
@@ -57,7 +59,7 @@ class MinuteWindow:
         self.used += amount
         slots = self._slots
         newest = slots[-1] if slots else None
-        if newest is not None and newest.last_s <= at_s < newest.first_s + STEP_S:
+        if newest is not None and newest.last_s <= at_s < newest.first_s + self.step_s:
             newest.amount += amount
             newest.last_s = at_s
             return newest
@@ -83,6 +85,14 @@ class MinuteWindow:
         """What may be taken now."""
         self.advance(now)
         return max(0, self.limit - self.used - self.debt)
+
+    def used_by_all(self, now: float) -> int:
+        """What counts against the limit, of all processes that share it, as far as is known."""
+        return self.used + self.debt
+
+    def share(self, now: float) -> int | None:
+        """What this process may use while the limit cannot be shared; None: all of it, or it is shared."""
+        return None
 
     def reset_s(self, now: float) -> float:
         """In how many seconds all of the limit may be taken again, if nothing is until then."""

@@ -43,7 +43,7 @@ class BackgroundWriter:
         index: ModelIndex,
         note_models: Callable[[Mapping[str, float], Collection[str], float, int], None],
         ledger: UsageLedger,
-        add_usage: Callable[[Mapping[Account, Amount]], None],
+        add_usage: Callable[[Mapping[Account, Amount], int], None],
         settings: BackgroundWriterSettings = BackgroundWriterSettings(),
         *,
         backup: Backup | None = None,
@@ -51,11 +51,15 @@ class BackgroundWriter:
         wall: Callable[[], float] = time.time,
     ) -> None:
         """``note_models`` is :meth:`gateway.storage.usage.ModelStore.note` and ``add_usage``
-        :meth:`gateway.storage.usage.UsageStore.add`."""
+        :meth:`gateway.storage.usage.UsageStore.add`: what failed is added again as it was, under the same
+        number, for it may have been added after all."""
         self._index = index
         self._note_models = note_models
         self._ledger = ledger
         self._add_usage = add_usage
+        self._batch: Mapping[Account, Amount] = {}
+        """What is being added; empty: nothing."""
+        self._batch_number = 0
         self._settings = settings
         self._backup = backup
         self._backup_due_s = float("-inf")
@@ -82,8 +86,8 @@ class BackgroundWriter:
             await self.write()
         if self._backup is not None:
             await self._copied(self._backup.last)
-        if lost := self._ledger.take():
-            _log.error("usage_lost", requests=sum(amount.requests for amount in lost.values()))
+        if lost := [*self._batch.values(), *self._ledger.take().values()]:
+            _log.error("usage_lost", requests=sum(amount.requests for amount in lost))
         self._threads.shutdown(wait=False)
 
     async def _tick(self) -> None:
@@ -134,14 +138,15 @@ class BackgroundWriter:
         await asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments)
 
     async def _write_usage(self) -> None:
-        amounts = self._ledger.take()
-        if not amounts:
-            return
-        try:
-            await self._in_thread(self._add_usage, amounts)
-        except StateError:
-            self._ledger.put_back(amounts)
-            raise
+        """First what could not be added the last time, then what came since."""
+        await self._add_batch()
+        self._batch, self._batch_number = self._ledger.take(), self._batch_number + 1
+        await self._add_batch()
+
+    async def _add_batch(self) -> None:
+        if self._batch:
+            await self._in_thread(self._add_usage, self._batch, self._batch_number)
+            self._batch = {}
 
     async def _write_models(self) -> None:
         now, age_s = self._clock(), self._settings.renew_s

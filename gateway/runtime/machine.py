@@ -13,6 +13,7 @@ from gateway.runtime.config.settings import MachineTable
 from gateway.runtime.descriptors import RESERVE, DescriptorBudget
 from gateway.runtime.garbage import GarbageCollector
 from gateway.runtime.pressure import MemoryReader, Pressure
+from shared.process.stand_stills import StandStills
 from shared.process.startup import OPEN_FILES, raise_file_limit
 from shared.process.watchdog import watched_loop
 
@@ -39,6 +40,7 @@ class MachineGuard:
         loop = asyncio.get_running_loop()
         self._metrics = metrics
         self._settings = settings
+        self.stills = StandStills(loop.time())
         self.descriptors = DescriptorBudget(loop, metrics)
         self.pressure = Pressure(metrics, settings.memory_share)
         self._garbage = GarbageCollector(requests, lambda: bool(self.pressure.level))
@@ -47,7 +49,7 @@ class MachineGuard:
     async def watch(self, hold: Callable[[bool], Awaitable[None]]) -> None:
         """Runs until cancelled. ``hold`` gets, every time, whether no connection can be accepted at all."""
         read, give_back = MemoryReader(), trimmer()
-        with watched_loop(GatewayLoopReporter(self._metrics), self._settings.blocked_s):
+        with watched_loop(GatewayLoopReporter(self._metrics), self._settings.blocked_s, self.stills):
             for look in itertools.count(1):
                 await hold(self.descriptors.none_left)
                 self.pressure.read(await asyncio.to_thread(read))

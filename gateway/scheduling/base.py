@@ -20,6 +20,7 @@ from shared.process.frozen import frozen
 from shared.protocol.routes import ANY_ROUTE, route_of
 
 _ANYTHING = frozenset({ANY_ROUTE})
+_NOTHING = frozenset[str]()
 
 PREFILL_WORK = 0.02
 """Work of one input token beside one output token: prefill runs some fifty times as fast as decoding."""
@@ -54,14 +55,9 @@ class DeploymentConstraints(NamedTuple):
 
     @classmethod
     def of(cls, request: Request, avoid: Iterable[str] = ()) -> "DeploymentConstraints":
-        return cls(
-            request.need,
-            frozenset(avoid),
-            request.version,
-            request.continuing,
-            request.where,
-            request.agent,
-        )
+        avoided = frozenset(avoid) if avoid else _NOTHING
+        fit = request.need, avoided, request.version, request.continuing, request.where, request.agent
+        return tuple.__new__(cls, fit)  # what its own constructor does
 
 
 @frozen

@@ -107,7 +107,8 @@ class DeploymentLoad:
         has come, and writing the answer ``output_s`` after that."""
         if number in self._running or self.count >= MOST_RUNNING:
             return
-        self._advance(now)
+        if now > self._area_s:
+            self._advance(now)
         wait_s = self.ready_s - now if self.ready_s > now else 0.0
         self.ready_s = now + wait_s + read_s
         self._read_s += read_s
@@ -133,6 +134,19 @@ class DeploymentLoad:
         self._ends_sum_s += end_s
         heapq.heappush(self._ends, (end_s, number))
 
+    def begun(self, number: int, now: float, *, kv_tokens: int, output_s: float) -> None:
+        """The request ``number`` runs and has its first token, which was not seen here: there are
+        ``output_s`` of its answer to come, as far as is known."""
+        self.begin(number, now, kv_tokens=kv_tokens, read_s=0.0, output_s=0.0)
+        one = self._running.get(number)
+        if one is None or one.seen:
+            return
+        one.seen = True
+        self._unread -= 1
+        self._ends_sum_s += now + output_s - one.end_s
+        one.end_s = now + output_s
+        heapq.heappush(self._ends, (one.end_s, number))
+
     def first_token(self, number: int, now: float) -> None:
         """The first token of ``number`` was seen: those behind it are as much later or earlier as it is."""
         one = self._running.get(number)
@@ -153,7 +167,8 @@ class DeploymentLoad:
         one = self._running.get(number)
         if one is None:
             return None
-        self._advance(now)
+        if now > self._area_s:
+            self._advance(now)
         del self._running[number]
         self.count -= 1
         self.kv_tokens -= one.kv_tokens
@@ -224,12 +239,12 @@ class DeploymentLoad:
     # --- Within ---
 
     def _advance(self, now: float) -> None:
+        """Time has passed until ``now``."""
         elapsed_s = now - self._area_s
-        if elapsed_s > 0:
-            self._running_area += self.count * elapsed_s
-            self._kv_area += self.kv_tokens * elapsed_s
-            self._share_s *= SHARE_MEMORY_S / (SHARE_MEMORY_S + elapsed_s)
-            self._area_s = now
+        self._running_area += self.count * elapsed_s
+        self._kv_area += self.kv_tokens * elapsed_s
+        self._share_s *= SHARE_MEMORY_S / (SHARE_MEMORY_S + elapsed_s)
+        self._area_s = now
 
     def _note_queueing(self, one: _Running, now: float) -> None:
         if one.ahead_s > 0.0:

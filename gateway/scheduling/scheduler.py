@@ -10,6 +10,10 @@ Pure: it decides, somebody else carries out. The owner of the deployments calls,
 - :meth:`Scheduler.first_token` when it sees one, as far as it can;
 - :meth:`Scheduler.finished` when the request has given its slot back, however it went.
 
+Of requests that other processes gave to the same deployments it calls :meth:`Scheduler.placed_elsewhere`,
+:meth:`Scheduler.first_token` and :meth:`Scheduler.finished_elsewhere`, with numbers that no request of its
+own has. They count as load and as prompts that were read; nothing is learnt from how long they took.
+
 ``in_flight``, ``slots`` and whatever else a view holds but ``load`` is the owner's to keep.
 """
 
@@ -148,6 +152,37 @@ class Scheduler:
         known = self._models.get(view.model)
         holding = known is not None and known.policy.look_again_s is not None and is_busy(view, now)
         view.load.first_token(number, now)
+        if known is None or not holding or is_busy(view, now):
+            return False
+        known.policy.rests_until_s = 0.0
+        return True
+
+    def placed_elsewhere(
+        self, item: PendingRequest, view: DeploymentView, now: float, *, read: bool = False
+    ) -> PredictedWork:
+        """Another process gave ``item`` to ``view``; with ``read`` its first token has come. Returns the work
+        predicted for it."""
+        known = self._models.get(view.model) or self._model(view.model)
+        knowledge, cached_tokens = known.knowledge, 0
+        knowledge.shared = True
+        if item.prefix:
+            cached_tokens = knowledge.cached_tokens(item, view.key)
+            knowledge.prefixes.note_read(view.key, item.prefix, knowledge.capacity_blocks(item, view))
+        predicted = self._predict(item, view, knowledge.speeds(view), cached_tokens, now)
+        kv_tokens = item.input_tokens + item.output_tokens
+        output_s = predicted.total_s - predicted.first_token_s
+        if read:
+            view.load.begun(item.number, now, kv_tokens=kv_tokens, output_s=output_s)
+        else:
+            view.load.begin(item.number, now, kv_tokens=kv_tokens, read_s=predicted.read_s, output_s=output_s)
+        return predicted
+
+    def finished_elsewhere(self, number: int, view: DeploymentView, now: float) -> bool:
+        """A request of another process has ended. True when a request that is held may be placed there now:
+        then :meth:`assign` should be called."""
+        known = self._models.get(view.model)
+        holding = known is not None and known.policy.look_again_s is not None and is_busy(view, now)
+        view.load.end(number, now)
         if known is None or not holding or is_busy(view, now):
             return False
         known.policy.rests_until_s = 0.0

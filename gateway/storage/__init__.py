@@ -1,7 +1,8 @@
 """Durable state: the gateway's key, join tokens, client keys, agents, aliases, models, usage: one directory.
 
-SQLAlchemy Core over a ``Database``. That is SQLite (only the package ``sqlite`` knows), so that commands work
-on the state of a running gateway and take effect there at once.
+SQLAlchemy Core over a ``Database``: SQLite in the state directory or, for several gateways, PostgreSQL (only
+the packages ``sqlite`` and ``postgres`` know). Commands work on the state of a running gateway and take
+effect there at once.
 """
 
 from gateway.domain.quotas import UsageGrouping as UsageGrouping
@@ -11,7 +12,7 @@ from gateway.storage.agents import AgentStore as AgentStore
 from gateway.storage.agents import Enrolment as Enrolment
 from gateway.storage.aliases import AliasRecord as AliasRecord
 from gateway.storage.aliases import AliasStore as AliasStore
-from gateway.storage.identity import KEY_NAME as KEY_NAME
+from gateway.storage.key_files import KEY_NAME as KEY_NAME
 from gateway.storage.keys import DEFAULT_TENANT as DEFAULT_TENANT
 from gateway.storage.keys import KeyRecord as KeyRecord
 from gateway.storage.keys import KeyStore as KeyStore

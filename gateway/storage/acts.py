@@ -7,13 +7,13 @@ import contextlib
 import os
 import secrets
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Connection, delete, insert, select
+from sqlalchemy import ColumnElement, Connection, and_, delete, insert, or_, select, update
 
 from gateway.storage import schema
 from gateway.storage.database import Database
@@ -49,6 +49,11 @@ def acting_as(who: str) -> Iterator[None]:
         _actor.reset(token)
 
 
+def acting() -> str:
+    """Whose the acts are that are done here now."""
+    return _actor.get() or process_owner()
+
+
 def note_act(connection: Connection, kind: str, **what: Any) -> None:
     """Note what this transaction does. ``what`` names its object and holds no secret."""
     connection.execute(
@@ -56,7 +61,7 @@ def note_act(connection: Connection, kind: str, **what: Any) -> None:
             id=secrets.token_hex(_NONCE_BYTES),
             at_s=time.time(),
             kind=kind,
-            who=_actor.get() or process_owner(),
+            who=acting(),
             what=what,
         )
     )
@@ -76,6 +81,10 @@ def process_owner() -> str:
     return who.encode(errors="replace").decode()  # a line of the audit log takes nothing but Unicode
 
 
+CLAIMED_S = 86_400.0
+"""An act that another log claimed so long ago and has not taken up is claimed again: that log is gone."""
+
+
 class AdminActionStore:
     """Acts that the audit log lacks. Every method raises StateError when the database fails."""
 
@@ -89,8 +98,31 @@ class AdminActionStore:
 
     def pending(self, most: int) -> tuple[AdminAction, ...]:
         """The oldest ``most``, in the order in which they were done."""
+        return self._read(most)
+
+    def claimed(self, log: str, most: int, *, more: bool) -> tuple[AdminAction, ...]:
+        """The oldest ``most`` that the audit log of that name claimed, in the order in which they were done.
+        With ``more`` it claims those first that none has; from then on no other takes them up."""
+        if more:
+            self._claim(log, most)
+        return self._read(most, schema.acts.c.claimed_by == log)
+
+    def _claim(self, log: str, most: int) -> None:
         acts = schema.acts.c
-        query = select(schema.acts).order_by(acts.number).limit(most)
+        now_s = time.time()
+        left = and_(acts.claimed_by != log, acts.claimed_s < now_s - CLAIMED_S)
+        free = select(acts.number).where(or_(acts.claimed_by.is_(None), left))
+        with self._database.read() as connection:
+            if connection.execute(free.limit(1)).first() is None:
+                return
+        free = free.order_by(acts.number).limit(most).with_for_update(skip_locked=True)
+        with self._database.write_concurrently() as connection:
+            numbers = [row.number for row in connection.execute(free)]
+            claim = update(schema.acts).where(acts.number.in_(numbers))
+            connection.execute(claim.values(claimed_by=log, claimed_s=now_s))
+
+    def _read(self, most: int, *which: ColumnElement[bool]) -> tuple[AdminAction, ...]:
+        query = select(schema.acts).where(*which).order_by(schema.acts.c.number).limit(most)
         with self._database.read() as connection:
             return tuple(
                 AdminAction(row.id, row.at_s, row.kind, row.who, row.what)
@@ -100,8 +132,11 @@ class AdminActionStore:
     def forget(self, ids: Collection[str]) -> None:
         """These are in the audit log for good."""
         if ids:
-            with self._database.write() as connection:
-                connection.execute(delete(schema.acts).where(schema.acts.c.id.in_(ids)))
+            acts = schema.acts.c
+            known = select(acts.number).where(acts.id.in_(ids)).order_by(acts.number)
+            with self._database.write_concurrently() as connection:
+                found = known.with_for_update(skip_locked=True)
+                connection.execute(delete(schema.acts).where(acts.number.in_(found)))
 
     def signer(self) -> bytes | None:
         """The public key that signed the audit log last, None if none did."""
@@ -115,3 +150,20 @@ class AdminActionStore:
         with self._database.write() as connection:
             fact = {"name": _SIGNER, "value": public_key.hex()}
             connection.execute(self._database.upsert(schema.facts), fact)
+
+
+class ClaimedActions:
+    """Acts for one of several audit logs: what it claims, no other takes up, whatever crashes then."""
+
+    def __init__(self, store: AdminActionStore, log: str, owns: Callable[[], bool]) -> None:
+        """``log`` names the audit log. While ``owns`` says so it claims what comes."""
+        self._store = store
+        self._log = log
+        self._owns = owns
+        self.forget = store.forget
+        self.signer = store.signer
+        self.note_signer = store.note_signer
+
+    def pending(self, most: int) -> tuple[AdminAction, ...]:
+        """See :meth:`AdminActionStore.claimed`. Raises StateError."""
+        return self._store.claimed(self._log, most, more=self._owns())

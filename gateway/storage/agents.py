@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, delete, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Row, delete, func, insert, select, update
 
 from gateway.storage import schema
-from gateway.storage.acts import acting_as, note_act
+from gateway.storage.acts import acting, acting_as, note_act
 from gateway.storage.database import Database
 from gateway.storage.errors import AgentKeyRevoked, BadValue, EnrolmentRefused, NameTaken, UnknownRecord
 from gateway.storage.records import RevisedStore
@@ -18,6 +18,13 @@ from shared.identity import NAME_RULE, is_name
 CERTIFICATES_KEPT = 4
 """Certificates of one agent that are known at once. A fresh one may be lost on its way, so the ones before it
 stay good; more than this an agent gets only by throwing them away."""
+
+RECENT_S = 3600.0
+"""Beside those, all are known that were issued in so long: several gateways may each have given the agent one
+for the same old one, and it shows only one of them."""
+
+RECENT_KEPT = 64
+"""At most so many of them: twice as many as the processes that an agent has sessions with."""
 
 
 _REVOKED = schema.agents.c.revoked_s.is_not(None)
@@ -39,6 +46,9 @@ class AgentRecord:
     last_seen_s: float | None
     revoked_s: float | None
     revoked_reason: str
+    held_s: float | None = None
+    """Since when an operator keeps new work from it; None: it gets work."""
+    held_by: str | None = None
     certificates: Mapping[str, float] = field(default_factory=dict, repr=False)
     """Serials (hex) of the certificates issued to it that still count, each with its end."""
 
@@ -153,11 +163,26 @@ class AgentStore(RevisedStore[AgentRecord]):
             note_act(connection, "agent.set", agent=name, **values)
             return self._get(connection, found.id)
 
+    def hold(self, name: str, wall_s: float, *, held: bool) -> AgentRecord:
+        """Keep new work from the active agent of this name, or no longer; the agent as it is now. It stays so
+        under another name, until it is revoked. Raises UnknownRecord."""
+        with self._database.write() as connection:
+            found = self._active(connection, name)
+            if (found.held_s is not None) == held:
+                return found
+            by = (wall_s, acting()) if held else (None, None)
+            self._change(connection, found.id, held_s=by[0], held_by=by[1])
+            note_act(connection, "agent.drain" if held else "agent.undrain", agent=name)
+            return self._get(connection, found.id)
+
     def touch(self, names: Sequence[str], wall_s: float) -> None:
         """Note that these agents were seen just now: one transaction, and no change of who they are."""
-        with self._database.write() as connection:
-            seen = update(schema.agents).where(schema.agents.c.name.in_(names), ~_REVOKED)
-            connection.execute(seen.values(last_seen_s=wall_s))
+        agents = schema.agents.c
+        mine = select(agents.id).where(agents.name.in_(names), ~_REVOKED).order_by(agents.id)
+        with self._database.write_concurrently() as connection:
+            # who has locked a row notes the same just now, or revokes the agent
+            chosen = agents.id.in_(mine.with_for_update(skip_locked=True))
+            connection.execute(update(schema.agents).where(chosen).values(last_seen_s=wall_s))
 
     def _refuse_taken(self, connection: Connection, known: AgentRecord | None, enrolment: Enrolment) -> None:
         """One key, one name: raises what stands against joining under this name with this key."""
@@ -239,9 +264,9 @@ def _add_certificate(
     wall_s: float,
     in_use: str | None = None,
 ) -> None:
-    """Record a certificate; forget those beyond ``CERTIFICATES_KEPT``, but not the one ``in_use``. Those that
-    are over stay till then: where it is the clock that is wrong, they are good when it is right again. This
-    one is kept whatever the clock says of it beside the others."""
+    """Record a certificate; forget those beyond ``CERTIFICATES_KEPT``, but neither recent ones nor the one
+    ``in_use``. Those that are over stay till then: where it is the clock that is wrong, they are good when it
+    is right again. This one is kept whatever the clock says of it beside the others."""
     table = schema.certificates
     mine = table.c.agent_id == agent_id
     connection.execute(
@@ -253,6 +278,12 @@ def _add_certificate(
         .order_by((table.c.serial == serial).desc(), table.c.issued_s.desc())
         .limit(CERTIFICATES_KEPT)
     )
-    kept = list(connection.execute(newest).scalars())
+    recent = (
+        select(table.c.serial)
+        .where(mine, func.abs(table.c.issued_s - wall_s) < RECENT_S)
+        .order_by(table.c.issued_s.desc())
+        .limit(RECENT_KEPT)
+    )
+    kept = [*connection.execute(newest).scalars(), *connection.execute(recent).scalars()]
     kept += [] if in_use is None else [in_use]
     connection.execute(delete(table).where(mine, table.c.serial.not_in(kept)))

@@ -61,7 +61,8 @@ class AliasStore(RecordStore[AliasRecord]):
         """The present revision; every alias there is if it is another than ``revision``, else None; and the
         names of those that cannot be read."""
         with self._database.read() as connection:
-            present = schema.read_revision(connection, schema.Topic.ALIASES)
+            found_revision = schema.read_revision(connection, schema.Topic.ALIASES)
+            present, _ = self._database.since(revision, found_revision)
             if present == revision:
                 return present, None, ()
             found: list[AliasRecord] = []

@@ -1,7 +1,8 @@
 """What the store asks of a database beside SQLAlchemy Core, which is all that its other modules speak.
 
 Whatever only one kind of database has (its settings, its words for "insert or change", its errors, its
-copies) is behind this interface. :mod:`gateway.storage.sqlite` implements it.
+copies) is behind this interface. :mod:`gateway.storage.sqlite` and :mod:`gateway.storage.postgres` implement
+it.
 """
 
 from abc import ABC, abstractmethod
@@ -12,7 +13,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Table
 from sqlalchemy.sql.dml import Insert
 
-from gateway.storage.changes import ChangeCounter
+from gateway.storage.changes import SOURCE, ChangeCounter
 
 BUSY_TIMEOUT_S = 5.0
 """How long one writer waits for another. Transactions here take milliseconds."""
@@ -46,12 +47,44 @@ class Database(ABC):
         Waits up to ``BUSY_TIMEOUT_S`` and for the disk: not for an event loop's thread.
         """
 
+    def write_concurrently(self) -> AbstractContextManager[Connection]:
+        """A transaction beside the one that holds the write lock, of which nobody is told: for sums and times
+        that each process adds to all the time, and that nobody keeps in memory.
+
+        Its statements must be right whatever runs beside them, and lock rows in the order of their keys, or
+        skip those that are locked. Commits unless the block raises. Raises StateError.
+        """
+        return self.write()
+
     @abstractmethod
+    def insert(self, table: Table) -> Any:
+        """The dialect's own insert: it knows ``on_conflict_do_update``, for keys that are there already."""
+
     def upsert(
         self, table: Table, merge: Merge = lambda before, given: given, *, keep: Collection[str] = ()
     ) -> Insert:
         """A statement that inserts the rows it is executed with. Where there is one with the same primary
         key, each of its other columns becomes what ``merge`` says, but for those to ``keep``."""
+        statement, key = self.insert(table), list(table.primary_key)
+        merged = {
+            column.name: merge(column, statement.excluded[column.name])
+            for column in table.columns
+            if not column.primary_key and column.name not in keep
+        }
+        found: Insert = statement.on_conflict_do_update(index_elements=key, set_=merged)
+        return found
+
+    @property
+    def source(self) -> int:
+        """Another number where the database may be on another server than before, which may lack the latest
+        changes of that one."""
+        return 0
+
+    def since(self, revision: int, present: int) -> tuple[int, int]:
+        """``revision`` is as this method gave it before. ``present`` as it is to be given next time, and
+        after which revision rows are to be read: after 0, all of them, where the server may be another."""
+        source, since = divmod(revision, SOURCE)
+        return present + self.source * SOURCE, since if source == self.source else 0
 
     @abstractmethod
     def is_in_place(self) -> bool:
@@ -61,6 +94,23 @@ class Database(ABC):
     def hold_open(self) -> None:
         """Open the connections now that are else opened at their first use: these go on working when the
         database is deleted. Raises StateError."""
+
+    @abstractmethod
+    def now_s(self) -> float:
+        """Seconds since 1970 by the clock that all processes on this database share. Raises StateError."""
+
+    @abstractmethod
+    def interval_s(self, connection: Connection) -> float:
+        """Seconds of a clock that all processes on this database share, for what is compared with itself
+        only: since when it counts is not said. Raises StateError."""
+
+    @abstractmethod
+    def is_served(self) -> bool:
+        """Whether a gateway, of any process on any host, has the database open. False where that cannot be
+        told."""
+
+    makes_backups: bool
+    """Whether :meth:`make_backup` does so; else the database's operator does."""
 
     @abstractmethod
     def make_backup(self) -> None:

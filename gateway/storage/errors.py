@@ -42,8 +42,28 @@ class StateBusy(StateError):
     """Another process held the database for longer than we wait."""
 
 
+class StateUnreachable(StateError):
+    """The server that holds the state is away. What was to be changed just then may have been or not."""
+
+
 class IdentityUnusable(StateError):
     """The gateway's key file is missing, unreadable or not the one this database belongs to."""
+
+
+class ObjectStorageError(StateError):
+    """The object store failed. Its message says which and how, and holds no secret of its address."""
+
+
+class ObjectStorageFull(ObjectStorageError):
+    """There is no room for more bytes."""
+
+
+class ObjectMissing(ObjectStorageError):
+    """There is no object of this name."""
+
+
+class ObjectTooLarge(Exception):
+    """The object would have had more bytes than it may; nothing of it is kept."""
 
 
 class RecordError(Exception):

@@ -208,8 +208,8 @@ class KeyStore(RevisedStore[KeyRecord]):
 
     def touch(self, used_s: Mapping[str, float]) -> None:
         """Note when keys were last used, by id: one transaction, and no change of what they may do."""
-        with self._database.write() as connection:
-            for key_id, at_s in used_s.items():
+        with self._database.write_concurrently() as connection:
+            for key_id, at_s in sorted(used_s.items()):
                 before = schema.keys.c.last_used_s
                 connection.execute(
                     update(schema.keys)

@@ -151,7 +151,8 @@ class LimitStore:
         """The present revision, and what there is if it is another than ``revision``, else None. It may be
         newer than the revision, never older."""
         with self._database.read() as connection:
-            present = schema.read_revision(connection, schema.Topic.LIMITS)
+            found_revision = schema.read_revision(connection, schema.Topic.LIMITS)
+            present, _ = self._database.since(revision, found_revision)
         if present == revision:
             return present, None
         tenants = {each.name: each.limits for each in self.tenants.list()}

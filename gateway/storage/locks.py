@@ -6,10 +6,10 @@ They wait for a while, and raise StateError.
 import time
 from pathlib import Path
 
+from gateway.domain.state_dir import PID_NAME
 from gateway.storage.errors import StateBusy, StateInUse, StateUnwritable
 from shared.process.file_lock import FileLock, LockHolder
 
-PID_NAME = "gateway.pid"
 WAIT_S = 2.0
 """For a gateway that was killed a moment ago: its lock ends when the kernel has taken it down."""
 

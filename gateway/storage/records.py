@@ -59,10 +59,11 @@ class RevisedStore(RecordStore[R]):
         changed = self._table.c.revision
         with self._database.read() as connection:
             connection.execution_options(yield_per=_BATCH_ROWS)
-            present = schema.read_revision(connection, self._topic)
+            found = schema.read_revision(connection, self._topic)
+            present, since = self._database.since(revision, found)
             if present == revision:
                 return present, []
-            return present, self._read(connection, changed > revision, order=(changed,))
+            return present, self._read(connection, changed > since, order=(changed,))
 
     def _change(self, connection: Connection, key: object, **values: Any) -> None:
         """Set columns of the row with this primary key, and have every process read it again."""

@@ -4,7 +4,7 @@ import contextlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from gateway.domain.residency import LABEL_CHARS, LABEL_NAME, LABEL_VALUE
+from gateway.domain.residency import LABEL_CHARS, LABEL_NAME, are_label_values
 from gateway.storage.errors import BadValue
 from shared.protocol.limits import MODEL_NAME_CHARS, REASON_CHARS
 
@@ -56,10 +56,11 @@ def check_labels(labels: Mapping[str, str]) -> None:
     if len(labels) > LABELS:
         raise BadValue(f"{len(labels)} labels; {LABELS} are allowed")
     for name, value in labels.items():
-        if LABEL_NAME.fullmatch(name) is None or LABEL_VALUE.fullmatch(value) is None:
+        if LABEL_NAME.fullmatch(name) is None or not are_label_values(value):
             raise BadValue(
                 f"label {name}={value} cannot be used: name and value are at most {LABEL_CHARS} of letters, "
-                "digits and ._/- that begin and end with a letter or digit"
+                "digits and ._/- that begin and end with a letter or digit; several values differ and are "
+                "separated by commas"
             )
 
 

@@ -27,7 +27,11 @@ from sqlalchemy import (
     update,
 )
 
-SCHEMA_VERSION = 7
+from gateway.storage.batch_tables import batches_table, upload_tables
+from gateway.storage.queue_tables import queue_jobs_table
+from gateway.storage.webhook_tables import webhook_deliveries_table, webhook_secrets_table
+
+SCHEMA_VERSION = 17
 
 metadata = MetaData()
 
@@ -103,8 +107,12 @@ agents = Table(
     Column("revoked_s", Double),
     Column("revoked_reason", String, nullable=False),
     Column("revision", BigInteger, nullable=False, index=True),
+    Column("held_s", Double),
+    Column("held_by", String),
 )
-"""One row a key that ever joined: a revoked one stays, so that its key can never come back."""
+"""One row a key that ever joined: a revoked one stays, so that its key can never come back. Since version 11:
+``held_s``, since when an operator keeps new work from the agent (NULL: it gets work), and ``held_by``, who
+that was."""
 Index("agents_active_name", agents.c.name, unique=True, info={"where": agents.c.revoked_s.is_(None)})
 
 certificates = Table(
@@ -137,6 +145,16 @@ usage = Table(
 )
 """Sums of a day (UTC, ``2026-11-21``). Since version 2; ``gpu_s`` and ``cost``, in money, since version 6;
 ``deployment`` (``agent/id``; empty where it is not known, and in what is older) since version 7."""
+
+usage_batches = Table(
+    "usage_batches",
+    metadata,
+    Column("process", String, primary_key=True),
+    Column("batch", BigInteger, primary_key=True),
+    Column("added_s", Double, nullable=False),
+)
+"""The latest amounts that each process has added to ``usage``: who adds one of them again changes nothing.
+Since version 8."""
 
 tenants = Table(
     "tenants",
@@ -189,8 +207,151 @@ acts = Table(
     Column("kind", String, nullable=False),
     Column("who", String, nullable=False),
     Column("what", JSON, nullable=False),
+    Column("claimed_by", String),
+    Column("claimed_s", Double),
 )
-"""Administrative acts that the audit log has not taken up yet. Since version 7."""
+"""Administrative acts that the audit log has not taken up yet. Since version 7.
+
+Since version 9: ``claimed_by``, the audit log of several that is to take the act up (NULL: none yet), and
+since when."""
+
+processes = Table(
+    "processes",
+    metadata,
+    Column("id", String, primary_key=True),
+    Column("incarnation", BigInteger, nullable=False),
+    Column("url", String),
+    Column("host", String, nullable=False),
+    Column("version", String, nullable=False),
+    Column("started", Double, nullable=False),
+    Column("heard", Double, nullable=False),
+    Column("wanted", String),
+    Column("address", String),
+    Column("knowledge", String),
+)
+"""The gateway processes that use this store; ``heard`` is when the process wrote its row last, on the clock
+of :meth:`gateway.storage.database.Database.interval_s`. Since version 9; ``wanted``, models that requests
+wait for there (:mod:`gateway.cluster.placement_demands`; NULL: none), since version 10. Since version 11:
+``address``, the URL at which the other processes ask this one (NULL: ``url``), and ``knowledge``, what the
+process has learnt and the others may use (NULL: nothing)."""
+
+leases = Table(
+    "leases",
+    metadata,
+    Column("name", String, primary_key=True),
+    Column("owner", String),
+    Column("incarnation", BigInteger, nullable=False),
+    Column("epoch", BigInteger, nullable=False),
+    Column("until", Double, nullable=False),
+)
+"""What only one process may do, who may, and until when on the clock of ``processes``. ``owner`` is NULL when
+it was given back. Since version 9."""
+
+audit_heads = Table(
+    "audit_heads",
+    metadata,
+    Column("chain", String, primary_key=True),
+    Column("seq", BigInteger, nullable=False),
+    Column("hash", String, nullable=False),
+    Column("at_s", Double, nullable=False),
+    Column("host", String, nullable=False),
+)
+"""The last line of each audit log at the time ``at_s``: its number and its hash, in hexadecimal. A log of
+which this line is gone or another one was cut short or written anew. Since version 11."""
+
+jobs = Table(
+    "jobs",
+    metadata,
+    Column("number", Integer, primary_key=True),
+    Column("id", String, nullable=False, unique=True),
+    *(
+        Column(name, String, nullable=False)
+        for name in ("tenant", "key_id", "model", "path", "tier", "state")
+    ),
+    Column("headers", JSON, nullable=False),
+    Column("body", String, nullable=False),
+    Column("body_start", BigInteger, nullable=False),
+    Column("body_stop", BigInteger),
+    *(Column(name, String) for name in ("group_id", "custom_id", "webhook")),
+    *(Column(name, Double) for name in ("deadline_s", "predicted_s", "predicted_cost")),
+    *(Column(name, Double, nullable=False) for name in ("not_before_s", "created_s")),
+    *(Column(name, Integer, nullable=False) for name in ("attempts", "cancelling")),
+    Column("process", String),
+    Column("incarnation", BigInteger),
+    Column("generation", BigInteger, nullable=False),
+    *(Column(name, Double) for name in ("lease_until", "progress")),
+    Column("progress_text", String),
+    *(Column(name, Double) for name in ("started_s", "finished_s", "kept_until_s")),
+    Column("status", Integer),
+    Column("result_headers", JSON(none_as_null=True)),
+    Column("result", String),
+    Column("result_bytes", BigInteger),
+    Column("error", JSON(none_as_null=True)),
+    Column("metadata", JSON(none_as_null=True)),
+)
+"""Long work (:mod:`gateway.domain.jobs`); ``lease_until`` is on the clock of ``processes``. Since version
+12; ``metadata`` since version 15."""
+Index(
+    "jobs_queued",
+    *(jobs.c[name] for name in ("model", "tenant", "number")),
+    info={"where": jobs.c.state == "queued"},
+)
+Index("jobs_running", jobs.c.lease_until, info={"where": jobs.c.state == "running"})
+Index("jobs_deadline", jobs.c.deadline_s, info={"where": jobs.c.finished_s.is_(None)})
+Index("jobs_kept", jobs.c.kept_until_s, info={"where": jobs.c.finished_s.is_not(None)})
+Index("jobs_of_tenant", jobs.c.tenant, jobs.c.number)
+Index("jobs_of_group", jobs.c.group_id, jobs.c.number, info={"where": jobs.c.group_id.is_not(None)})
+Index(
+    "jobs_unfinished_of_group",
+    jobs.c.group_id,
+    info={"where": jobs.c.group_id.is_not(None) & jobs.c.finished_s.is_(None)},
+)
+
+job_queues = Table(
+    "job_queues",
+    metadata,
+    *(Column(name, String, primary_key=True) for name in ("model", "tenant")),
+    *(Column(name, BigInteger, nullable=False) for name in ("queued", "running")),
+    Column("virtual", Double, nullable=False),
+)
+"""How many jobs of each model and tenant wait and run, and the virtual time by which claims are fair. Since
+version 12."""
+
+submissions = Table(
+    "submissions",
+    metadata,
+    *(Column(name, String, primary_key=True) for name in ("tenant", "key")),
+    Column("fingerprint", LargeBinary, nullable=False),
+    Column("made", JSON, nullable=False),
+    Column("at_s", Double, nullable=False),
+)
+"""What requests with an idempotency key have made, and of which body. Since version 12."""
+
+files = Table(
+    "files",
+    metadata,
+    Column("number", Integer, primary_key=True),
+    Column("id", String, nullable=False, unique=True),
+    *(Column(name, String, nullable=False) for name in ("tenant", "key_id", "filename", "purpose", "state")),
+    Column("size_bytes", BigInteger, nullable=False),
+    Column("sha256", String),
+    Column("created_s", Double, nullable=False),
+    Column("expires_s", Double),
+)
+"""Files of tenants (:mod:`gateway.domain.files`); their bytes are objects. Since version 13."""
+Index("files_of_tenant", files.c.tenant, files.c.number)
+Index("files_expiring", files.c.expires_s, info={"where": files.c.expires_s.is_not(None)})
+Index("files_unfinished", files.c.created_s, info={"where": files.c.state != "ready"})
+
+webhook_deliveries = webhook_deliveries_table(metadata)
+webhook_secrets = webhook_secrets_table(metadata)
+uploads, upload_parts = upload_tables(metadata)
+batches = batches_table(metadata)
+queue_jobs = queue_jobs_table(metadata)
+
+OF_ONE_STORE = (processes, leases, audit_heads)
+"""Tables that say nothing in another store: they are not copied there. Audit logs that go on with another
+store have their heads noted there anew."""
 
 
 class Topic(StrEnum):

@@ -83,9 +83,7 @@ class TokenStore(RecordStore[TokenRecord]):
         check_uses(uses)
         check_models(models)
         check_labels(labels)
-        keys = self._identity.keys
-        signer = keys.previous_at(wall_s + expires_in_s) or keys.current
-        token = JoinToken.new(signer.fingerprint)
+        token = JoinToken.new(self._identity.fingerprint_until(wall_s + expires_in_s))
         rights = {"models": list(models), "labels": dict(labels)}
         with self._database.write() as connection:
             connection.execute(

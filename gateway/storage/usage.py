@@ -3,11 +3,26 @@
 Days are UTC.
 """
 
+import secrets
+import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Double, Row, case, cast, delete, func, select, tuple_
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Double,
+    Row,
+    case,
+    cast,
+    delete,
+    func,
+    insert,
+    select,
+    tuple_,
+)
+from sqlalchemy.exc import IntegrityError
 
 from gateway.domain.quotas import UsageGrouping
 from gateway.storage import schema
@@ -16,6 +31,11 @@ from gateway.storage.database import Database
 MOST = 2**53
 """Where a sum stays: no engine has counted so much, and JSON's readers count no further. Sums of sums are
 made in floating point: a sum of integers fails beyond 64 bits, and agents may lie."""
+
+BATCHES_KEPT_S = 7 * 86_400.0
+"""So long the latest batch of a process is remembered that adds no more: it is over."""
+
+_SWEEP_BATCHES = 1000
 
 
 class Account(NamedTuple):
@@ -88,17 +108,46 @@ class UsageStore:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self.process = secrets.token_hex(8)
+        """Tells the batches of this process from others'."""
 
-    def add(self, amounts: Mapping[Account, Amount]) -> None:
-        """Add ``amounts`` to what is there, all of them or, when it fails, none."""
+    def add(self, amounts: Mapping[Account, Amount], batch: int | None = None) -> None:
+        """Add ``amounts`` to what is there, all of them or, when it fails, none.
+
+        Whether it failed may be unknown, where the connection to a server was lost. So with a ``batch``, a
+        number that this process gives to no other amounts and that rises, adding them again changes nothing.
+        """
         if not amounts:
             return
         rows = [
             account._asdict() | {name: min(getattr(amount, name), MOST) for name in _SUMS}
-            for account, amount in amounts.items()
+            for account, amount in sorted(amounts.items())  # in one order, or two processes wait in a circle
         ]
-        with self._database.write() as connection:
-            connection.execute(self._database.upsert(schema.usage, _sum), rows)
+        try:
+            with self._database.write_concurrently() as connection:
+                if batch is not None:
+                    self._note_batch(connection, batch)
+                connection.execute(self._database.upsert(schema.usage, _sum), rows)
+        except IntegrityError:
+            if batch is None or not self._was_added(batch):
+                raise
+
+    def _note_batch(self, connection: Connection, batch: int) -> None:
+        """Raises IntegrityError where it is noted, after waiting for who is just noting it."""
+        table, now_s = schema.usage_batches, time.time()
+        note = {"process": self.process, "batch": batch, "added_s": now_s}
+        connection.execute(insert(table).values(note))
+        connection.execute(delete(table).where(table.c.process == self.process, table.c.batch < batch))
+        if batch % _SWEEP_BATCHES == 0:
+            gone = select(table.c.process, table.c.batch).where(table.c.added_s < now_s - BATCHES_KEPT_S)
+            gone = gone.order_by(*table.primary_key).with_for_update(skip_locked=True)
+            connection.execute(delete(table).where(tuple_(*table.primary_key).in_(gone)))
+
+    def _was_added(self, batch: int) -> bool:
+        table = schema.usage_batches.c
+        query = select(table.batch).where(table.process == self.process, table.batch == batch)
+        with self._database.read() as connection:
+            return connection.execute(query).first() is not None
 
     def totals(
         self, by: UsageGrouping, since: str = "", *, after: Sequence[str] = (), most: int | None = None
@@ -186,8 +235,11 @@ class ModelStore:
         if not served:
             return
         table = schema.models
-        rows = [{"name": name, "first_s": first_s.get(name, wall_s), "last_s": wall_s} for name in served]
-        kept = select(table.c.name).order_by(table.c.last_s.desc(), table.c.name).limit(most)
-        with self._database.write() as connection:
+        rows = [
+            {"name": name, "first_s": first_s.get(name, wall_s), "last_s": wall_s} for name in sorted(served)
+        ]
+        beyond = select(table.c.name).order_by(table.c.last_s.desc(), table.c.name).offset(most)
+        beyond = beyond.with_for_update(skip_locked=True)
+        with self._database.write_concurrently() as connection:
             connection.execute(self._database.upsert(table, keep=("first_s",)), rows)
-            connection.execute(delete(table).where(table.c.name.not_in(kept)))
+            connection.execute(delete(table).where(table.c.name.in_(beyond)))

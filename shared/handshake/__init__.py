@@ -8,12 +8,13 @@ wall-clock times and keys are arguments.
 
 from shared.handshake.agent import AgentHandshake
 from shared.handshake.gateway import GatewayHandshake
-from shared.handshake.messages import NONCE_BYTES, Hello, JoinProof, ResumeRequest, Welcome
+from shared.handshake.messages import NONCE_BYTES, Challenge, Hello, JoinProof, ResumeRequest, Welcome
 from shared.handshake.renewal import Renewal
 
 __all__ = [
     "NONCE_BYTES",
     "AgentHandshake",
+    "Challenge",
     "GatewayHandshake",
     "Hello",
     "JoinProof",

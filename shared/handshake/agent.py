@@ -1,7 +1,7 @@
 """The agent's half of the handshake (PROTOCOL §8)."""
 
 import hmac
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum, auto
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -31,6 +31,7 @@ from shared.identity import (
 )
 from shared.identity.certificates import CERTIFICATE_BYTES
 from shared.identity.keys import FINGERPRINT_BYTES, gateway_id
+from shared.protocol.credit import WindowSettings
 from shared.protocol.errors import (
     CertificateInvalid,
     CertificateOutOfDate,
@@ -41,6 +42,7 @@ from shared.protocol.errors import (
     HandshakeRejected,
 )
 from shared.protocol.frames import FrameType
+from shared.protocol.peers import CAPABILITIES
 
 CLOCK_TOLERANCE_S = 86_400.0
 """How far a GPU host's clock may be off before a certificate just made looks wrong to it. The gateway's
@@ -82,8 +84,12 @@ class AgentHandshake:
     Exactly one of ``certificate`` (DER, as the gateway issued it) and ``join_token`` is given.
     ``pinned_fingerprint`` is the SHA-256 of the gateway's public key (32 bytes); with a join token it may
     be None and is then the token's. ``also_pinned`` are fingerprints that will do as well, while the
-    gateway's key changes (PROTOCOL §8.12). ``nonce`` is 32 fresh random bytes. Raises ValueError for
-    arguments that cannot make a HELLO (a bad name, both or neither credential, fingerprints that differ).
+    gateway's key changes (PROTOCOL §8.12). ``landed`` is called with a CHALLENGE that verified, and returns
+    the session to resume in place of ``session``; it raises a HandshakeError to hang up (PROTOCOL §7.5).
+    ``required`` are capabilities that the gateway must have, and is told of whatever it consists of;
+    ``optional`` are told like them, and the gateway need not have them.
+    ``nonce`` is 32 fresh random bytes. Raises ValueError for arguments that cannot make a HELLO (a bad name,
+    both or neither credential, fingerprints that differ).
     """
 
     def __init__(
@@ -98,6 +104,9 @@ class AgentHandshake:
         limits: Mapping[str, int] | None = None,
         session: ResumeRequest | None = None,
         also_pinned: Sequence[bytes] = (),
+        landed: Callable[[Challenge], ResumeRequest | None] | None = None,
+        required: Sequence[str] = (),
+        optional: Sequence[str] = (),
     ) -> None:
         if not is_name(name):
             raise ValueError(f"{name!a} cannot name an agent: {NAME_RULE}")
@@ -119,9 +128,18 @@ class AgentHandshake:
         self._software = software
         self._limits = limits or {}
         self._session = session
+        self._landed = landed
+        self._required = tuple(required)
+        self._optional = tuple(optional)
         self._state = AgentHandshakeState.START
         self._transcript = Transcript()
         self._gateway_key = b""
+        self.process: str | None = None
+        """The process of the gateway that sent CHALLENGE, where there are several; None before CHALLENGE."""
+        self.windows: WindowSettings | None = None
+        """What ``limits`` announce for a new session; None: what an agent grants in its only one."""
+        self.incarnation = 0
+        """That process's incarnation."""
 
     @property
     def gateways(self) -> tuple[str, ...]:
@@ -132,17 +150,21 @@ class AgentHandshake:
         """Check CHALLENGE and return the payload of HELLO.
 
         Raises HandshakeMalformed, GatewayUntrusted (another key than the pinned one), SignatureInvalid,
-        or HandshakeRejected with VERSION, and a time to come again, when there is no common protocol version.
+        HandshakeRejected with VERSION, and a time to come again, when there is no common protocol version,
+        and what ``landed`` raises.
         """
         if self._state is not AgentHandshakeState.START:
             raise HandshakeMalformed("CHALLENGE out of turn")
         try:
             challenge = self._check_challenge(payload)
+            if self._landed is not None:
+                self._session = self._landed(challenge)
         except HandshakeError:
             self._move(AgentHandshakeState.FAILED)
             raise
         self._move(AgentHandshakeState.GREETING)
         self._gateway_key = challenge.key
+        self.process, self.incarnation = challenge.process, challenge.incarnation
         self._transcript.append(FrameType.CHALLENGE, payload)
         version = max(set(challenge.versions) & set(SUPPORTED_VERSIONS))
         return self._transcript.seal(FrameType.HELLO, self._claims(version).to_body(), self._key.sign)
@@ -217,6 +239,11 @@ class AgentHandshake:
             limits=dict(self._limits),
             certificate=self._certificate,
             join=join,
+            capabilities=(
+                *(() if self.process is None else CAPABILITIES),
+                *self._required,
+                *self._optional,
+            ),
         )
 
     def _check_answer(self, frame: FrameType, payload: bytes, wall_s: float) -> Welcome:
@@ -225,11 +252,24 @@ class AgentHandshake:
         if frame is FrameType.REJECT:
             raise read_reject(body)
         terms = WelcomeTerms.from_body(body)
+        if lacking := [each for each in self._required if each not in terms.capabilities]:
+            raise HandshakeRejected(
+                ErrorCode.VERSION,
+                f"the gateway that was dialled has no capability {lacking[0]!r}: upgrade it",
+                VERSION_RETRY_S,
+            )
         certificate = self._check_certificate(terms.certificate)
         if terms.received is not None and (self._session is None or terms.session_id != self._session.id):
             raise HandshakeMalformed("WELCOME resumes a session that was not asked for")
         doubt = "" if certificate is None else _doubt(certificate, wall_s)
-        return Welcome.of(terms, certificate, doubt, self._gateway_key)
+        return Welcome.of(
+            terms,
+            certificate,
+            doubt=doubt,
+            gateway_key=self._gateway_key,
+            process=self.process,
+            incarnation=self.incarnation,
+        )
 
     def _check_certificate(self, der: bytes | None) -> AgentCertificate | None:
         if der is None:

@@ -19,6 +19,7 @@ from shared.identity import AgentCertificate, GatewayIdentity, verify_certificat
 from shared.identity.keys import signature_holds
 from shared.protocol.errors import ErrorCode, HandshakeError, HandshakeMalformed, HandshakeRejected
 from shared.protocol.frames import FrameType
+from shared.protocol.peers import CAPABILITIES, UPLINK_CAPABILITIES, GatewayPeer
 
 
 class GatewayHandshakeState(Enum):
@@ -58,7 +59,8 @@ class GatewayHandshake:
 
     ``nonce`` is 32 fresh random bytes. ``limits`` is what WELCOME announces unless it is given others.
     ``also_issued_by`` are public keys of this gateway's whose certificates are good beside those of
-    ``identity``: while its key changes (PROTOCOL §8.12).
+    ``identity``: while its key changes (PROTOCOL §8.12). ``process`` is this process of a gateway that has
+    several; None where it is the only one.
     After ``receive_hello`` raised, ``reject`` may still be called to tell the agent why; before any
     HELLO was received there is nothing to reject (``can_reject`` is False): close the connection.
     """
@@ -69,6 +71,7 @@ class GatewayHandshake:
         nonce: bytes,
         limits: Mapping[str, int],
         also_issued_by: Sequence[bytes] = (),
+        process: GatewayPeer | None = None,
     ) -> None:
         assert len(nonce) == NONCE_BYTES
         self.identity = identity
@@ -76,6 +79,7 @@ class GatewayHandshake:
         self._also_issued_by = also_issued_by
         self._nonce = nonce
         self._limits = limits
+        self._process = process
         self._state = GatewayHandshakeState.START
         self._transcript = Transcript()
         self._challenge_digest = b""
@@ -87,10 +91,24 @@ class GatewayHandshake:
         """True from the first HELLO, good or bad, until it was answered."""
         return GatewayHandshakeState.REJECTED in NEXT_STATES.get(self._state, ())
 
+    @property
+    def capabilities(self) -> tuple[str, ...]:
+        """What both sides can do; nothing before HELLO. A gateway that is one process can do little of it."""
+        if self.hello is None:
+            return ()
+        own = UPLINK_CAPABILITIES if self._process is None else (*CAPABILITIES, *UPLINK_CAPABILITIES)
+        return tuple(each for each in own if each in self.hello.capabilities)
+
     def challenge(self) -> bytes:
         """The payload of CHALLENGE, to be sent first."""
         self._move(GatewayHandshakeState.CHALLENGED)
-        challenge = Challenge(SUPPORTED_VERSIONS, self.identity.id, self.identity.public_key, self._nonce)
+        process, incarnation = None, 0
+        if self._process is not None:
+            process, incarnation = self._process.process, self._process.incarnation
+        identity = self.identity
+        challenge = Challenge(
+            SUPPORTED_VERSIONS, identity.id, identity.public_key, self._nonce, process, incarnation
+        )
         payload = self._transcript.seal(FrameType.CHALLENGE, challenge.to_body(), self.identity.sign)
         self._challenge_digest = self._transcript.digest()
         return payload
@@ -136,9 +154,10 @@ class GatewayHandshake:
         heartbeat_s: float,
         resume_window_s: float = 0.0,
         received: int | None = None,
+        peers: Sequence[GatewayPeer] = (),
     ) -> bytes:
         """The payload of WELCOME. ``limits`` None stands for those given at construction, ``received`` None
-        for a new session."""
+        for a new session. ``peers`` are all processes of the gateway, where it has several."""
         self._move(GatewayHandshakeState.WELCOMED)
         terms = WelcomeTerms(
             session_id=session_id,
@@ -148,6 +167,8 @@ class GatewayHandshake:
             heartbeat_s=heartbeat_s,
             resume_window_s=resume_window_s,
             received=received,
+            capabilities=self.capabilities,
+            peers=tuple(peers),
         )
         return self._transcript.seal(FrameType.WELCOME, terms.to_body(), self.identity.sign)
 

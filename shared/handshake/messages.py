@@ -24,6 +24,7 @@ from shared.handshake.fields import (
 from shared.identity import AgentCertificate, is_name
 from shared.protocol import limits
 from shared.protocol.errors import ErrorCode, HandshakeMalformed, HandshakeRejected
+from shared.protocol.peers import Incarnation, PeerList, ProcessName
 
 MAX_PAYLOAD_BYTES = limits.HANDSHAKE_MESSAGE_BYTES - limits.FRAME_HEADER_BYTES
 """No handshake payload may be longer: each travels alone in a message of at most 32 KiB (PROTOCOL §8.1)."""
@@ -40,6 +41,10 @@ RETRY_AFTER_MAX_S = 86_400.0
 _JOIN_DOMAIN = b"trunkline.1 JOIN\0"
 
 _SessionId = Annotated[Text, Field(max_length=SESSION_ID_CHARS)]
+_Capabilities = Annotated[
+    tuple[Annotated[Text, Field(max_length=limits.CAPABILITY_CHARS)], ...],
+    Field(max_length=limits.CAPABILITIES),
+]
 _Nonce = Annotated[Octets, Field(min_length=NONCE_BYTES, max_length=NONCE_BYTES)]
 
 
@@ -67,16 +72,26 @@ class JoinProof:
 
 @dataclass(frozen=True, slots=True)
 class Challenge:
-    """What CHALLENGE says."""
+    """What CHALLENGE says. ``process`` is None for a gateway that is one process."""
 
     versions: Annotated[tuple[Version, ...], Field(min_length=1, max_length=16)]
     gateway: HexId
     key: PublicKey
     nonce: _Nonce
+    process: ProcessName | None = None
+    incarnation: Incarnation = 0
 
     def to_body(self) -> bytes:
-        """The JSON text."""
-        return orjson.dumps(self, default=write_octets)
+        """The JSON text. A gateway that is one process says what it said before there could be several."""
+        members: dict[str, Any] = {
+            "versions": self.versions,
+            "gateway": self.gateway,
+            "key": self.key,
+            "nonce": self.nonce,
+        }
+        if self.process is not None:
+            members |= {"process": self.process, "incarnation": self.incarnation}
+        return orjson.dumps(members, default=write_octets)
 
     @classmethod
     def from_body(cls, body: bytes) -> "Challenge":
@@ -98,6 +113,8 @@ class _HelloMembers:
     session: ResumeRequest | None = None
     limits: Limits
     join: JoinProof | None = None
+    capabilities: _Capabilities = ()
+    """What the agent can do of what not every version can (PROTOCOL §8.4); unknown ones are ignored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +126,7 @@ class HelloClaims(_HelloMembers):
     def to_body(self) -> bytes:
         """The JSON text."""
         join = self.join
-        members = {
+        members: dict[str, Any] = {
             "version": self.version,
             "name": self.name,
             "key": self.public_key,
@@ -120,6 +137,8 @@ class HelloClaims(_HelloMembers):
             "certificate": self.certificate,
             "join": join and {"id": join.token_id, "proof": join.proof},
         }
+        if self.capabilities:
+            members["capabilities"] = self.capabilities
         return orjson.dumps(members, default=write_octets)
 
     @classmethod
@@ -158,6 +177,10 @@ class _WelcomeMembers:
     resume_window_s: Annotated[Seconds, Field(ge=0.0, le=86_400.0)]
     received: Integer | None = None
     """How many messages the gateway has of the session that goes on; None: the session is new."""
+    capabilities: _Capabilities = ()
+    """Those of HELLO that the gateway has as well."""
+    peers: PeerList = ()
+    """All processes of the gateway, the sender included; empty for a gateway that is one process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,7 +191,7 @@ class WelcomeTerms(_WelcomeMembers):
 
     def to_body(self) -> bytes:
         """The JSON text."""
-        members = {
+        members: dict[str, Any] = {
             "session": self.session_id,
             "generation": self.generation,
             "limits": self.limits,
@@ -176,8 +199,13 @@ class WelcomeTerms(_WelcomeMembers):
             "heartbeat_s": self.heartbeat_s,
             "resume_window_s": self.resume_window_s,
         }
-        resumed = {} if self.received is None else {"received": self.received}
-        return orjson.dumps(members | resumed, default=write_octets)
+        if self.received is not None:
+            members["received"] = self.received
+        if self.capabilities:
+            members["capabilities"] = self.capabilities
+        if self.peers:
+            members["peers"] = [peer.to_dict() for peer in self.peers]
+        return orjson.dumps(members, default=write_octets)
 
     @classmethod
     def from_body(cls, body: bytes) -> "WelcomeTerms":
@@ -195,13 +223,14 @@ class Welcome(_WelcomeMembers):
     """The certificate's dates say that this host's clock is wrong, or the gateway's."""
     gateway_key: bytes = b""
     """The public key that the gateway proved itself with: one of those that were pinned."""
+    process: str | None = None
+    """Which of the gateway's processes it is; None: it is one process."""
+    incarnation: int = 0
 
     @classmethod
-    def of(
-        cls, terms: WelcomeTerms, certificate: AgentCertificate | None, doubt: str, gateway_key: bytes
-    ) -> "Welcome":
-        checked = {"certificate": certificate, "doubt": doubt, "gateway_key": gateway_key}
-        return cls(**_members_of(terms) | checked)
+    def of(cls, terms: WelcomeTerms, certificate: AgentCertificate | None, **known: Any) -> "Welcome":
+        """``known`` are the members of this class that WELCOME does not say."""
+        return cls(**_members_of(terms) | {"certificate": certificate} | known)
 
 
 def _members_of(message: HelloClaims | WelcomeTerms) -> dict[str, Any]:

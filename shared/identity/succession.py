@@ -51,6 +51,11 @@ class GatewayKeys:
     until_s: float = 0.0
     """Seconds since 1970: how long the one before counts."""
 
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """The ids of its keys, that of the current one first."""
+        return tuple(key.id for key in (self.current, self.previous) if key is not None)
+
     def previous_at(self, wall_s: float) -> GatewayIdentity | None:
         """The key before, while it counts."""
         return self.previous if wall_s < self.until_s else None

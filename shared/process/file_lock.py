@@ -39,6 +39,10 @@ class FileLock:
         flags = os.O_RDWR | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
         self._file = os.open(path, flags | (os.O_CREAT if create else 0), 0o600)
 
+    def fileno(self) -> int:
+        """The file's descriptor, for processes that are to hold the lock as well; -1 once it is closed."""
+        return self._file
+
     def try_take(self, *, exclusive: bool) -> bool:
         """Take it, alone or shared, also in place of what is held now. False while others are in the way."""
         if fcntl is None:

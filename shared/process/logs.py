@@ -21,6 +21,9 @@ LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
 ISO = "iso"
 
+_process: str | None = None
+"""What each line calls the process that wrote it, where several write to one log."""
+
 _SECRET = re.compile(r"(sk-tl-|tlj_|eyJ)[A-Za-z0-9_.-]{8,}")
 _SECRET_BYTES = re.compile(_SECRET.pattern.encode("ascii"))
 
@@ -32,13 +35,16 @@ def configure_logs(
     text_time: str = ISO,
     quiet: Mapping[str, int] = MappingProxyType({}),
     stream: TextIO | None = None,
+    process: str | None = None,
 ) -> None:
-    """Set up logging for the whole process, to ``stream`` or stderr.
+    """Set up logging for the whole process, to ``stream`` or stderr. ``process`` names it in each line.
 
     ``level`` is of :data:`LEVELS`; ``style`` is ``json``, ``text`` or ``auto`` (text on a terminal).
     ``text_time`` is the form of times in text, local ones unless it is ``ISO``. ``quiet`` has the least
     levels of what libraries log, by logger; of others it is ``warning``.
     """
+    global _process
+    _process = process
     out = sys.stderr if stream is None else stream
     text = style == "text" or (style == "auto" and out.isatty())
     binary = None if text else getattr(out, "buffer", None)
@@ -161,11 +167,18 @@ def batched_log(name: str, later: Later) -> Any:
 def _text_processors(text_time: str, *, colors: bool) -> list[Any]:
     plain = structlog.dev.plain_traceback  # others show the values of variables
     return [
+        _with_process,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt=text_time, utc=text_time == ISO),
         structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=plain),
         _masked,
     ]
+
+
+def _with_process(logger: Any, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    if _process is not None:
+        event.setdefault("process", _process)
+    return event
 
 
 _METHODS = {"warn": "warning", "exception": "error"}
@@ -174,6 +187,8 @@ _METHODS = {"warn": "warning", "exception": "error"}
 
 def _json_line(logger: Any, method: str, event: MutableMapping[str, Any]) -> bytes:
     """What is logged as one line: with its level, its time and, with ``exc_info``, the traceback."""
+    if _process is not None:
+        event.setdefault("process", _process)
     event["level"] = _METHODS.get(method, method)
     event["timestamp"] = datetime.now(UTC).isoformat()[:-6] + "Z"
     if "exc_info" in event:

@@ -13,8 +13,7 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import Protocol
 
-BEAT_S = 0.25
-"""How often the loop says that it turns, and how often the thread looks."""
+from shared.process.stand_stills import BEAT_S, StandStills
 
 STACK_FRAMES = 12
 """The innermost ones; files, lines and names of functions, never a value."""
@@ -73,8 +72,11 @@ class LoopWatchdog:
 
 
 @contextmanager
-def watched_loop(reporter: BlockedLoopReporter, blocked_s: float) -> Iterator[None]:
-    """The running loop is watched while inside; its thread must be the one that enters."""
+def watched_loop(
+    reporter: BlockedLoopReporter, blocked_s: float, stills: StandStills | None = None
+) -> Iterator[None]:
+    """The running loop is watched while inside; its thread must be the one that enters. ``stills`` is told of
+    every turn. The thread looks as often as the loop says that it turns."""
     loop, thread, over = asyncio.get_running_loop(), threading.get_ident(), threading.Event()
     turned_s = time.monotonic()
     timer: asyncio.TimerHandle
@@ -83,6 +85,8 @@ def watched_loop(reporter: BlockedLoopReporter, blocked_s: float) -> Iterator[No
     def turn() -> None:
         nonlocal turned_s, timer
         turned_s = time.monotonic()
+        if stills is not None:
+            stills.turn(turned_s)
         timer = loop.call_later(BEAT_S, turn)
 
     def watch() -> None:

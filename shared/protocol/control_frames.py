@@ -20,18 +20,26 @@ class ControlFrameLimiter:
     """
 
     def __init__(self, now: float) -> None:
-        self._most = limits.CONTROL_FRAMES_BURST
+        self._burst = self._most = limits.CONTROL_FRAMES_BURST
+        self._per_s = limits.CONTROL_FRAMES_PER_S
         self._units = float(self._most)
         self._at = now
 
+    def allow_others(self) -> None:
+        """From now on the peer may send OTHERS as well (PROTOCOL §4.11). Idempotent."""
+        if self._burst == limits.CONTROL_FRAMES_BURST:
+            self._burst += limits.OTHERS_UNITS
+            self._most += limits.OTHERS_UNITS
+            self._per_s += limits.OTHERS_UNITS_PER_S
+
     def spend(self, units: int, now: float) -> None:
         """Counts one frame. Raises :class:`~shared.protocol.errors.ControlFrameFlood` after too many."""
-        earned = (now - self._at) * limits.CONTROL_FRAMES_PER_S
+        earned = (now - self._at) * self._per_s
         rest = min(self._units + earned, self._most) - units
         if rest < 0:
             raise ControlFrameFlood(
-                f"more control frames than {limits.CONTROL_FRAMES_BURST} at once, "
-                f"{limits.CONTROL_FRAMES_PER_S} a second and {limits.CONTROL_FRAMES_PER_STREAM} a stream"
+                f"more control frames than {self._burst} at once, "
+                f"{self._per_s} a second and {limits.CONTROL_FRAMES_PER_STREAM} a stream"
             )
         self._units, self._at = rest, now
 
@@ -46,6 +54,6 @@ class ControlFrameLimiter:
 
         ``open_streams`` are open with it.
         """
-        self._most = limits.CONTROL_FRAMES_BURST + limits.CONTROL_FRAMES_PER_STREAM * open_streams
+        self._most = self._burst + limits.CONTROL_FRAMES_PER_STREAM * open_streams
         units = self._units + limits.CONTROL_FRAMES_PER_STREAM
         self._units = units if units < self._most else self._most

@@ -4,11 +4,12 @@ Offsets count body bytes since the stream or the session began (RFC 9000 §4). N
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from shared.protocol import limits
 from shared.protocol.errors import FlowControlViolated
 from shared.protocol.frames import TunnelRole
+from shared.speedups import ReceivedBytes
 
 
 @dataclass(slots=True)
@@ -64,6 +65,15 @@ class WindowSettings:
     def shareable(self) -> int:
         """Bytes that all windows together may take."""
         return self.session - self.session // 8
+
+    def divided(self, sessions: int) -> "WindowSettings":
+        """What one of so many sessions grants, so that all together hold what one would. It allows as many
+        streams as three quarters of it have floors for; the rest is for those that are fast."""
+        if sessions <= 1:
+            return self
+        session = self.session // sessions
+        streams = (session - session // 8) * 3 // 4 // self.floor
+        return replace(self, session=session, streams=max(1, min(self.streams, streams)))
 
 
 GATEWAY_WINDOWS = WindowSettings(
@@ -143,13 +153,13 @@ class WindowPool:
         self.free += size_bytes
 
 
-class _ReceivedBytes:
+class _CountedBytes(ReceivedBytes):
     """What was granted to the peer, what came, and what its consumer has taken.
 
     Invariant: ``consumed <= received <= granted <= consumed + window``.
     """
 
-    __slots__ = ("consumed", "grant_at", "granted", "received", "window")
+    __slots__ = ()
 
     NAME = ""
 
@@ -174,7 +184,7 @@ class _ReceivedBytes:
         assert self.consumed <= self.received, (self.consumed, self.received)
 
 
-class ReceiveCredit(_ReceivedBytes):
+class ReceiveCredit(_CountedBytes):
     """The received bytes of one stream. Half a window is granted at a time."""
 
     __slots__ = ("_granted_at",)
@@ -203,7 +213,7 @@ class ReceiveCredit(_ReceivedBytes):
         return self.granted
 
 
-class SessionReceiveCredit(_ReceivedBytes):
+class SessionReceiveCredit(_CountedBytes):
     """The received bytes of all streams. An eighth of the window is granted at a time.
 
     The windows of streams are reservations in this one, so it never stops a stream that keeps to its own; it

@@ -8,6 +8,7 @@ endpoint at any time.
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
+from shared.protocol.demand import Demand
 from shared.protocol.errors import ErrorCode, TrunklineError, TunnelClosed
 from shared.protocol.events import (
     ControlReceived,
@@ -23,9 +24,11 @@ from shared.protocol.events import (
 )
 from shared.protocol.frames import FrameType, TunnelRole
 from shared.protocol.messages import AgentState, Drain, RequestHead, ResponseHead, Trailers
+from shared.protocol.others import Others
+from shared.protocol.peers import Peers
 from shared.protocol.session import ProtocolSession
 from shared.protocol.stream_handler import NO_HANDLER, StreamHandler
-from shared.speedups import BodyPath
+from shared.speedups import BodyPath, OutPath
 
 LOSS_SLICE_S = 0.002
 """A session that is lost tells its streams for so long in one turn of the event loop."""
@@ -43,8 +46,14 @@ class SessionListener(Protocol):
     def on_state(self, state: AgentState) -> None:
         """All about the agent, whole (gateway)."""
 
-    def on_demand(self, waiting: Mapping[str, int]) -> None:
-        """Model → requests waiting at the gateway (agent)."""
+    def on_demand(self, demands: Mapping[str, Demand]) -> None:
+        """Model → what waits for it at the gateway (agent)."""
+
+    def on_peers(self, peers: Peers) -> None:
+        """The processes of the gateway have changed (agent)."""
+
+    def on_others(self, others: Others) -> None:
+        """What runs for other processes has changed (gateway)."""
 
     def on_command(self, command: Mapping[str, Any]) -> None:
         """A COMMAND came; answer it with ``endpoint.send_command`` (agent)."""
@@ -98,6 +107,11 @@ class Stream:
         """From now on bodies take ``path`` while it is open; what comes otherwise goes to ``on_data``."""
         self.path = path
         self._endpoint.session.set_path(self.id, path)
+
+    def out_path(self) -> OutPath | None:
+        """The way of a body's whole events past :meth:`send_data` (agent); None when the stream is
+        closed."""
+        return self._endpoint.session.out_path(self.id, self._endpoint)
 
     def send_head(self, head: ResponseHead) -> None:
         """Sends the response's head (agent). Raises ``StreamHalfClosed``, ``SessionClosed``."""
@@ -184,9 +198,18 @@ class SessionEndpoint:
         self.session.send_slots(levels)
         self.wake()
 
-    def send_demand(self, waiting: Mapping[str, int]) -> None:
-        self.session.send_demand(waiting)
+    def send_demand(self, demands: Mapping[str, Demand]) -> None:
+        self.session.send_demand(demands)
         self.wake()
+
+    def send_peers(self, peers: Peers) -> None:
+        self.session.send_peers(peers)
+        self.wake()
+
+    def send_others(self, others: Others) -> int:
+        size_bytes = self.session.send_others(others)
+        self.wake()
+        return size_bytes
 
     def send_drain(self, drain: Drain) -> None:
         self.session.send_drain(drain)
@@ -368,7 +391,9 @@ _ACTIONS: dict[type, Callable[[SessionEndpoint, Any], None]] = {
 _NOTICES: dict[int, Callable[[SessionListener, Any], None]] = {
     FrameType.SLOTS: lambda listener, levels: listener.on_slots(levels),
     FrameType.STATE: lambda listener, state: listener.on_state(state),
-    FrameType.DEMAND: lambda listener, waiting: listener.on_demand(waiting),
+    FrameType.DEMAND: lambda listener, demands: listener.on_demand(demands),
+    FrameType.PEERS: lambda listener, peers: listener.on_peers(peers),
+    FrameType.OTHERS: lambda listener, others: listener.on_others(others),
     FrameType.COMMAND: lambda listener, command: listener.on_command(command),
     FrameType.RESULT: lambda listener, result: listener.on_result(result),
     FrameType.DRAIN: lambda listener, drain: listener.on_drain(drain),

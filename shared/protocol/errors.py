@@ -22,6 +22,7 @@ The tree::
     │   └── JoinTokenInvalid
     ├── TunnelError
     │   ├── DialFailed              no connection, no TLS, no WebSocket
+    │   │   └── Misdirected         another process of the gateway answered (421)
     │   ├── TunnelClosed
     │   ├── HeartbeatLost
     │   ├── ResumeRefused
@@ -71,6 +72,8 @@ class ErrorCode(IntEnum):
     """A newer tunnel of the same agent took over."""
     VERSION = 19
     """No protocol version in common."""
+    DECLINED = 20
+    """No engine saw the request, and the same agent would not take it later either: another one may."""
 
     @classmethod
     def from_wire(cls, code: int) -> "ErrorCode":
@@ -194,6 +197,10 @@ class TunnelError(TrunklineError):
 
 class DialFailed(TunnelError):
     """No tunnel could be made: no route, no TLS, no WebSocket at the other end."""
+
+
+class Misdirected(DialFailed):
+    """What answered serves other names than that of the path (421), as other processes of the gateway do."""
 
 
 class TunnelClosed(TunnelError):

@@ -64,10 +64,10 @@ class StreamClosed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ControlReceived:
-    """STATE, SLOTS, DEMAND, COMMAND, RESULT or DRAIN came; ``content`` is its payload, read and checked.
+    """A control frame came, STATE or SLOTS for example; ``content`` is its payload, read and checked.
 
-    That is an ``AgentState``, a level for each name, the JSON object of a command or result, or a
-    ``Drain``.
+    That is an ``AgentState``, a level or a ``Demand`` for each name, the JSON object of a command or result,
+    the ``Peers``, or a ``Drain``.
     """
 
     type: int

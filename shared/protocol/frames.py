@@ -32,6 +32,8 @@ class FrameType(IntEnum):
     COMMAND = 0x23
     RESULT = 0x24
     DRAIN = 0x25
+    PEERS = 0x26
+    OTHERS = 0x27
 
     PING = 0x30
     PONG = 0x31
@@ -90,6 +92,8 @@ RULES: dict[int, FrameRule] = {
     FrameType.COMMAND: FrameRule(MessageKind.NUMBERED, False, 2, _CONTROL, TunnelRole.GATEWAY),
     FrameType.RESULT: FrameRule(MessageKind.NUMBERED, False, 2, _CONTROL, TunnelRole.AGENT),
     FrameType.DRAIN: FrameRule(MessageKind.NUMBERED, False, 2, _CONTROL),
+    FrameType.PEERS: FrameRule(MessageKind.NUMBERED, False, 2, _CONTROL, TunnelRole.GATEWAY),
+    FrameType.OTHERS: FrameRule(MessageKind.NUMBERED, False, 2, _CONTROL, TunnelRole.AGENT),
     FrameType.PING: _OFFSET_ON_LINK,
     FrameType.PONG: _OFFSET_ON_LINK,
     FrameType.ACK: _OFFSET_ON_LINK,

@@ -10,10 +10,15 @@ _SMOOTHING = 4
 class Heartbeat:
     """Says when to send PING, when a peer is silent and when to give it up; measures the round trip."""
 
-    def __init__(self, now: float, rtt_s: float | None = None) -> None:
+    def __init__(self, now: float, rtt_s: float | None = None, *, seldom: bool = False) -> None:
+        """``seldom``: a peer that is heard gets a PING after ``SELDOM_HEARTBEAT_S`` only."""
         self.heard_at = now
         """When any byte came last."""
         self._ping_at = now
+        """When a PING is due, unless the peer is heard and gets one seldom."""
+        self._ping_by = now
+        """When a PING is due, heard or not."""
+        self._seldom = seldom
         self.awaiting_at: float | None = None
         """When the oldest message was sent that the peer answers, with nothing heard since."""
         self._outstanding: tuple[int, float] | None = None
@@ -41,12 +46,13 @@ class Heartbeat:
     def ping(self, now: float) -> int:
         """The number to send in a PING now."""
         self._ping_at = now + limits.HEARTBEAT_S
+        self._ping_by = now + (limits.SELDOM_HEARTBEAT_S if self._seldom else limits.HEARTBEAT_S)
         number = int(now * 1e6)
         self._outstanding = (number, now)
         return number
 
     def next_deadline(self) -> float:
-        deadline = min(self._ping_at, self.heard_at + limits.DEAD_AFTER_S)
+        deadline = min(self._ping_due(), self.heard_at + limits.DEAD_AFTER_S)
         if self.awaiting_at is not None:
             limit_s = limits.SILENT_MOST_S if self.silent else limits.SILENT_AFTER_S
             deadline = min(deadline, self.awaiting_at + limit_s)
@@ -65,7 +71,7 @@ class Heartbeat:
                 raise HeartbeatLost(f"nothing heard for {owed_s:.0f} s in answer to what was sent")
             if now >= self.awaiting_at + limits.SILENT_AFTER_S:
                 self.silent = True  # until something is heard, which is then reported
-        return None if now < self._ping_at else self.ping(now)
+        return None if now < self._ping_due() else self.ping(now)
 
     def handle_pong(self, number: int, now: float) -> None:
         """Takes a PONG. One that answers no outstanding PING says nothing and is ignored."""
@@ -78,9 +84,14 @@ class Heartbeat:
         else:
             self.rtt_s += (sample_s - self.rtt_s) / _SMOOTHING
 
+    def _ping_due(self) -> float:
+        if not self._seldom:
+            return self._ping_at
+        return min(self._ping_by, max(self._ping_at, self.heard_at + limits.HEARD_WITHIN_S))
+
     def _stood_still(self, now: float) -> None:
         """Moves the deadlines, because our own program stood still and has not read what came meanwhile."""
         self.heard_at = max(self.heard_at, now - limits.DEAD_AFTER_S + limits.HEARTBEAT_S)
         if self.awaiting_at is not None:
             self.awaiting_at = now
-        self._ping_at = now
+        self._ping_at = self._ping_by = now

@@ -78,6 +78,13 @@ STREAM_ID_MAX = 2**32 - 1
 HEARTBEAT_S = 10.0
 """A PING goes out when nothing was received for this long."""
 
+SELDOM_HEARTBEAT_S = 30.0
+"""The same of a gateway to an agent that it hears all the while, because the agent sends PINGs itself. It has
+a thousand of them, and the round trip, which is what such a PING is for, seldom changes."""
+
+HEARD_WITHIN_S = HEARTBEAT_S + 1.0
+"""An agent that has not been heard for so long is late with its PING, so the gateway sends its own."""
+
 DEAD_AFTER_S = 30.0
 """No byte for this long: the tunnel is dead and its socket is aborted. Three heartbeats, so that one lost
 packet's retransmission does not end a session."""
@@ -108,6 +115,10 @@ ACK_DELAY_S = 1.0
 """The longest an ACK is held back. An agent with a few slow streams sends a message per token; to answer each
 would cost both ends more than the token. What stays retained meanwhile is little: more has an ACK at once."""
 
+GATEWAY_ACK_DELAY_S = 2.5
+"""The same at a gateway, which has a thousand such agents. An agent gives a tunnel up after ``SILENT_MOST_S``
+without a byte, and does nothing at ``SILENT_AFTER_S``."""
+
 RETAINED_BYTES = 4 * MIB
 """Numbered messages sent and not acknowledged. Full, the sender stops: it is the replay memory of a session
 and bounds what can be lost in a dead socket."""
@@ -131,6 +142,14 @@ whether they have 2 KiB or 48."""
 CONTROL_FRAMES_PER_STREAM = 24
 """Units that an agent earns with each stream the gateway opens and each COMMAND it sends: three SLOTS. An
 engine with several deployments sends its slots again when a request begins and when it ends."""
+
+OTHERS_UNITS_PER_S = 400
+"""Units more that an agent earns in a second where it sends OTHERS (PROTOCOL §4.11): fifty frames in a
+second, and 90 KB of requests, which are some hundreds that begin and end."""
+
+OTHERS_UNITS = 1500
+"""Units more that it may keep: what it sent in more than three seconds may come at once after a line stood
+still."""
 
 CREDIT_STEP_BYTES = 1 * KIB
 """A CREDIT that allows less than this more counts as a control frame. Credit is granted again at half a
@@ -164,6 +183,45 @@ HEADER_BYTES = 32 * KIB
 DEPLOYMENTS = 256
 """Deployments of one agent."""
 
+PEERS = 64
+"""Processes of one gateway that it names to an agent, of which the agent has a session with half at most."""
+
+PEER_SESSIONS = 32
+"""Processes of one gateway that an agent holds sessions with. Each costs it a tunnel and a share of the
+memory for request bodies, and with more a slot would seldom be where a request is."""
+
+PEER_URL_CHARS = 200
+"""Longest address of a process: with it 64 processes fit into WELCOME beside a certificate."""
+
+CAPABILITY_CHARS = 32
+"""Longest name of a capability."""
+
+CAPABILITIES = 32
+"""Capabilities that one side may name: ten times what version 1 has."""
+
+OTHERS_EVERY_S = 0.02
+"""An agent tells a process what runs for the others no more often than this: 16 simulated gateways that are
+told so choose as well as one that sees all (``docs/simulated.md``)."""
+
+OTHERS_BYTES = 16 * KIB
+"""About how much is said in one OTHERS, so that the frame delays no other for long; five prefixes of the
+longest kind."""
+
+OTHERS_BEGAN = 1024
+"""Requests that one OTHERS says began."""
+
+OTHERS_NUMBERS = 4096
+"""Requests that one OTHERS says have their first token, or have ended."""
+
+OTHERS_RUNNING = 16_384
+"""Requests of other processes that an agent may say run: 16 sessions with all the streams they may have."""
+
+EXPECTED_TOKENS = 1 << 24
+"""Most tokens of a prompt or an answer that a gateway says it expects: more than any context has."""
+
+EXPECTED_FINGERPRINTS = 256
+"""Fingerprints of one prompt that a gateway says: of 256 KiB of text, some 65,000 tokens, in 2.7 KB."""
+
 LABELS = 32
 """Labels of an agent: what its identity has, and what it says of itself."""
 
@@ -183,6 +241,19 @@ ENGINES = 64
 """Engines of one agent that it tells the state of."""
 
 MODEL_NAME_CHARS = 256
+
+HOPS = 4
+"""Gateways that a request passes through at most. A path of more is hard to reason about, and each of them
+holds what it carries."""
+
+RAN_BY_CHARS = 320
+"""Five names with slashes between."""
+
+DEVICE_CHARS = 512
+"""Names of the GPUs of one deployment."""
+
+WHERE_LABELS = 64
+"""Labels, and values of each, that OPEN names as a place where a request may run."""
 
 REASON_CHARS = 512
 """Longest reason in RESET, CLOSE and the like; longer ones are cut by their sender."""

@@ -79,6 +79,27 @@ def _usable_labels(labels: Any) -> dict[str, str]:
 Labels = Annotated[Mapping[str, str], PlainValidator(_usable_labels)]
 
 
+ReceivedWhere = Annotated[
+    dict[
+        Annotated[str, Field(min_length=1, max_length=limits.LABEL_CHARS)],
+        Annotated[
+            tuple[Annotated[str, Field(max_length=limits.LABEL_CHARS)], ...],
+            Field(min_length=1, max_length=limits.WHERE_LABELS),
+        ],
+    ],
+    Field(max_length=limits.WHERE_LABELS),
+]
+"""Label → the values that will do."""
+
+GatewayPath = Annotated[
+    tuple[Annotated[str, Field(pattern="^[0-9a-f]{16}$")], ...], Field(max_length=limits.HOPS + 1)
+]
+"""Ids of gateways; in order, the one that a client asked first or the one nearest to the engine."""
+
+RanBy = Annotated[str, Field(max_length=limits.RAN_BY_CHARS, pattern=r"^[^\x00-\x20\x7f]*$")]
+"""``agent``, or ``gateway/agent`` where there are more gateways between, each by its name as an agent."""
+
+
 def read_object(payload: bytes) -> dict[str, Any]:
     """The JSON object in ``payload``. Raises :class:`FrameMalformed` for anything else."""
     try:

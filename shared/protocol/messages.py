@@ -23,14 +23,17 @@ from shared.protocol.members import (
     Amount,
     Count,
     Flag,
+    GatewayPath,
     Identifier,
     Labels,
     Level,
     Name,
     Number,
     Payload,
+    RanBy,
     Reason,
     ReceivedHeaders,
+    ReceivedWhere,
     Seconds,
     Share,
     Text,
@@ -38,6 +41,7 @@ from shared.protocol.members import (
 )
 from shared.protocol.members import Headers as Headers
 from shared.protocol.members import read_object as read_object
+from shared.protocol.others import Expected
 from shared.protocol.routes import LACKED, NEED_CHARS
 
 
@@ -92,25 +96,36 @@ class RequestHead(Payload):
     deadline_s: Number | None = None
     credit: Count = 0
     trace: Text | None = None
+    expected: Expected | None = None
+    """What it is expected to take; said only where OTHERS is agreed on (PROTOCOL §4.11)."""
+    where: ReceivedWhere | None = None
+    """Where it may run, for an agent that is a gateway (PROTOCOL §7.6); None: anywhere."""
+    via: GatewayPath = ()
+    """The gateways that it came through, the sender last; empty for an agent that is none."""
 
     def to_payload(self) -> bytes:
         # Half of what it takes to have the dataclass itself written.
-        return orjson.dumps(
-            {
-                "deployment": self.deployment,
-                "method": self.method,
-                "path": self.path,
-                "headers": self.headers,
-                "model": self.model,
-                "request_id": self.request_id,
-                "streaming": self.streaming,
-                "usage": self.usage,
-                "tier": self.tier,
-                "deadline_s": self.deadline_s,
-                "credit": self.credit,
-                "trace": self.trace,
-            }
-        )
+        said: dict[str, Any] = {
+            "deployment": self.deployment,
+            "method": self.method,
+            "path": self.path,
+            "headers": self.headers,
+            "model": self.model,
+            "request_id": self.request_id,
+            "streaming": self.streaming,
+            "usage": self.usage,
+            "tier": self.tier,
+            "deadline_s": self.deadline_s,
+            "credit": self.credit,
+            "trace": self.trace,
+        }
+        if self.via:
+            said |= {"where": self.where, "via": self.via}
+        if self.expected is not None:
+            payload = orjson.dumps(said | {"expected": self.expected.to_dict()})
+            if len(payload) <= limits.CONTROL_PAYLOAD_BYTES:
+                return payload
+        return orjson.dumps(said)
 
 
 class Refusal(StrEnum):
@@ -139,9 +154,13 @@ class ResponseHead(Payload):
     lacks_path: Flag = False
     """The engine has nothing at the request's path; it is not the model or an object that is missing."""
     refusal: Annotated[Refusal | None, PlainValidator(_known_refusal)] = None
+    ran_by: RanBy = ""
+    """Who answers, where the agent is a gateway: its own agent, behind the names of gateways between."""
 
     def to_payload(self) -> bytes:
         said: dict[str, Any] = {"status": self.status, "headers": self.headers}
+        if self.ran_by:
+            said["ran_by"] = self.ran_by
         if self.lacks_path:
             said["lacks_path"] = True
         if self.refusal is not None:
@@ -166,6 +185,12 @@ class Trailers(Payload):
     queue_s: Number | None = None
     first_byte_s: Number | None = None
     total_s: Number | None = None
+    gpu_s: Seconds | None = None
+    """GPU-seconds that it took: of each second that it ran, the share of those that ran beside it."""
+    ran_by: RanBy = ""
+    """As in HEAD, of the last that answered."""
+    device: Text = ""
+    """What its engine runs on, where the agent is a gateway."""
 
     def to_payload(self) -> bytes:
         usage = self.usage
@@ -179,6 +204,10 @@ class Trailers(Payload):
         said["queue_s"] = self.queue_s
         said["first_byte_s"] = self.first_byte_s
         said["total_s"] = self.total_s
+        if self.gpu_s is not None:
+            said["gpu_s"] = self.gpu_s
+        if self.ran_by:
+            said |= {"ran_by": self.ran_by, "device": self.device}
         return orjson.dumps(said)
 
 
@@ -216,6 +245,13 @@ class DeploymentState:
     """The paths of its ``routes`` that its engine does not have, as needs (:mod:`shared.protocol.routes`)."""
     stateful: Flag = False
     """Requests for the engine's own paths use what others left behind there, so they belong together."""
+    device: Annotated[Text, AfterValidator(lambda device: device[: limits.DEVICE_CHARS])] = ""
+    """What it runs on, where the agent is a gateway, whose deployments run on different GPUs."""
+    via: GatewayPath = ()
+    """The gateways that it is served through, the agent first; empty for an agent that is no gateway."""
+    labels: Labels | None = None
+    """Those of the agents behind it, where the agent is a gateway, whose agents may stand in different
+    places; None: it does not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +266,15 @@ class GpuState:
     temperature_c: Number | None = None
 
 
-_NOT_MANAGED = b"," + orjson.dumps(DeploymentState("", "")).partition(b"{},")[2].removesuffix(b"}")
+_NO_LABELS_SAID = b',"labels":null'
+"""What the deployments of an agent have that says none of them."""
+
+_NO_GATEWAY = b',"device":"","via":[]'
+"""What the deployments of an agent that is no gateway have; it is left out."""
+
+_NOT_MANAGED = b"," + orjson.dumps(DeploymentState("", "")).partition(b"{},")[2].removesuffix(
+    _NO_GATEWAY + _NO_LABELS_SAID + b"}"
+)
 """The members about loading, at their defaults as most deployments have them; they are left out.
 
 A quotation mark inside a JSON string has a backslash before it, so this text cannot be part of a string."""
@@ -285,7 +329,7 @@ class AgentState(Payload):
 
     def to_payload(self) -> bytes:
         payload = orjson.dumps(self)
-        for unsaid in (_NOT_MANAGED, _NO_KIND, _LACKS_NONE):
+        for unsaid in (_NO_LABELS_SAID, _NO_GATEWAY, _NOT_MANAGED, _NO_KIND, _LACKS_NONE):
             payload = payload.replace(unsaid, b"")
         if not payload.endswith(_NO_ENGINES):
             return payload
@@ -305,6 +349,13 @@ class Command(Payload):
     id: Count
     verb: CommandVerb
     deployment: Name
+    epoch: Count | None = None
+    """Of the process that may send such commands for all of the gateway's; None: there is no such right."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON object; ``epoch`` only where there is one."""
+        said: dict[str, Any] = {"id": self.id, "verb": self.verb, "deployment": self.deployment}
+        return said if self.epoch is None else said | {"epoch": self.epoch}
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,10 +382,10 @@ _LEVELS = TypeAdapter(Annotated[dict[Name, Level], Field(max_length=limits.DEPLO
 
 
 def encode_levels(levels: Mapping[str, int]) -> bytes:
-    """The payload of SLOTS (deployment id → slots) and DEMAND (model → requests waiting)."""
+    """The payload of SLOTS: deployment id → slots."""
     return orjson.dumps(dict(levels))
 
 
 def decode_levels(payload: bytes) -> dict[str, int]:
-    """Reads SLOTS or DEMAND. Raises ``FrameMalformed``."""
+    """Reads SLOTS. Raises ``FrameMalformed``."""
     return read(_LEVELS, read_object(payload), lambda complaint: FrameMalformed(f"levels: {complaint}"))

@@ -13,7 +13,9 @@ from shared.protocol.errors import ResumeRefused, UnexpectedFrame
 class MessageLog:
     """The numbered messages that one side sent and received."""
 
-    def __init__(self) -> None:
+    def __init__(self, ack_delay_s: float = limits.ACK_DELAY_S) -> None:
+        """An ACK is held back for ``ack_delay_s`` seconds at most."""
+        self.ack_delay_s = ack_delay_s
         self.sent = 0
         self.received = 0
         self.retained_bytes = 0
@@ -72,7 +74,7 @@ class MessageLog:
         self._unacked_messages += 1
         self._unacked_bytes += size_bytes
         if self.ack_at is None:
-            self.ack_at = now + limits.ACK_DELAY_S
+            self.ack_at = now + self.ack_delay_s
         return self._unacked_messages >= limits.ACK_MESSAGES or self._unacked_bytes >= limits.ACK_BYTES
 
     def acknowledge(self) -> int:

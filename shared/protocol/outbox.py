@@ -17,6 +17,7 @@ from shared.protocol import limits
 from shared.protocol.credit import SendCredit
 from shared.protocol.errors import LocalError
 from shared.protocol.frames import HEADER, FrameType, encode, encode_offset
+from shared.speedups import take_turns
 
 Buffer = bytes | memoryview
 """A piece of a body. Cutting one does not copy it."""
@@ -24,8 +25,16 @@ Buffer = bytes | memoryview
 _OPEN, _DATA = int(FrameType.OPEN), int(FrameType.DATA)
 _COMMANDS = (int(FrameType.COMMAND), int(FrameType.RESULT))
 
-_STATES = (FrameType.STATE, FrameType.SLOTS, FrameType.DEMAND, FrameType.DRAIN)
-"""Frames of which only the newest counts, in the order in which they leave: levels after deployments."""
+_STATES = (
+    FrameType.STATE,
+    FrameType.SLOTS,
+    FrameType.DEMAND,
+    FrameType.PEERS,
+    FrameType.DRAIN,
+    FrameType.OTHERS,
+)
+"""Frames of which only the newest counts, in the order in which they leave: levels after deployments. Of
+OTHERS there is one at most, whose sender waits until it has left."""
 
 
 @dataclass(slots=True, eq=False)
@@ -90,7 +99,8 @@ class Outbox:
         self._commands = 0
         self.last_opened = 0
         """Number of the newest stream whose OPEN has left."""
-        self._interactive: deque[OutStream] = deque()
+        self.interactive: deque[OutStream] = deque()
+        """Those that have something to send and go before bulk ones."""
         self._bulk: deque[OutStream] = deque()
         self._blocked: dict[int, OutStream] = {}
         self.drained: list[int] = []
@@ -100,7 +110,7 @@ class Outbox:
 
     def __bool__(self) -> bool:
         """True when something could leave now, credit permitting."""
-        return bool(self.frames or self._states or self.credits or self._interactive or self._bulk)
+        return bool(self.frames or self._states or self.credits or self.interactive or self._bulk)
 
     # --- In ---
 
@@ -114,6 +124,10 @@ class Outbox:
     def put_state(self, frame_type: int, payload: bytes) -> None:
         """STATE, SLOTS, DEMAND or DRAIN: replaces one of the same kind that has not left."""
         self._states[frame_type] = encode(frame_type, 0, payload)
+
+    def holds_state(self, frame_type: int) -> bool:
+        """Whether a frame of that kind has not left."""
+        return frame_type in self._states
 
     def queue(self, stream: OutStream) -> None:
         """Puts a stream in line when it has something that may leave.
@@ -129,7 +143,7 @@ class Outbox:
                 return
         stream.queued = True
         if stream.interactive or credit.sent < limits.INTERACTIVE_BYTES:
-            self._interactive.append(stream)
+            self.interactive.append(stream)
         else:
             self._bulk.append(stream)
 
@@ -169,43 +183,20 @@ class Outbox:
     def _take_bodies(self, pieces: list[Buffer], left: int) -> None:
         """Takes one turn after the other, as pieces of frames.
 
-        Nearly every turn is all that a stream has, and all of it may leave. Those are taken here;
-        :meth:`_take_turn` takes the others, and gives the same for these.
+        Nearly every turn is all that a stream has, and all of it may leave. Those are taken by
+        :func:`shared.speedups.take_turns`; :meth:`_take_turn` takes the others, and gives the same for these.
         """
         session, most_bytes = self._session, limits.DATA_PAYLOAD_BYTES
         while left > 0:
-            ring = self._interactive or self._bulk
+            ring = self.interactive or self._bulk
             if not ring:
                 return
-            stream = ring.popleft()
-            stream.queued = False
-            credit, size_bytes = stream.credit, stream.pending_bytes
-            sent, sent_in_session = credit.sent + size_bytes, session.sent + size_bytes
-            if (
-                size_bytes > most_bytes
-                or sent > credit.limit
-                or sent_in_session > session.limit
-                or stream.waiting
-            ):
+            left = take_turns(ring, pieces, self.ended, session, left, most_bytes, _DATA)
+            if ring and left > 0:
+                stream = ring.popleft()
+                stream.queued = False
                 left -= self._take_turn(stream, pieces)
                 self.queue(stream)
-                continue
-            if stream.head is not None:
-                pieces.append(stream.head)
-                left -= len(stream.head)
-                stream.head = None
-            if size_bytes:
-                credit.sent, session.sent = sent, sent_in_session
-                pieces.append(HEADER.pack(_DATA, stream.stream_id, size_bytes))
-                pieces += stream.chunks
-                stream.chunks.clear()
-                stream.pending_bytes = 0
-                left -= size_bytes + limits.FRAME_HEADER_BYTES
-            if stream.end is not None:
-                pieces.append(stream.end)
-                left -= len(stream.end)
-                stream.end = None
-                self.ended.append(stream.stream_id)
 
     def _take_control(self, pieces: list[Buffer], left: int) -> int:
         while self.frames and left > 0:

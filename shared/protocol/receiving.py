@@ -9,7 +9,7 @@ from shared.protocol.messages import RequestHead, ResponseHead, Trailers
 from shared.protocol.outbox import OutStream
 from shared.protocol.stream_state import OVER, TRANSITIONS, Half
 from shared.protocol.streams import OpenStream, SessionStreams
-from shared.speedups import receive_bodies
+from shared.speedups import BodyPath, receive_bodies, write_bodies
 
 _DATA = int(FrameType.DATA)
 _AT_AN_AGENT = Half.BODY, Half.ENDED, Half.RESET
@@ -21,6 +21,9 @@ UNSAID_BYTES = 4 * limits.KIB
 """What a path took is said to be consumed in such steps: small beside the smallest window (16 KiB), so that
 the engine never waits for it, and large beside a token."""
 
+Later = list[BodyPath] | None
+"""Paths of which what they took is to be written later, with what further messages bring; None: at once."""
+
 
 class ReceivingStreams(SessionStreams):
     """The streams of a session and the frames that the peer sends on them.
@@ -28,8 +31,9 @@ class ReceivingStreams(SessionStreams):
     The methods raise :class:`~shared.protocol.errors.ProtocolError` when the peer breaks a rule.
     """
 
-    def _receive_bodies(self, message: bytes, start: int) -> int:
-        """Takes the DATA frames that follow one another from ``start`` on; returns where they end.
+    def _receive_bodies(self, message: bytes, start: int, later: Later) -> int:
+        """Takes the DATA frames that follow one another from ``start`` on; returns where they end. What paths
+        take is written, or the paths are added to ``later``.
 
         Nearly every frame is taken here, without a call. It stops before the first frame that is not DATA
         within its size and credit, of a stream that expects it and whose program wants it. Such a frame goes
@@ -46,11 +50,16 @@ class ReceivingStreams(SessionStreams):
             _DATA,
             limits.DATA_PAYLOAD_BYTES,
             UNSAID_BYTES,
+            later,
         )
-        for path in due:
-            if path.on_unsaid is not None:
-                path.on_unsaid()
+        if due:
+            _tell_unsaid(due)
         return start
+
+    @staticmethod
+    def write_bodies(later: list[BodyPath]) -> None:
+        """Writes what was to be written later (:meth:`ProtocolSession.receive_message`)."""
+        _tell_unsaid(write_bodies(later, UNSAID_BYTES))
 
     def _receive_open(self, frame: Frame, now: float) -> None:
         if frame.stream_id <= self._last_id:
@@ -156,3 +165,9 @@ class ReceivingStreams(SessionStreams):
     def _has_more(stream: OpenStream) -> bool:
         """Whether our half has something left to send, its END included."""
         return stream.local not in OVER or stream.out.end is not None
+
+
+def _tell_unsaid(due: list[BodyPath]) -> None:
+    for path in due:
+        if path.on_unsaid is not None:
+            path.on_unsaid()

@@ -18,6 +18,7 @@ import orjson
 from shared.protocol import limits
 from shared.protocol.control_frames import ControlFrameLimiter, control_frame_units
 from shared.protocol.credit import OWN_WINDOWS, PeerLimits, WindowSettings
+from shared.protocol.demand import Demand, decode_demand, encode_demand
 from shared.protocol.errors import ErrorCode, SessionClosed, UnexpectedFrame
 from shared.protocol.events import ControlReceived, Event, PeerClosed, TunnelEvent
 from shared.protocol.frames import (
@@ -47,20 +48,24 @@ from shared.protocol.messages import (
     read_object,
 )
 from shared.protocol.numbering import MessageLog
+from shared.protocol.others import Others
 from shared.protocol.outbox import in_messages
-from shared.protocol.receiving import ReceivingStreams
+from shared.protocol.peers import Peers
+from shared.protocol.receiving import Later, ReceivingStreams
 
 _CONTENT: dict[int, Callable[[bytes], Any]] = {
     FrameType.SLOTS: decode_levels,
     FrameType.STATE: AgentState.from_payload,
-    FrameType.DEMAND: decode_levels,
+    FrameType.DEMAND: decode_demand,
     FrameType.COMMAND: read_object,
     FrameType.RESULT: read_object,
     FrameType.DRAIN: Drain.from_payload,
+    FrameType.PEERS: Peers.from_payload,
+    FrameType.OTHERS: Others.from_payload,
 }
 """How the payload of each control frame is read for :class:`~shared.protocol.events.ControlReceived`."""
 
-for _kind in (RequestHead, ResponseHead, Trailers, AgentState, Drain):
+for _kind in (RequestHead, ResponseHead, Trailers, AgentState, Drain, Peers):
     adapter_of(_kind)  # made now, so that the first frame does not wait for it
 
 _NUMBERED, _DATA = MessageKind.NUMBERED, int(FrameType.DATA)
@@ -80,8 +85,9 @@ class ProtocolSession(ReceivingStreams):
         self, role: TunnelRole, peer: PeerLimits, now: float, windows: WindowSettings | None = None
     ) -> None:
         super().__init__(role, peer, windows or OWN_WINDOWS[role])
-        self.log = MessageLog()
-        self._heartbeat = Heartbeat(now)
+        at_gateway = role is TunnelRole.GATEWAY
+        self.log = MessageLog(limits.GATEWAY_ACK_DELAY_S if at_gateway else limits.ACK_DELAY_S)
+        self._heartbeat = Heartbeat(now, seldom=at_gateway)
         self.control_frames = ControlFrameLimiter(now)
         """Bounds what the peer may send of them. A gateway carries it over to the next session of a peer."""
         self._link: deque[bytes] = deque()
@@ -105,8 +111,26 @@ class ProtocolSession(ReceivingStreams):
     def send_slots(self, levels: Mapping[str, int]) -> None:
         self._put_state(FrameType.SLOTS, encode_levels(levels))
 
-    def send_demand(self, waiting: Mapping[str, int]) -> None:
-        self._put_state(FrameType.DEMAND, encode_levels(waiting))
+    def send_demand(self, demands: Mapping[str, Demand]) -> None:
+        """Only to an agent that said it knows DEMAND (PROTOCOL §8.4)."""
+        self._put_state(FrameType.DEMAND, encode_demand(demands))
+
+    def send_peers(self, peers: Peers) -> None:
+        """Only to an agent that said it knows PEERS (PROTOCOL §8.4)."""
+        self._put_state(FrameType.PEERS, peers.to_payload())
+
+    def send_others(self, others: Others) -> int:
+        """Only to a gateway that agreed on OTHERS (PROTOCOL §8.5), and not while :attr:`others_wait`. Returns
+        the bytes of the payload."""
+        assert not self.others_wait
+        payload = others.to_payload()
+        self._put_state(FrameType.OTHERS, payload)
+        return len(payload)
+
+    @property
+    def others_wait(self) -> bool:
+        """What was given to :meth:`send_others` last has not left."""
+        return self._outbox.holds_state(FrameType.OTHERS)
 
     def send_drain(self, drain: Drain) -> None:
         self._put_state(FrameType.DRAIN, drain.to_payload())
@@ -156,7 +180,7 @@ class ProtocolSession(ReceivingStreams):
         assert self.suspended
         self.log.resume(peer_received)
         self._ack_due = False
-        self._heartbeat = Heartbeat(now, self.rtt_s)
+        self._heartbeat = Heartbeat(now, self.rtt_s, seldom=self.role is TunnelRole.GATEWAY)
         self.deadline_nearer = True
         self._set_suspended(False)
 
@@ -171,9 +195,12 @@ class ProtocolSession(ReceivingStreams):
         heartbeat.heard_at, heartbeat.awaiting_at = now, None  # what heard() does when nothing was amiss
         return False
 
-    def receive_message(self, message: bytes, now: float) -> bool:
+    def receive_message(self, message: bytes, now: float, later: Later = None) -> bool:
         """Takes one message. True when it may have given us something to send, or brought the next deadline
         nearer: nearly every message carries bodies only, and does neither.
+
+        What of it goes straight to clients is written, or, where there is a list ``later``, once that list is
+        given to :meth:`write_bodies`, as has to be done in the same turn of the event loop.
 
         Raises :class:`~shared.protocol.errors.ProtocolError`: the tunnel must end.
         """
@@ -182,20 +209,22 @@ class ProtocolSession(ReceivingStreams):
         start, is_body = 0, 0 < len(message) <= limits.MESSAGE_BYTES and message[0] == _DATA
         kind = _NUMBERED if is_body else message_kind(message)
         if kind is _NUMBERED:
-            if self.log.ack_at is None and now + limits.ACK_DELAY_S < self.timer_at:
+            if self.log.ack_at is None and now + self.log.ack_delay_s < self.timer_at:
                 self.deadline_nearer = True
             if self.log.record_received(len(message), now):
                 self._ack_due = True
             if is_body:
-                start = self._receive_bodies(message, 0)
+                start = self._receive_bodies(message, 0, later)
                 if start == len(message):
                     return self._ack_due or self.deadline_nearer
         elif kind is MessageKind.HANDSHAKE:
             raise UnexpectedFrame("handshake frame inside a session")
-        self._receive_frames(message, start, kind, now)
+        self._receive_frames(message, start, kind, now, later)
         return True
 
-    def _receive_frames(self, message: bytes, start: int, kind: MessageKind, now: float) -> None:
+    def _receive_frames(
+        self, message: bytes, start: int, kind: MessageKind, now: float, later: Later
+    ) -> None:
         """Takes the frames of a message from ``start`` on."""
         role, header_bytes, end = self.role, limits.FRAME_HEADER_BYTES, len(message)
         while start < end:
@@ -208,7 +237,7 @@ class ProtocolSession(ReceivingStreams):
             self._receivers[frame.type](self, frame, now)
             start += header_bytes + len(frame.payload)
             if start < end and message[start] == _DATA and kind is _NUMBERED:
-                start = self._receive_bodies(message, start)
+                start = self._receive_bodies(message, start, later)
 
     def _count_control_frame(self, frame: Frame, now: float) -> None:
         """Only gateways bound control frames: many agents share one, while an agent trusts its gateway."""

@@ -4,6 +4,7 @@ Sans-I/O. Frames from the peer are taken in :mod:`shared.protocol.receiving`.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 from shared.protocol import limits
 from shared.protocol.credit import (
@@ -27,7 +28,7 @@ from shared.protocol.frames import FrameType, TunnelRole, encode, encode_reason
 from shared.protocol.messages import RequestHead, ResponseHead, Trailers
 from shared.protocol.outbox import Outbox, OutStream
 from shared.protocol.stream_state import OVER, TRANSITIONS, Half
-from shared.speedups import BodyPath
+from shared.speedups import BodyPath, OutPath
 
 _HEAD, _BODY, _ENDED, _RESET = Half.HEAD, Half.BODY, Half.ENDED, Half.RESET
 """For the path of every frame: a global is found faster than a member of an enumeration."""
@@ -220,6 +221,15 @@ class SessionStreams:
             offset = stream.credit.grant(self._pool, self.rtt_s, now)
             if offset is not None:
                 self._outbox.credits[stream_id] = offset
+
+    def out_path(self, stream_id: int, endpoint: Any) -> OutPath | None:
+        """The way of a body's whole events past :meth:`send_data`, which tells ``endpoint.wake`` of them. It
+        gives what that would; None when the stream is closed."""
+        stream = self._streams.get(stream_id)
+        if stream is None:
+            return None
+        states = (_BODY, _RESET)
+        return OutPath(stream, self, endpoint, self._outbox.interactive, states, limits.SEND_BUFFER_BYTES)
 
     # --- Steps ---
 

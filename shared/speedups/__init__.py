@@ -1,4 +1,4 @@
-"""Functions for bytes, each written in Python and, optionally, in C (:file:`_native.c`).
+"""Functions for bytes, each written in Python and, optionally, in C (:file:`_native*.c`).
 
 The native ones are taken where they were built, unless ``TRUNKLINE_NATIVE=0`` is set when the process starts.
 They do the same: the tests compare them input by input, and run what uses them with both.
@@ -7,9 +7,20 @@ They do the same: the tests compare them input by input, and run what uses them 
 import os
 from typing import TYPE_CHECKING
 
-from shared.speedups import body_path, websocket_frames
+from shared.speedups import body_path, header_collector, out_path, websocket_frames
 
-_NAMES = ("BodyPath", "cut_messages", "frame_messages", "receive_bodies")
+_NAMES = (
+    "BodyPath",
+    "ChunkReader",
+    "HeaderCollector",
+    "OutPath",
+    "ReceivedBytes",
+    "cut_messages",
+    "frame_messages",
+    "receive_bodies",
+    "take_turns",
+    "write_bodies",
+)
 
 try:
     if os.environ.get("TRUNKLINE_NATIVE") == "0":
@@ -25,18 +36,31 @@ NATIVE = native is not None
 """Whether the native ones are in use."""
 
 if TYPE_CHECKING or native is None:
-    from shared.speedups.body_path import BodyPath, receive_bodies
+    from shared.speedups.body_path import BodyPath, ReceivedBytes, receive_bodies, write_bodies
+    from shared.speedups.header_collector import HeaderCollector
+    from shared.speedups.out_path import ChunkReader, OutPath, take_turns
     from shared.speedups.websocket_frames import cut_messages, frame_messages
 else:
-    BodyPath, receive_bodies = native.BodyPath, native.receive_bodies
+    BodyPath, ReceivedBytes = native.BodyPath, native.ReceivedBytes
+    receive_bodies, write_bodies = native.receive_bodies, native.write_bodies
+    HeaderCollector = native.HeaderCollector
+    ChunkReader, OutPath, take_turns = native.ChunkReader, native.OutPath, native.take_turns
     cut_messages, frame_messages = native.cut_messages, native.frame_messages
 
 __all__ = [
     "NATIVE",
     "BodyPath",
+    "ChunkReader",
+    "HeaderCollector",
+    "OutPath",
+    "ReceivedBytes",
     "body_path",
     "cut_messages",
     "frame_messages",
+    "header_collector",
+    "out_path",
     "receive_bodies",
+    "take_turns",
     "websocket_frames",
+    "write_bodies",
 ]

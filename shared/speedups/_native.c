@@ -2,12 +2,14 @@
    input; the Python ones are the reference and run where this was not built. Nothing here decides: bytes and
    counters only. */
 
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
+#include "_native.h"
 #include <structmember.h>
+#include <errno.h>
 #include <stddef.h>
-#include <stdint.h>
 #include <string.h>
+#ifndef _WIN32
+#include <sys/socket.h>
+#endif
 
 /* --- WebSocket messages (RFC 6455 section 5.2) --- */
 
@@ -203,11 +205,20 @@ frame_messages(PyObject *module, PyObject *const *args, Py_ssize_t count)
 
 /* --- The short way of a response's body: see body_path.py --- */
 
+#define LAST_BYTES 4
+#define FRAMED_BYTES 4096 /* of a chunk that is framed without an object of its own */
+#define FRAMING_BYTES 24  /* around a chunk, at the most */
+
 typedef struct {
     PyObject_HEAD
-    PyObject *write, *flow, *waiting, *fresh, *last, *on_unsaid;
     char open;
-    long long sent_bytes, pieces, taken_bytes, unsaid_bytes;
+    char unbuffered; /* found so when this message's first piece was taken: it may be sent at once */
+    char last_bytes;
+    char last[LAST_BYTES];
+    int descriptor;
+    PyObject *only; /* the one piece of this message, which is then in no list; NULL otherwise */
+    PyObject *write, *flow, *waiting, *fresh, *on_unsaid, *buffered_bytes;
+    long long sent_bytes, pieces, taken_bytes, unsaid_bytes, waiting_bytes;
 } BodyPath;
 
 static PyTypeObject BodyPathType;
@@ -221,8 +232,9 @@ path_traverse(BodyPath *self, visitproc visit, void *arg)
     Py_VISIT(self->flow);
     Py_VISIT(self->waiting);
     Py_VISIT(self->fresh);
-    Py_VISIT(self->last);
+    Py_VISIT(self->only);
     Py_VISIT(self->on_unsaid);
+    Py_VISIT(self->buffered_bytes);
     return 0;
 }
 
@@ -233,8 +245,9 @@ path_clear(BodyPath *self)
     Py_CLEAR(self->flow);
     Py_CLEAR(self->waiting);
     Py_CLEAR(self->fresh);
-    Py_CLEAR(self->last);
+    Py_CLEAR(self->only);
     Py_CLEAR(self->on_unsaid);
+    Py_CLEAR(self->buffered_bytes);
     return 0;
 }
 
@@ -264,9 +277,10 @@ path_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->flow = Py_NewRef(flow);
     self->waiting = PyList_New(0);
     self->fresh = PyList_New(0);
-    self->last = PyBytes_FromStringAndSize(NULL, 0);
     self->on_unsaid = Py_NewRef(Py_None);
-    if (self->waiting == NULL || self->fresh == NULL || self->last == NULL) {
+    self->buffered_bytes = Py_NewRef(Py_None);
+    self->descriptor = -1;
+    if (self->waiting == NULL || self->fresh == NULL) {
         Py_DECREF(self);
         return NULL;
     }
@@ -283,84 +297,255 @@ ends_events(PyObject *data)
            (size >= 4 && memcmp(bytes + size - 4, "\r\n\r\n", 4) == 0);
 }
 
-/* 1: taken, 0: not, -1: an error. */
+/* 1: the connection has a descriptor, and nothing that was written before waits in the program; 0: not so, or it is
+   not known; -1: an error. */
 static int
-path_offer(BodyPath *self, PyObject *data)
+path_is_unbuffered(BodyPath *self)
 {
-    PyObject *paused;
-    int is_paused;
-    Py_ssize_t size = PyBytes_GET_SIZE(data);
+    PyObject *found;
+    long long size;
 
-    if (!self->open) {
+    if (self->descriptor < 0) {
         return 0;
     }
-    paused = PyObject_GetAttr(self->flow, name_write_paused);
+    found = PyObject_CallNoArgs(self->buffered_bytes);
+    if (found == NULL) {
+        return -1;
+    }
+    size = PyLong_AsLongLong(found);
+    Py_DECREF(found);
+    return size == -1 && PyErr_Occurred() ? -1 : size == 0;
+}
+
+/* 1: the connection has enough for now, 0: not so, -1: an error. */
+static int
+path_is_paused(BodyPath *self)
+{
+    PyObject *paused = PyObject_GetAttr(self->flow, name_write_paused);
+    int is_paused;
+
     if (paused == NULL) {
         return -1;
     }
     is_paused = PyObject_IsTrue(paused);
     Py_DECREF(paused);
-    if (is_paused || !ends_events(data)) {
-        return is_paused < 0 ? -1 : 0;
-    }
-    if (PyList_Append(self->waiting, data) < 0 || PyList_Append(self->fresh, data) < 0) {
+    return is_paused;
+}
+
+static int
+path_count(BodyPath *self, PyObject *data)
+{
+    Py_ssize_t size = PyBytes_GET_SIZE(data);
+
+    if (PyList_Append(self->fresh, data) < 0) {
         return -1;
     }
     self->pieces += 1;
     self->sent_bytes += size;
     self->taken_bytes += size;
     self->unsaid_bytes += size;
+    self->waiting_bytes += size;
     return 1;
 }
 
+/* From a call. 1: taken, 0: not, -1: an error. */
 static int
-path_write(BodyPath *self)
+path_offer(BodyPath *self, PyObject *data)
 {
-    Py_ssize_t at, count = PyList_GET_SIZE(self->waiting), size = 0;
-    PyObject *data, *framed, *result;
-    char head[24], *to;
-    int head_bytes;
+    int paused;
 
+    if (!self->open) {
+        return 0;
+    }
+    paused = path_is_paused(self);
+    if (paused || !ends_events(data)) {
+        return paused < 0 ? -1 : 0;
+    }
+    return PyList_Append(self->waiting, data) < 0 ? -1 : path_count(self, data);
+}
+
+/* From a message: the same, and 2 for the first piece, after which the path has to be written: at once when the
+   message ends, or later. A connection with nothing buffered is not paused. */
+static int
+path_receive(BodyPath *self, PyObject *data, int at_once)
+{
+    int first = self->only == NULL && PyList_GET_SIZE(self->waiting) == 0;
+    int paused, unbuffered;
+
+    if (!self->open) {
+        return 0;
+    }
+    if (first) {
+        unbuffered = at_once ? path_is_unbuffered(self) : 0; /* later it has to be asked later */
+        if (unbuffered < 0) {
+            return -1;
+        }
+        self->unbuffered = (char)unbuffered;
+    }
+    if (first ? !self->unbuffered : self->only == NULL || !self->unbuffered) {
+        paused = path_is_paused(self);
+        if (paused) {
+            return paused < 0 ? -1 : 0;
+        }
+    }
+    if (!ends_events(data) || !self->open) {
+        return 0;
+    }
+    if (first && at_once) {
+        self->only = Py_NewRef(data);
+        return path_count(self, data) < 0 ? -1 : 2;
+    }
+    if (self->only != NULL) {
+        if (PyList_Append(self->waiting, self->only) < 0) {
+            return -1;
+        }
+        Py_CLEAR(self->only);
+    }
+    if (PyList_Append(self->waiting, data) < 0 || path_count(self, data) < 0) {
+        return -1;
+    }
+    return first ? 2 : 1;
+}
+
+/* A piece that was taken from a message and could not be written waits as those of calls do. */
+static int
+path_keep(BodyPath *self)
+{
+    int failed = 0;
+
+    if (self->only != NULL) {
+        failed = PyList_Append(self->waiting, self->only);
+        Py_CLEAR(self->only);
+    }
+    return failed;
+}
+
+/* How many bytes the connection's socket took; 0 where it takes none now, or something is wrong with it, of which
+   the transport learns when it is given the rest. */
+static Py_ssize_t
+send_at_once(int descriptor, const char *bytes, Py_ssize_t size)
+{
+#if !defined(_WIN32) && defined(MSG_DONTWAIT) && defined(MSG_NOSIGNAL)
+    ssize_t sent;
+
+    do {
+        sent = send(descriptor, bytes, (size_t)size, MSG_DONTWAIT | MSG_NOSIGNAL);
+    } while (sent < 0 && errno == EINTR);
+    return sent < 0 ? 0 : (Py_ssize_t)sent;
+#else
+    return 0;
+#endif
+}
+
+static int
+path_hand_over(BodyPath *self, PyObject *framed)
+{
+    PyObject *result;
+
+    if (framed == NULL) {
+        return -1;
+    }
+    result = PyObject_CallOneArg(self->write, framed);
+    Py_XDECREF(result);
+    return result == NULL ? -1 : 0;
+}
+
+/* The first line of a chunk (RFC 9112 section 7.1); how long it is. */
+static int
+write_chunk_head(char *to, size_t size)
+{
+    static const char digits[] = "0123456789abcdef";
+    int count = 1, at;
+    size_t left;
+
+    for (left = size >> 4; left != 0; left >>= 4) {
+        count++;
+    }
+    for (at = count - 1; at >= 0; at--, size >>= 4) {
+        to[at] = digits[size & 15];
+    }
+    memcpy(to + count, "\r\n", 2);
+    return count + 2;
+}
+
+/* Writes a chunk of these pieces, which stay where they are. */
+static int
+path_write_chunk(BodyPath *self, PyObject **pieces, Py_ssize_t count, int unbuffered)
+{
+    Py_ssize_t at, size = 0, framed_bytes, sent = 0;
+    PyObject *framed = NULL, *rest;
+    char head[FRAMING_BYTES], small[FRAMED_BYTES], *begin, *to;
+    int head_bytes, failed = 0;
+
+    for (at = 0; at < count; at++) {
+        size += PyBytes_GET_SIZE(pieces[at]);
+    }
+    head_bytes = write_chunk_head(head, (size_t)size);
+    framed_bytes = head_bytes + size + 2;
+    if (unbuffered && framed_bytes <= FRAMED_BYTES) {
+        begin = small;
+    } else {
+        framed = PyBytes_FromStringAndSize(NULL, framed_bytes);
+        if (framed == NULL) {
+            return -1;
+        }
+        begin = PyBytes_AS_STRING(framed);
+    }
+    memcpy(begin, head, (size_t)head_bytes);
+    to = begin + head_bytes;
+    for (at = 0; at < count; at++) {
+        memcpy(to, PyBytes_AS_STRING(pieces[at]), (size_t)PyBytes_GET_SIZE(pieces[at]));
+        to += PyBytes_GET_SIZE(pieces[at]);
+    }
+    memcpy(to, "\r\n", 2);
+    self->last_bytes = (char)(size < LAST_BYTES ? size : LAST_BYTES);
+    memcpy(self->last, to - self->last_bytes, (size_t)self->last_bytes);
+    if (unbuffered) {
+        sent = send_at_once(self->descriptor, begin, framed_bytes);
+    }
+    if (sent < framed_bytes) {
+        rest = framed != NULL && sent == 0 ? Py_NewRef(framed)
+                                           : PyBytes_FromStringAndSize(begin + sent, framed_bytes - sent);
+        failed = path_hand_over(self, rest);
+        Py_XDECREF(rest);
+    }
+    Py_XDECREF(framed);
+    return failed;
+}
+
+/* What came in a message. */
+static int
+path_write_received(BodyPath *self)
+{
+    PyObject *only = self->only, *waiting;
+    Py_ssize_t at, count;
+    int failed;
+
+    self->waiting_bytes = 0;
+    if (only != NULL) {
+        self->only = NULL;
+        failed = path_write_chunk(self, &only, 1, self->unbuffered);
+        Py_DECREF(only);
+        return failed;
+    }
+    count = PyList_GET_SIZE(self->waiting);
     if (count == 0) {
         return 0;
     }
     for (at = 0; at < count; at++) {
-        PyObject *piece = PyList_GET_ITEM(self->waiting, at);
-        if (!PyBytes_Check(piece)) {
+        if (!PyBytes_Check(PyList_GET_ITEM(self->waiting, at))) {
             PyErr_SetString(PyExc_TypeError, "a piece of a body is not bytes");
             return -1;
         }
-        size += PyBytes_GET_SIZE(piece);
     }
-    head_bytes = PyOS_snprintf(head, sizeof(head), "%zx\r\n", (size_t)size);
-    framed = PyBytes_FromStringAndSize(NULL, head_bytes + size + 2);
-    if (framed == NULL) {
+    waiting = PyList_GetSlice(self->waiting, 0, count); /* a write may call back */
+    if (waiting == NULL || PyList_SetSlice(self->waiting, 0, count, NULL) < 0) {
+        Py_XDECREF(waiting);
         return -1;
     }
-    to = PyBytes_AS_STRING(framed);
-    memcpy(to, head, (size_t)head_bytes);
-    to += head_bytes;
-    for (at = 0; at < count; at++) {
-        PyObject *piece = PyList_GET_ITEM(self->waiting, at);
-        memcpy(to, PyBytes_AS_STRING(piece), (size_t)PyBytes_GET_SIZE(piece));
-        to += PyBytes_GET_SIZE(piece);
-    }
-    memcpy(to, "\r\n", 2);
-    if (count == 1) {
-        data = Py_NewRef(PyList_GET_ITEM(self->waiting, 0));
-    } else {
-        data = PyBytes_FromStringAndSize(to - size, size);
-    }
-    if (data == NULL || PyList_SetSlice(self->waiting, 0, count, NULL) < 0) {
-        Py_XDECREF(data);
-        Py_DECREF(framed);
-        return -1;
-    }
-    Py_XSETREF(self->last, data);
-    result = PyObject_CallOneArg(self->write, framed);
-    Py_DECREF(framed);
-    Py_XDECREF(result);
-    return result == NULL ? -1 : 0;
+    failed = path_write_chunk(self, ((PyListObject *)waiting)->ob_item, count, self->unbuffered);
+    Py_DECREF(waiting);
+    return failed;
 }
 
 static PyObject *
@@ -379,11 +564,43 @@ path_take(BodyPath *self, PyObject *data)
 static PyObject *
 path_flush(BodyPath *self, PyObject *none)
 {
-    if (path_write(self) < 0) {
+    int unbuffered = PyList_GET_SIZE(self->waiting) == 0 ? 0 : path_is_unbuffered(self);
+
+    if (unbuffered < 0) {
+        return NULL;
+    }
+    self->unbuffered = (char)unbuffered;
+    if (path_write_received(self) < 0) {
         return NULL;
     }
     Py_RETURN_NONE;
 }
+
+static PyObject *
+path_get_last(BodyPath *self, void *closure)
+{
+    return PyBytes_FromStringAndSize(self->last, self->last_bytes);
+}
+
+static int
+path_set_last(BodyPath *self, PyObject *data, void *closure)
+{
+    Py_ssize_t size;
+
+    if (data == NULL || !PyBytes_Check(data)) {
+        PyErr_SetString(PyExc_TypeError, "what was written last is not bytes");
+        return -1;
+    }
+    size = PyBytes_GET_SIZE(data);
+    self->last_bytes = (char)(size < LAST_BYTES ? size : LAST_BYTES);
+    memcpy(self->last, PyBytes_AS_STRING(data) + size - self->last_bytes, (size_t)self->last_bytes);
+    return 0;
+}
+
+static PyGetSetDef path_properties[] = {
+    {"last", (getter)path_get_last, (setter)path_set_last, "See shared.speedups.body_path.BodyPath.last.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
 
 static PyMethodDef path_methods[] = {
     {"take", (PyCFunction)path_take, METH_O, "See shared.speedups.body_path.BodyPath.take."},
@@ -396,13 +613,15 @@ static PyMemberDef path_members[] = {
     {"flow", T_OBJECT, offsetof(BodyPath, flow), READONLY, NULL},
     {"waiting", T_OBJECT, offsetof(BodyPath, waiting), READONLY, NULL},
     {"fresh", T_OBJECT, offsetof(BodyPath, fresh), READONLY, NULL},
-    {"last", T_OBJECT, offsetof(BodyPath, last), 0, NULL},
+    {"descriptor", T_INT, offsetof(BodyPath, descriptor), 0, NULL},
+    {"buffered_bytes", T_OBJECT, offsetof(BodyPath, buffered_bytes), 0, NULL},
     {"on_unsaid", T_OBJECT, offsetof(BodyPath, on_unsaid), 0, NULL},
     {"open", T_BOOL, offsetof(BodyPath, open), 0, NULL},
     {"sent_bytes", T_LONGLONG, offsetof(BodyPath, sent_bytes), 0, NULL},
     {"pieces", T_LONGLONG, offsetof(BodyPath, pieces), 0, NULL},
     {"taken_bytes", T_LONGLONG, offsetof(BodyPath, taken_bytes), 0, NULL},
     {"unsaid_bytes", T_LONGLONG, offsetof(BodyPath, unsaid_bytes), 0, NULL},
+    {"waiting_bytes", T_LONGLONG, offsetof(BodyPath, waiting_bytes), READONLY, NULL},
     {NULL, 0, 0, 0, NULL},
 };
 
@@ -418,6 +637,33 @@ static PyTypeObject BodyPathType = {
     .tp_dealloc = (destructor)path_dealloc,
     .tp_methods = path_methods,
     .tp_members = path_members,
+    .tp_getset = path_properties,
+};
+
+/* --- Bytes of a body, counted: see body_path.py --- */
+
+typedef struct {
+    PyObject_HEAD
+    long long window, granted, grant_at, received, consumed;
+} ReceivedBytes;
+
+static PyMemberDef received_members[] = {
+    {"window", T_LONGLONG, offsetof(ReceivedBytes, window), 0, NULL},
+    {"granted", T_LONGLONG, offsetof(ReceivedBytes, granted), 0, NULL},
+    {"grant_at", T_LONGLONG, offsetof(ReceivedBytes, grant_at), 0, NULL},
+    {"received", T_LONGLONG, offsetof(ReceivedBytes, received), 0, NULL},
+    {"consumed", T_LONGLONG, offsetof(ReceivedBytes, consumed), 0, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyTypeObject ReceivedBytesType = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "shared.speedups._native.ReceivedBytes",
+    .tp_doc = "See shared.speedups.body_path.ReceivedBytes.",
+    .tp_basicsize = sizeof(ReceivedBytes),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
+    .tp_new = PyType_GenericNew,
+    .tp_members = received_members,
 };
 
 /* 0: done, -1: an error, which OverflowError is as well. */
@@ -448,43 +694,223 @@ set_number(PyObject *object, PyObject *name, long long number)
     return failed;
 }
 
-/* 1: ``object`` has ``value`` under this name, 0: something else, -1: an error. */
+/* Counts of a credit. 0: done, -1: an error. */
 static int
-has(PyObject *object, PyObject *name, PyObject *value)
+get_counts(PyObject *credit, long long *received, long long *granted)
 {
-    PyObject *found = PyObject_GetAttr(object, name);
+    if (PyObject_TypeCheck(credit, &ReceivedBytesType)) {
+        *received = ((ReceivedBytes *)credit)->received;
+        *granted = ((ReceivedBytes *)credit)->granted;
+        return 0;
+    }
+    return number_of(credit, name_received, received) < 0 || number_of(credit, name_granted, granted) < 0 ? -1 : 0;
+}
 
-    if (found == NULL) {
+static int
+set_received(PyObject *credit, long long received)
+{
+    if (PyObject_TypeCheck(credit, &ReceivedBytesType)) {
+        ((ReceivedBytes *)credit)->received = received;
+        return 0;
+    }
+    return set_number(credit, name_received, received);
+}
+
+/* Where objects of one class with slots have what is looked up of streams, so that it is found without a search. */
+typedef struct {
+    PyTypeObject *type;
+    Py_ssize_t peer, local, credit, path;
+} StreamSlots;
+
+static StreamSlots known_slots;
+
+/* -1: the class has no such slot. */
+static Py_ssize_t
+slot_of(PyTypeObject *type, PyObject *name)
+{
+    PyObject *found = type->tp_dict == NULL ? NULL : PyDict_GetItemWithError(type->tp_dict, name);
+    PyMemberDef *member;
+
+    if (found == NULL || !Py_IS_TYPE(found, &PyMemberDescr_Type)) {
+        PyErr_Clear();
         return -1;
     }
-    Py_DECREF(found); /* the object holds it */
-    return found == value;
+    member = ((PyMemberDescrObject *)found)->d_member;
+    return member->type == T_OBJECT_EX ? member->offset : -1;
+}
+
+static void
+find_slots(PyTypeObject *type)
+{
+    Py_INCREF(type);
+    Py_XSETREF(known_slots.type, type);
+    known_slots.peer = slot_of(type, name_peer);
+    known_slots.local = slot_of(type, name_local);
+    known_slots.credit = slot_of(type, name_credit);
+    known_slots.path = slot_of(type, name_path);
+}
+
+/* A new reference; NULL: an error. */
+static PyObject *
+stream_get(PyObject *stream, Py_ssize_t offset, PyObject *name)
+{
+    if (offset >= 0) {
+        PyObject *found = *(PyObject **)((char *)stream + offset);
+        if (found != NULL) {
+            return Py_NewRef(found);
+        }
+    }
+    return PyObject_GetAttr(stream, name);
+}
+
+/* 1: DATA of the stream is wanted, 0: not so, -1: an error. */
+static int
+wants_body(PyObject *stream, PyObject *states)
+{
+    PyObject *peer, *local;
+    int wanted;
+
+    peer = stream_get(stream, known_slots.peer, name_peer);
+    if (peer == NULL) {
+        return -1;
+    }
+    Py_DECREF(peer); /* the stream holds it; only its address is compared */
+    if (peer != PyTuple_GET_ITEM(states, 0)) {
+        return 0;
+    }
+    local = stream_get(stream, known_slots.local, name_local);
+    if (local == NULL) {
+        return -1;
+    }
+    wanted = local != PyTuple_GET_ITEM(states, 1) && local != PyTuple_GET_ITEM(states, 2);
+    Py_DECREF(local);
+    return wanted;
+}
+
+/* An event of a piece that no path takes. 0: done, -1: an error. */
+static int
+append_event(PyObject *events, PyObject *event_type, PyObject *key, PyObject *data)
+{
+    PyObject *pair = PyTuple_Pack(2, key, data);
+    PyObject *args = pair == NULL ? NULL : PyTuple_Pack(1, pair);
+    PyObject *event = args == NULL ? NULL : PyTuple_Type.tp_new((PyTypeObject *)event_type, args, NULL);
+    int failed = event == NULL ? -1 : PyList_Append(events, event);
+
+    Py_XDECREF(pair);
+    Py_XDECREF(args);
+    Py_XDECREF(event);
+    return failed;
+}
+
+/* The stream's path takes a piece, or an event does. 0: done, -1: an error. */
+static int
+pass_on(PyObject *stream, PyObject *key, PyObject *data, PyObject *touched, int at_once, PyObject *events,
+        PyObject *event_type)
+{
+    PyObject *path = stream_get(stream, known_slots.path, name_path);
+    int taken = 0;
+
+    if (path == NULL) {
+        return -1;
+    }
+    if (Py_IS_TYPE(path, &BodyPathType)) {
+        taken = path_receive((BodyPath *)path, data, at_once);
+        if (taken == 2) {
+            taken = PyList_Append(touched, path) < 0 ? -1 : 1;
+        } else if (taken == 0) {
+            ((BodyPath *)path)->open = 0; /* or the next piece would overtake this one */
+        }
+    } else if (path != Py_None) {
+        PyErr_SetString(PyExc_TypeError, "a stream's path is of another kind");
+        taken = -1;
+    }
+    Py_DECREF(path);
+    return taken == 0 ? append_event(events, event_type, key, data) : taken < 0 ? -1 : 0;
+}
+
+/* All paths are written, whatever comes of it: those of which ``step_bytes`` are unsaid, or NULL after an error. */
+static PyObject *
+write_touched(PyObject *touched, long long step_bytes)
+{
+    PyObject *due = PyList_New(0);
+    Py_ssize_t at;
+
+    if (due == NULL) {
+        return NULL;
+    }
+    for (at = 0; at < PyList_GET_SIZE(touched); at++) {
+        BodyPath *path = (BodyPath *)PyList_GET_ITEM(touched, at);
+        if (path_write_received(path) < 0 ||
+            (path->unsaid_bytes >= step_bytes && PyList_Append(due, (PyObject *)path) < 0)) {
+            Py_DECREF(due);
+            return NULL;
+        }
+    }
+    return due;
+}
+
+#define MOST_WAITING_BYTES (32 * 1024) /* as in body_path.py */
+
+/* Of those that are written later, the ones for which much waits are written now. 0: done, -1: an error. */
+static int
+write_long(PyObject *touched)
+{
+    Py_ssize_t at;
+
+    for (at = 0; at < PyList_GET_SIZE(touched); at++) {
+        BodyPath *path = (BodyPath *)PyList_GET_ITEM(touched, at);
+        if (Py_IS_TYPE(path, &BodyPathType) && path->waiting_bytes >= MOST_WAITING_BYTES) {
+            PyObject *done;
+            Py_INCREF(path); /* a write may call back */
+            done = path_flush(path, NULL);
+            Py_DECREF(path);
+            Py_XDECREF(done);
+            if (done == NULL) {
+                return -1;
+            }
+        }
+    }
+    return 0;
+}
+
+/* After an error, which stays: what was not written waits. */
+static void
+keep_touched(PyObject *touched)
+{
+    PyObject *kind, *value, *traceback;
+    Py_ssize_t at;
+
+    PyErr_Fetch(&kind, &value, &traceback);
+    for (at = 0; at < PyList_GET_SIZE(touched); at++) {
+        if (path_keep((BodyPath *)PyList_GET_ITEM(touched, at)) < 0) {
+            PyErr_Clear();
+        }
+    }
+    PyErr_Restore(kind, value, traceback);
 }
 
 #define HEADER_BYTES 9
 
 PyDoc_STRVAR(receive_bodies_doc,
-"receive_bodies(message, start, streams, session, events, event_type, states, frame_type, most_bytes, step_bytes)\n"
-"--\n\nSee shared.speedups.body_path.receive_bodies.");
+"receive_bodies(message, start, streams, session, events, event_type, states, frame_type, most_bytes, step_bytes, "
+"later=None)\n--\n\nSee shared.speedups.body_path.receive_bodies.");
 
 static PyObject *
 receive_bodies(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
-    PyObject *message, *streams, *session, *events, *event_type, *body, *unwanted, *reset;
-    PyObject *touched = NULL, *due = NULL, *result = NULL, *key = NULL;
+    PyObject *message, *streams, *session, *events, *event_type, *states;
+    PyObject *touched = NULL, *due = NULL, *result = NULL, *key = NULL, *later;
     const unsigned char *bytes;
-    Py_ssize_t start, size, at;
+    Py_ssize_t start, size;
     long long frame_type, most_bytes, step_bytes, session_received, session_granted, in_session;
 
-    if (count != 10 || !PyBytes_Check(args[0]) || !PyDict_Check(args[2]) || !PyList_Check(args[4]) ||
+    later = count == 11 && args[10] != Py_None ? args[10] : NULL;
+    if ((count != 10 && count != 11) || (later != NULL && !PyList_Check(later)) || !PyBytes_Check(args[0]) || !PyDict_Check(args[2]) || !PyList_Check(args[4]) ||
         !PyType_Check(args[5]) || !PyTuple_Check(args[6]) || PyTuple_GET_SIZE(args[6]) != 3) {
         PyErr_SetString(PyExc_TypeError, "receive_bodies was called with something else than it takes");
         return NULL;
     }
-    message = args[0], streams = args[2], session = args[3], events = args[4], event_type = args[5];
-    body = PyTuple_GET_ITEM(args[6], 0);
-    unwanted = PyTuple_GET_ITEM(args[6], 1);
-    reset = PyTuple_GET_ITEM(args[6], 2);
+    message = args[0], streams = args[2], session = args[3], events = args[4], event_type = args[5], states = args[6];
     start = PyLong_AsSsize_t(args[1]);
     frame_type = PyLong_AsLongLong(args[7]);
     most_bytes = PyLong_AsLongLong(args[8]);
@@ -498,12 +924,11 @@ receive_bodies(PyObject *module, PyObject *const *args, Py_ssize_t count)
         PyErr_SetString(PyExc_ValueError, "start lies before the message");
         return NULL;
     }
-    if (number_of(session, name_received, &session_received) < 0 ||
-        number_of(session, name_granted, &session_granted) < 0) {
+    if (get_counts(session, &session_received, &session_granted) < 0) {
         return NULL;
     }
     in_session = session_received;
-    touched = PyList_New(0);
+    touched = later != NULL ? Py_NewRef(later) : PyList_New(0);
     if (touched == NULL) {
         return NULL;
     }
@@ -512,9 +937,9 @@ receive_bodies(PyObject *module, PyObject *const *args, Py_ssize_t count)
         uint32_t stream_id = ((uint32_t)head[1] << 24) | ((uint32_t)head[2] << 16) | ((uint32_t)head[3] << 8) | head[4];
         uint32_t length = ((uint32_t)head[5] << 24) | ((uint32_t)head[6] << 16) | ((uint32_t)head[7] << 8) | head[8];
         Py_ssize_t begin = start + HEADER_BYTES;
-        PyObject *stream, *credit, *path, *data;
+        PyObject *stream, *credit, *data;
         long long received, granted;
-        int state, taken = 0;
+        int failed;
 
         if (head[0] != frame_type || length == 0 || length > most_bytes || (Py_ssize_t)length > size - begin) {
             break;
@@ -530,28 +955,21 @@ receive_bodies(PyObject *module, PyObject *const *args, Py_ssize_t count)
             }
             break;
         }
-        state = has(stream, name_peer, body);
-        if (state < 0) {
+        if (Py_TYPE(stream) != known_slots.type) {
+            find_slots(Py_TYPE(stream));
+        }
+        failed = wants_body(stream, states);
+        if (failed < 0) {
             goto done;
         }
-        if (!state) {
+        if (!failed) {
             break;
         }
-        state = has(stream, name_local, reset);
-        if (state == 0) {
-            state = has(stream, name_local, unwanted);
-        }
-        if (state < 0) {
-            goto done;
-        }
-        if (state) {
-            break;
-        }
-        credit = PyObject_GetAttr(stream, name_credit);
+        credit = stream_get(stream, known_slots.credit, name_credit);
         if (credit == NULL) {
             goto done;
         }
-        if (number_of(credit, name_received, &received) < 0 || number_of(credit, name_granted, &granted) < 0) {
+        if (get_counts(credit, &received, &granted) < 0) {
             Py_DECREF(credit);
             goto done;
         }
@@ -559,73 +977,46 @@ receive_bodies(PyObject *module, PyObject *const *args, Py_ssize_t count)
             Py_DECREF(credit);
             break;
         }
-        state = set_number(credit, name_received, received + length);
+        failed = set_received(credit, received + length);
         Py_DECREF(credit);
-        if (state < 0) {
+        if (failed < 0) {
             goto done;
         }
         in_session += length;
         data = PyBytes_FromStringAndSize((const char *)bytes + begin, (Py_ssize_t)length);
-        path = data == NULL ? NULL : PyObject_GetAttr(stream, name_path);
-        if (path == NULL) {
-            Py_XDECREF(data);
+        if (data == NULL) {
             goto done;
         }
-        if (Py_IS_TYPE(path, &BodyPathType)) {
-            BodyPath *native = (BodyPath *)path;
-            taken = path_offer(native, data);
-            if (taken > 0 && PyList_GET_SIZE(native->waiting) == 1 && PyList_Append(touched, path) < 0) {
-                taken = -1;
-            } else if (taken == 0) {
-                native->open = 0; /* or the next piece would overtake this one */
-            }
-        } else if (path != Py_None) {
-            PyErr_SetString(PyExc_TypeError, "a stream's path is of another kind");
-            taken = -1;
-        }
-        Py_DECREF(path);
-        if (taken == 0) {
-            PyObject *pair = PyTuple_Pack(2, key, data);
-            PyObject *args_of_new = pair == NULL ? NULL : PyTuple_Pack(1, pair);
-            PyObject *event = args_of_new == NULL
-                                  ? NULL
-                                  : PyTuple_Type.tp_new((PyTypeObject *)event_type, args_of_new, NULL);
-            Py_XDECREF(pair);
-            Py_XDECREF(args_of_new);
-            if (event == NULL || PyList_Append(events, event) < 0) {
-                taken = -1;
-            }
-            Py_XDECREF(event);
-        }
+        failed = pass_on(stream, key, data, touched, later == NULL, events, event_type);
         Py_DECREF(data);
         Py_CLEAR(key);
-        if (taken < 0) {
+        if (failed < 0) {
             goto done;
         }
         start = begin + (Py_ssize_t)length;
     }
-    due = PyList_New(0);
-    if (due == NULL) {
-        goto done;
-    }
     if (in_session != session_received) {
         session_received = in_session; /* before anything is written, which may call back */
-        if (set_number(session, name_received, in_session) < 0) {
+        if (set_received(session, in_session) < 0) {
             goto done;
         }
     }
-    for (at = 0; at < PyList_GET_SIZE(touched); at++) {
-        BodyPath *path = (BodyPath *)PyList_GET_ITEM(touched, at);
-        if (path_write(path) < 0 || (path->unsaid_bytes >= step_bytes && PyList_Append(due, (PyObject *)path) < 0)) {
-            goto done;
-        }
+    if (later != NULL) {
+        due = write_long(later) < 0 ? NULL : PyList_New(0);
+    } else {
+        due = write_touched(touched, step_bytes);
     }
-    result = Py_BuildValue("(nO)", start, due);
+    if (due != NULL) {
+        result = Py_BuildValue("(nO)", start, due);
+    }
 done:
+    if (result == NULL && later == NULL) {
+        keep_touched(touched);
+    }
     if (result == NULL && in_session != session_received) { /* what was counted for a stream counts here too */
         PyObject *kind, *value, *traceback;
         PyErr_Fetch(&kind, &value, &traceback);
-        if (set_number(session, name_received, in_session) < 0) {
+        if (set_received(session, in_session) < 0) {
             PyErr_Clear();
         }
         PyErr_Restore(kind, value, traceback);
@@ -636,10 +1027,59 @@ done:
     return result;
 }
 
+PyDoc_STRVAR(write_bodies_doc,
+"write_bodies(touched, step_bytes)\n--\n\nSee shared.speedups.body_path.write_bodies.");
+
+static PyObject *
+write_bodies(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    PyObject *paths = NULL, *due = NULL, *done;
+    long long step_bytes;
+    Py_ssize_t at, size;
+
+    if (count != 2 || !PyList_Check(args[0])) {
+        PyErr_SetString(PyExc_TypeError, "write_bodies takes a list and a number");
+        return NULL;
+    }
+    step_bytes = PyLong_AsLongLong(args[1]);
+    if (step_bytes == -1 && PyErr_Occurred()) {
+        return NULL;
+    }
+    size = PyList_GET_SIZE(args[0]);
+    paths = PyList_GetSlice(args[0], 0, size); /* a write may call back */
+    if (paths == NULL || PyList_SetSlice(args[0], 0, size, NULL) < 0) {
+        goto failed;
+    }
+    due = PyList_New(0);
+    if (due == NULL) {
+        goto failed;
+    }
+    for (at = 0; at < size; at++) {
+        BodyPath *path = (BodyPath *)PyList_GET_ITEM(paths, at);
+        if (!Py_IS_TYPE(path, &BodyPathType)) {
+            PyErr_SetString(PyExc_TypeError, "a path is of another kind");
+            goto failed;
+        }
+        done = path_flush(path, NULL);
+        Py_XDECREF(done);
+        if (done == NULL || (path->unsaid_bytes >= step_bytes && PyList_Append(due, (PyObject *)path) < 0)) {
+            goto failed;
+        }
+    }
+    Py_DECREF(paths);
+    return due;
+failed:
+    Py_XDECREF(paths);
+    Py_XDECREF(due);
+    return NULL;
+}
+
 static PyMethodDef methods[] = {
     {"cut_messages", (PyCFunction)(void (*)(void))cut_messages, METH_FASTCALL, cut_messages_doc},
     {"frame_messages", (PyCFunction)(void (*)(void))frame_messages, METH_FASTCALL, frame_messages_doc},
     {"receive_bodies", (PyCFunction)(void (*)(void))receive_bodies, METH_FASTCALL, receive_bodies_doc},
+    {"write_bodies", (PyCFunction)(void (*)(void))write_bodies, METH_FASTCALL, write_bodies_doc},
+    {"take_turns", (PyCFunction)(void (*)(void))take_turns, METH_FASTCALL, "See shared.speedups.out_path.take_turns."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -662,7 +1102,10 @@ prepare(PyObject *module)
             return -1;
         }
     }
-    return PyModule_AddType(module, &BodyPathType);
+    if (PyModule_AddType(module, &BodyPathType) < 0 || PyModule_AddType(module, &ReceivedBytesType) < 0) {
+        return -1;
+    }
+    return prepare_out(module) < 0 ? -1 : prepare_head(module);
 }
 
 static PyModuleDef_Slot slots[] = {

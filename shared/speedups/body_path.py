@@ -11,12 +11,31 @@ from typing import Any
 
 _HEADER = Struct("!BII")
 _WHOLE = (b"\n\n", b"\r\n\r\n")
+_LAST_BYTES = 4
+
+_MOST_WAITING_BYTES = 32 * 1024
+"""Of what is written later, so much of one body is written when its message ends: a client that reads nothing
+is to be noticed before much more of it was taken."""
+
+
+class ReceivedBytes:
+    """Offsets into what one side receives of a stream or a session. Belongs to the event loop's thread."""
+
+    __slots__ = ("consumed", "grant_at", "granted", "received", "window")
+
+    window: int
+    granted: int
+    grant_at: int
+    received: int
+    consumed: int
 
 
 class BodyPath:
     """The path of one response's body. Belongs to the event loop's thread."""
 
     __slots__ = (
+        "buffered_bytes",
+        "descriptor",
         "flow",
         "fresh",
         "last",
@@ -27,6 +46,7 @@ class BodyPath:
         "taken_bytes",
         "unsaid_bytes",
         "waiting",
+        "waiting_bytes",
         "write",
     )
 
@@ -41,13 +61,21 @@ class BodyPath:
         self.fresh: list[bytes] = []
         """Taken since this was emptied last, for whoever keeps a record of the body."""
         self.last = b""
-        """What was written last, without its framing."""
+        """The end of what was written last, without its framing: four bytes at the most."""
+        self.descriptor = -1
+        """The socket of a connection without TLS; -1: none, or the connection is gone. Where nothing that was
+        written before waits in the transport, the native path sends to it itself. Whoever sets it sets it
+        back to -1 before the socket is closed: the number may then be another connection's."""
+        self.buffered_bytes: Callable[[], int] | None = None
+        """How much waits in the transport. To be set before ``descriptor``."""
         self.sent_bytes = 0
         """All that was taken."""
         self.pieces = 0
         """How many were taken since this was set back last."""
         self.taken_bytes = 0
         """Bytes of these pieces."""
+        self.waiting_bytes = 0
+        """Bytes taken here since the last write."""
         self.unsaid_bytes = 0
         """Bytes of which the peer was not told yet that they were taken."""
         self.on_unsaid: Callable[[], None] | None = None
@@ -63,14 +91,16 @@ class BodyPath:
         self.sent_bytes += len(data)
         self.taken_bytes += len(data)
         self.unsaid_bytes += len(data)
+        self.waiting_bytes += len(data)
         return True
 
     def flush(self) -> None:
         """Writes what was taken, as one chunk."""
+        self.waiting_bytes = 0
         if self.waiting:
             data = b"".join(self.waiting)
             self.waiting.clear()
-            self.last = data
+            self.last = data[-_LAST_BYTES:]
             self.write(b"%x\r\n%b\r\n" % (len(data), data))
 
 
@@ -85,17 +115,20 @@ def receive_bodies(
     frame_type: int,
     most_bytes: int,
     step_bytes: int,
+    later: list[BodyPath] | None = None,
 ) -> tuple[int, list[BodyPath]]:
     """Takes the DATA frames that follow one another from ``start`` on (PROTOCOL §5, §6).
 
-    Returns where they end, and the paths of which ``step_bytes`` or more are unsaid. It stops before the
+    Returns where they end, and the paths of which ``step_bytes`` or more are unsaid. What paths took is
+    written, or, where there is a list ``later``, the paths are added to it for :func:`write_bodies`: of
+    messages that came together each client gets what is for it in one write. It stops before the
     first frame that is not of ``frame_type``, within ``most_bytes`` and within its stream's and the
     ``session``'s credit, of a stream whose peer is in the first of the ``states`` and whose own half is in
     neither of the others. What no path takes becomes an event of ``event_type``: the stream's number and the
     payload.
     """
     body, unwanted, reset = states
-    touched: list[BodyPath] = []
+    touched: list[BodyPath] = [] if later is None else later
     while start + _HEADER.size < len(message):
         found, stream_id, length = _HEADER.unpack_from(message, start)
         begin = start + _HEADER.size
@@ -121,6 +154,25 @@ def receive_bodies(
                 path.open = False  # or the next piece would overtake this one
             events.append(tuple.__new__(event_type, (stream_id, data)))
         start = end
-    for path in touched:
+    if later is None:
+        return start, write_bodies(touched, step_bytes)
+    _write_long(later)
+    return start, []
+
+
+def _write_long(touched: list[BodyPath]) -> None:
+    for path in touched.copy():
+        if path.waiting_bytes >= _MOST_WAITING_BYTES:
+            path.flush()
+
+
+def write_bodies(touched: list[BodyPath], step_bytes: int) -> list[BodyPath]:
+    """Writes what these paths took and empties the list; those of which ``step_bytes`` or more are unsaid.
+
+    After an error what was not written waits in its path.
+    """
+    paths = touched.copy()
+    touched.clear()
+    for path in paths:
         path.flush()
-    return start, [path for path in touched if path.unsaid_bytes >= step_bytes]
+    return [path for path in paths if path.unsaid_bytes >= step_bytes]

@@ -22,6 +22,14 @@ def describe_build() -> str:
 
 
 def _optimised() -> bool:
-    """Built with what a profile taught the compiler. Windows' and macOS's own builds do not say; they are."""
+    """Whether the compiler knew a profile. The builds for Windows and macOS do not say; they are optimised.
+
+    Debian and Ubuntu run the same steps by other means than the option, and take the profile's flag, which
+    every other build keeps whether it uses it or not, out of what the interpreter says of itself.
+    """
     arguments = sysconfig.get_config_var("CONFIG_ARGS")
-    return arguments is None or "--enable-optimizations" in arguments
+    return (
+        arguments is None
+        or "--enable-optimizations" in arguments
+        or sysconfig.get_config_var("PGO_PROF_USE_FLAG") == ""
+    )

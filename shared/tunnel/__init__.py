@@ -10,6 +10,7 @@ upgraded connections, with a :class:`TunnelAcceptor` that decides who gets in.
 
 from shared.tunnel.accept import Accepted, AcceptedTunnel, TunnelAcceptor
 from shared.tunnel.base import PATH, SUBPROTOCOL, Tunnel, TunnelTraffic
+from shared.tunnel.deadline_wheel import DeadlineWheel
 from shared.tunnel.dial import DialledTunnel, dial
 from shared.tunnel.handshake_queue import HandshakeQueue
 
@@ -18,6 +19,7 @@ __all__ = [
     "SUBPROTOCOL",
     "Accepted",
     "AcceptedTunnel",
+    "DeadlineWheel",
     "DialledTunnel",
     "HandshakeQueue",
     "Tunnel",

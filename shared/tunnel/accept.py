@@ -28,7 +28,9 @@ from shared.protocol.errors import (
     UnexpectedFrame,
 )
 from shared.protocol.frames import Frame, FrameType, TunnelRole, encode
+from shared.protocol.peers import PeerDirectory
 from shared.tunnel.base import GATEWAYS_HEADER, LATE_S, PATH, READ_FIRST_S, SUBPROTOCOL, Tunnel
+from shared.tunnel.deadline_wheel import DeadlineWheel
 from shared.tunnel.handshake_queue import HandshakeQueue, HandshakeQueueFull
 
 _STRANGER_BYTES = limits.UPGRADE_REQUEST_BYTES + limits.HANDSHAKE_MESSAGE_BYTES + limits.KIB
@@ -97,15 +99,25 @@ class AcceptedTunnel(Tunnel):
         clock: Callable[[], float],
         wall: Callable[[], float] = time.time,
         handshakes: HandshakeQueue | None = None,
+        deadlines: DeadlineWheel | None = None,
+        peers: PeerDirectory | None = None,
+        at_turn_end: Callable[[Callable[[], None]], object] | None = None,
     ) -> None:
-        """``wall`` gives Unix time, for the dates of certificates. ``handshakes`` are shared by all tunnels
-        of a gateway; without them this one has its own."""
+        """``wall`` gives Unix time, for the dates of certificates. Tunnels of a gateway share ``handshakes``
+        and ``deadlines``; without them this one has its own. ``peers`` are the processes of a gateway that
+        has several. ``at_turn_end`` has something called once the present turn of the loop is over; without
+        it the loop is asked."""
         websocket = ServerProtocol(subprotocols=[SUBPROTOCOL], max_size=limits.HANDSHAKE_MESSAGE_BYTES)
-        super().__init__(websocket, clock)
+        super().__init__(websocket, clock, deadlines or DeadlineWheel(asyncio.get_running_loop()))
+        if at_turn_end is not None:
+            self._write_scheduler.at_turn_end = at_turn_end
         self._server = websocket
         self._acceptor = acceptor
         self._wall = wall
         self._handshakes = HandshakeQueue(self._loop) if handshakes is None else handshakes
+        self._peers = peers
+        self.capabilities: tuple[str, ...] = ()
+        """What is agreed on with the agent (PROTOCOL §8.5)."""
         self._input_waits = True
         self._new_until_s = inf
         """Until then input waits for its turn."""
@@ -212,8 +224,8 @@ class AcceptedTunnel(Tunnel):
     def _handle_upgrade(self, event: WebSocketEvent) -> None:
         assert isinstance(event, Request)
         response = self._server.accept(event)
-        if event.path.partition("?")[0] != PATH:
-            response = self._server.reject(404, f"WebSockets are accepted at {PATH} only.\n")
+        if (wrong := self._wrong_path(event.path.partition("?")[0])) is not None:
+            response = self._server.reject(*wrong)
         elif response.status_code == 101 and "Sec-WebSocket-Protocol" not in response.headers:
             response = self._server.reject(400, f"The subprotocol must be {SUBPROTOCOL}.\n")
         keys = None
@@ -231,9 +243,23 @@ class AcceptedTunnel(Tunnel):
         wall_s = self._wall()
         known = " ".join(event.headers.get_all(GATEWAYS_HEADER)).split()
         self._handshake = GatewayHandshake(
-            keys.choose(known, wall_s), token_bytes(NONCE_BYTES), handshake_limits, keys.trusted(wall_s)
+            keys.choose(known, wall_s),
+            token_bytes(NONCE_BYTES),
+            handshake_limits,
+            keys.trusted(wall_s),
+            process=None if self._peers is None else self._peers.own,
         )
         self._send_messages([encode(FrameType.CHALLENGE, 0, self._handshake.challenge())])
+
+    def _wrong_path(self, path: str) -> tuple[int, str] | None:
+        """The status and text with which an upgrade at ``path`` is refused; None: it is accepted."""
+        if path == PATH:
+            return None
+        below, _, process = path.rpartition("/")
+        if self._peers is None or below != PATH:
+            return 404, f"WebSockets are accepted at {PATH} only.\n"
+        own = self._peers.own.process
+        return None if process == own else (421, f"This is the gateway's process {own}, not another one.\n")
 
     def _announce(self, request: Request) -> GatewayKeys:
         """Tells the acceptor of the stranger and returns the keys to prove ourselves with. Raises
@@ -292,7 +318,9 @@ class AcceptedTunnel(Tunnel):
             limits.HEARTBEAT_S,
             limits.RESUME_WINDOW_S,
             None if resumed is None else resumed.session.log.received,
+            () if self._peers is None else self._peers.peers_for(hello.name),
         )
+        self.capabilities = handshake.capabilities
         self._send_messages([encode(FrameType.WELCOME, 0, welcome)])
         self._new_until_s = self._loop.time() + NEW_S
         if resumed is not None and hello.session is not None:

@@ -13,7 +13,7 @@ from websockets.protocol import State
 from websockets.typing import Subprotocol
 
 from shared.protocol import limits
-from shared.protocol.credit import read_limits
+from shared.protocol.credit import WindowSettings, read_limits
 from shared.protocol.endpoint import SessionEndpoint
 from shared.protocol.errors import (
     ErrorCode,
@@ -25,8 +25,10 @@ from shared.protocol.errors import (
     UnexpectedFrame,
 )
 from shared.protocol.frames import Frame, MessageKind, TunnelRole, decode_message
+from shared.protocol.receiving import Later
 from shared.protocol.session import ProtocolSession
 from shared.tunnel.core_frames import CoreFrames
+from shared.tunnel.deadline_wheel import DeadlineTimer, DeadlineWheel
 from shared.tunnel.framing import MessageFramer
 from shared.tunnel.write_buffer import WriteBuffer, set_socket_option
 from shared.tunnel.write_scheduler import WriteScheduler
@@ -66,7 +68,7 @@ class Tunnel(asyncio.Protocol):
     thread.
     """
 
-    def __init__(self, websocket: WebSocket, clock: Callable[[], float]) -> None:
+    def __init__(self, websocket: WebSocket, clock: Callable[[], float], deadlines: DeadlineWheel) -> None:
         self.endpoint: SessionEndpoint
         self.traffic = TunnelTraffic()
         self._websocket = websocket
@@ -78,10 +80,10 @@ class Tunnel(asyncio.Protocol):
         self._core_frames = CoreFrames(clock())
         self._room = WriteBuffer()
         self._write_scheduler = WriteScheduler(self._loop, self._flush)
-        self._timer: asyncio.TimerHandle | None = None
+        self._deadlines = deadlines
+        self._timer: DeadlineTimer | None = None
         self._timer_at = 0.0
-        self._input_waits = False
-        """What comes is put off, see :meth:`_put_off`."""
+        self._input_waits = False  # what comes is put off, see _put_off
         self._reading_first = False
         self._closed: asyncio.Future[TrunklineError | None] = self._loop.create_future()
         self._closing = False
@@ -126,20 +128,19 @@ class Tunnel(asyncio.Protocol):
         self.traffic.bytes_received += size_bytes
         if session is not None and session.bytes_received(now):
             self._dispatch()
-        if size_bytes <= limits.INPUT_SLICE_BYTES:
-            self._handle_input(self._framer.receive(data), now)
-            return
-        for start in range(0, size_bytes, limits.INPUT_SLICE_BYTES):
-            if not self._closing:
-                piece = data[start : start + limits.INPUT_SLICE_BYTES]
-                self._handle_input(self._framer.receive(piece), now)
+        later: Later = [] if size_bytes > limits.INPUT_SLICE_BYTES else None
+        try:
+            for start in range(0, size_bytes, limits.INPUT_SLICE_BYTES):
+                if not self._closing:
+                    piece = data[start : start + limits.INPUT_SLICE_BYTES]
+                    self._handle_input(self._framer.receive(piece), now, later)
+        finally:
+            if later:
+                ProtocolSession.write_bodies(later)
 
     def _put_off(self, data: bytes) -> None:
         """Takes input that has to wait for its turn."""
         raise NotImplementedError
-
-    def eof_received(self) -> bool:
-        return False
 
     def connection_lost(self, error: Exception | None) -> None:
         self._finish(TunnelClosed(f"connection lost: {error}" if error else "connection closed by the peer"))
@@ -157,8 +158,8 @@ class Tunnel(asyncio.Protocol):
 
     # --- Input ---
 
-    def _handle_input(self, found: Sequence[bytes | WebSocketEvent], now: float) -> None:
-        """Takes what came, in order, and sees to what follows from it.
+    def _handle_input(self, found: Sequence[bytes | WebSocketEvent], now: float, later: Later = None) -> None:
+        """Takes what came, in order, and sees to what follows from it. ``later`` is for ``receive_message``.
 
         Whole binary messages, which are nearly all that comes, say nothing to the WebSocket's core, and
         bodies give the session nothing to send.
@@ -176,7 +177,7 @@ class Tunnel(asyncio.Protocol):
                 if session is None:
                     self._handle_handshake_message(message)
                     continue
-                if session.receive_message(message, now):
+                if session.receive_message(message, now, later):
                     follow_up = True
                 if session.events:
                     self._dispatch()
@@ -247,10 +248,7 @@ class Tunnel(asyncio.Protocol):
     # --- Output ---
 
     def _flush(self) -> None:
-        """Sends everything that is ready together.
-
-        All that the WebSocket's core had to say was written when it had read: see :meth:`_after_core`.
-        """
+        """Sends everything that is ready together; what the core has to say :meth:`_after_core` wrote."""
         write_scheduler, session, transport = self._write_scheduler, self._session, self._transport
         write_scheduler.note_flushed()
         if session is None or transport is None or self._closing:
@@ -308,8 +306,8 @@ class Tunnel(asyncio.Protocol):
                 self._session.timer_at = self._timer_at
                 return
             self._timer.cancel()
-        self._timer_at = self._session.timer_at = at
-        self._timer = self._loop.call_later(max(0.0, at - self._clock()), self._handle_deadline)
+        self._timer, late_s = self._deadlines.call_in(at - self._clock(), self._handle_deadline)
+        self._timer_at = self._session.timer_at = at + late_s
 
     def _handle_deadline(self) -> None:
         self._timer = None
@@ -332,8 +330,10 @@ class Tunnel(asyncio.Protocol):
 
     # --- Beginning and end of the session ---
 
-    def _start_session(self, role: TunnelRole, peer_limits: Mapping[str, int]) -> None:
-        session = ProtocolSession(role, read_limits(role, peer_limits), self._clock())
+    def _start_session(
+        self, role: TunnelRole, peer_limits: Mapping[str, int], windows: WindowSettings | None = None
+    ) -> None:
+        session = ProtocolSession(role, read_limits(role, peer_limits), self._clock(), windows)
         self._carry(SessionEndpoint(session, self._clock, self._write_scheduler.wake))
 
     def _resume_session(self, endpoint: SessionEndpoint, peer_received: int) -> None:

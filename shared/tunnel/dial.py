@@ -4,10 +4,11 @@ import asyncio
 import ssl as ssl_module
 import time
 from collections.abc import Callable
+from http import HTTPStatus
 from typing import Any, cast
 
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import InvalidHandshake, InvalidProxy, InvalidURI
+from websockets.exceptions import InvalidHandshake, InvalidProxy, InvalidStatus, InvalidURI
 from websockets.protocol import Event as WebSocketEvent
 from websockets.protocol import Protocol as WebSocket
 
@@ -19,12 +20,14 @@ from shared.protocol.endpoint import SessionEndpoint, SessionListener
 from shared.protocol.errors import (
     DialFailed,
     HandshakeError,
+    Misdirected,
     ResumeRefused,
     TrunklineError,
     TunnelClosed,
 )
 from shared.protocol.frames import Frame, FrameType, TunnelRole, encode
 from shared.tunnel.base import GATEWAYS_HEADER, SUBPROTOCOL, Tunnel
+from shared.tunnel.deadline_wheel import DeadlineWheel
 from shared.tunnel.dial_errors import explain_dial_error
 
 
@@ -53,7 +56,7 @@ class DialledTunnel(Tunnel):
         listener: SessionListener,
         resumes: SessionEndpoint | None = None,
     ) -> None:
-        super().__init__(websocket, clock)
+        super().__init__(websocket, clock, DeadlineWheel(asyncio.get_running_loop()))
         self._listener = listener
         self._resumes = resumes
         self.welcome: Welcome
@@ -96,7 +99,7 @@ class DialledTunnel(Tunnel):
             self._resume_session(resumes, received)
             self.resumed = True
         elif received is None:
-            self._start_session(TunnelRole.AGENT, self.welcome.limits)
+            self._start_session(TunnelRole.AGENT, self.welcome.limits, self._handshake.windows)
             self.endpoint.listener = self._listener
         else:
             raise ResumeRefused("the session was given up during the handshake")
@@ -170,6 +173,9 @@ async def _connect(
         )
     except InvalidProxy as error:
         raise DialFailed(f"the proxy's URL cannot be used: {error.msg}") from None
+    except InvalidStatus as error:
+        misdirected = error.response.status_code == HTTPStatus.MISDIRECTED_REQUEST
+        raise (Misdirected if misdirected else DialFailed)(explain_dial_error(url, error, proxy)) from error
     except (OSError, InvalidURI, InvalidHandshake, ValueError) as error:  # ValueError: no name, no port
         raise DialFailed(explain_dial_error(url, error, proxy)) from error
     return cast(_DiallingConnection, connection)

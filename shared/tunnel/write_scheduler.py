@@ -19,37 +19,47 @@ FULL_FRAMES = 64
 
 
 class WriteScheduler:
-    """Calls ``flush`` in the next turn of the loop, or later when frames are gathered."""
+    """Calls ``flush`` once the present turn of the loop is over, or later when frames are gathered."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, flush: Callable[[], None]) -> None:
         self.held = False
         """The socket is full, so nothing may leave."""
         self.streams: Sized = ()
         """Those that are open; the tunnel sets it."""
+        self.at_turn_end: Callable[[Callable[[], None]], object] = loop.call_soon
+        """Has something called once the present turn of the loop is over; the tunnel may set it."""
         self._loop = loop
         self._flush = flush
-        self._next: asyncio.Handle | None = None
+        self._soon = False
+        """``flush`` is called at the end of this turn."""
+        self._later: asyncio.TimerHandle | None = None
+        """Calls ``flush`` with what is gathered until then."""
         self._gathered = 0
         self._last_s = float("-inf")
 
     def wake(self) -> None:
         """Notes that a frame may be ready. Called for every frame."""
-        if self._next is not None:
+        if self._soon:
+            return
+        if self._later is not None:
             self._gathered += 1
-            if self._gathered == FULL_FRAMES:
-                self._next.cancel()
-                self._next = self._loop.call_soon(self._flush)
-        elif not self.held:
+            if self._gathered < FULL_FRAMES:
+                return
+            self._later.cancel()
+            self._later = None
+        elif self.held:
+            return
+        elif len(self.streams) >= CROWD_STREAMS and self._loop.time() - self._last_s < GATHER_S:
             self._gathered = 1
-            loop = self._loop
-            if len(self.streams) < CROWD_STREAMS or loop.time() - self._last_s >= GATHER_S:
-                self._next = loop.call_soon(self._flush)
-            else:
-                self._next = loop.call_later(GATHER_S, self._flush)
+            self._later = self._loop.call_later(GATHER_S, self._flush)
+            return
+        self._soon = True
+        self.at_turn_end(self._flush)
 
     def note_flushed(self) -> None:
         """Notes that everything leaves now."""
-        if self._next is not None:
-            self._next.cancel()
-            self._next = None
+        self._soon = False
+        if self._later is not None:
+            self._later.cancel()
+            self._later = None
         self._last_s = self._loop.time()

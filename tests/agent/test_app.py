@@ -12,9 +12,10 @@ import structlog
 
 from agent.app import BLOCKED_QUIET_S, BLOCKED_S, Agent, BlockedLoopLog, Stop
 from agent.config.sources import load
-from agent.link.dialer import Rejected
+from shared.link.dialer import Rejected
 from shared.process.settings import ConfigError
-from shared.process.watchdog import BEAT_S, LoopWatchdog
+from shared.process.stand_stills import BEAT_S
+from shared.process.watchdog import LoopWatchdog
 from shared.protocol.errors import ErrorCode, HandshakeRejected
 from shared.protocol.messages import AgentStatus, GpuState
 from tests.agent.support.canned import until

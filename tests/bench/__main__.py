@@ -10,6 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
+import pytest
+
 from tests.bench import (
     access,
     calls,
@@ -18,6 +20,8 @@ from tests.bench import (
     crowd,
     decision,
     growth,
+    half_load,
+    idle,
     limits,
     live,
     memory,
@@ -25,6 +29,7 @@ from tests.bench import (
     restart,
     revocation,
     scale,
+    shared,
     stalled,
     turns,
     upload,
@@ -175,6 +180,51 @@ def _scale(arguments: argparse.Namespace) -> object:
     return _kept("scale", figures, arguments)
 
 
+def _shared(arguments: argparse.Namespace) -> object:
+    if (problem := tools.missing()) is not None:
+        return f"not run: {problem}"
+    sizes = shared.SharedSizes()
+    if arguments.seconds is not None:
+        sizes = replace(sizes, tight_s=arguments.seconds)
+    with tempfile.TemporaryDirectory(prefix="trunkline-bench-") as directory:
+        try:
+            figures = shared.run(Path(directory), sizes)
+        except pytest.skip.Exception as skipped:
+            return f"not run: {skipped}"
+    return _kept("shared", figures, arguments)
+
+
+def _idle(arguments: argparse.Namespace) -> object:
+    agents, processes = arguments.idle_agents, arguments.processes
+    problem = tools.missing() or idle.missing(agents, processes)
+    if problem is not None:
+        return f"not run: {problem}"
+    with (
+        tempfile.TemporaryDirectory(prefix="trunkline-bench-") as directory,
+        House(Path(directory)) as house,
+    ):
+        try:
+            figures = idle.run(house, agents, processes, arguments.seconds or idle.SECONDS)
+        except pytest.skip.Exception as skipped:
+            return f"not run: {skipped}"
+    return _kept("idle", figures, arguments)
+
+
+def _half_load(arguments: argparse.Namespace) -> object:
+    problem = tools.missing() or crowd.may_open(2 * _SPARE_FILES)
+    if problem is not None:
+        return f"not run: {problem}"
+    sizes = half_load.HalfLoadSizes()
+    if arguments.seconds is not None:
+        sizes = replace(sizes, seconds=arguments.seconds)
+    with (
+        tempfile.TemporaryDirectory(prefix="trunkline-bench-") as directory,
+        House(Path(directory)) as house,
+    ):
+        figures = half_load.run(house, sizes)
+    return _kept("half-load", figures, arguments)
+
+
 def _growth(arguments: argparse.Namespace) -> object:
     problem = tools.missing() or crowd.may_open(_SPARE_FILES)
     if problem is not None:
@@ -207,8 +257,11 @@ _ALONE: dict[str, Callable[[argparse.Namespace], object]] = {
     "restart": _restart,
     "memory": _memory,
     "scale": _scale,
+    "shared": _shared,
+    "idle": _idle,
     "turns": _turns,
     "growth": _growth,
+    "half-load": _half_load,
     "live": _live,
     "peers": peers.load,
     "policies": policies.load,
@@ -229,6 +282,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--megabytes", type=int, default=50)
     parser.add_argument("--agents", type=int, default=100, help="of restart and turns: that come back")
     parser.add_argument("--keys", type=int, default=turns.KEYS, help="of turns: that are made at once")
+    parser.add_argument("--idle-agents", type=int, default=idle.AGENTS, help="of idle")
+    parser.add_argument("--processes", type=int, default=idle.PROCESSES, help="of idle: of the gateway")
     parser.add_argument("--kills", type=int, default=3)
     parser.add_argument(
         "--json", type=Path, metavar="FILE", help="write the figures there, where they have JSON"

@@ -94,12 +94,13 @@ def start_agents(house: House, gateway: Gateway, agents: int, slots: int, key: s
     for number in range(min(FLEETS, agents)):
         arguments = (*names[number::FLEETS], *common, "--state", str(house.directory / f"fleet{number}"))
         fleets.append(house.children.start(f"fleet{number}", "tests.support.fleet", *arguments))
-    _until_on_offer(house, gateway, key, {*names, MODEL})
+    until_on_offer(house, gateway, key, {*names, MODEL})
     return Crowd(tools, engine, gateway, tuple(fleets), names, key)
 
 
-def _until_on_offer(house: House, gateway: Gateway, key: str, wanted: set[str]) -> None:
-    """Asks seldom: a gateway that takes a thousand agents in has little time for it."""
+def until_on_offer(house: House, gateway: Gateway, key: str, wanted: set[str]) -> None:
+    """Return once the models ``wanted`` are on offer. Asks seldom: a gateway that takes a thousand agents in
+    has little time for it."""
     deadline_s = time.monotonic() + _JOIN_S
     offered: set[str] = set()
     while not wanted <= offered:

@@ -14,6 +14,7 @@ from shared.protocol import limits
 from shared.protocol.endpoint import SessionEndpoint, Stream
 from shared.protocol.frames import decode_message
 from shared.protocol.messages import ResponseHead
+from shared.tunnel.write_scheduler import GATHER_S
 from tests.support.lines import Line, LineAcceptor, ManualLoop
 from tests.support.session_pair import SessionPair, request_head
 from tests.support.tunnels import Recorder
@@ -105,6 +106,7 @@ class Tunnels:
         self.takers, self.senders = _open_streams(line.gateway.endpoint, line.pump, self.listener)
 
     def send(self, streams: list[Stream]) -> list[bytes]:
+        self.loop.stand_still(2 * GATHER_S)  # or the frames would be gathered until time moves
         for stream in streams:
             stream.send_data(TOKEN)
         pieces, end = [], self.line.agent_end

@@ -17,14 +17,14 @@ from gateway.scheduling import policy_named
 from gateway.scheduling.base import PendingRequest
 from gateway.scheduling.health import HealthSettings
 from gateway.scheduling.queue.waiting_room import QueueSettings, WaitingRoom
-from tests.gateway.fleet.fleet import Loop
+from tests.gateway.fleet.manual_timers import Loop
 
 ROUNDS = 5
 
 
 class _Tunnel:
     endpoint: Any = None
-    full = closed = suspended = False
+    full = closed = suspended = tells_gpu_s = tells_others = False
     takes_work = True
     model_memory_bytes: int | None = None
 

@@ -19,7 +19,9 @@ ENVIRONMENT = {"TRUNKLINE_GATEWAY_DISPATCH__UNREAD_DISK_BYTES": str(64 * 2**20)}
 hand over to the file."""
 _SLACK_BYTES = 24 * 2**20
 """Python's own: objects, arenas, and allocators that keep what was freed."""
-_LONG_TOKENS = 200_000
+_LONG_TOKENS = 5_000
+_LONG_BYTES = 4_000
+"""Of each token. An answer is more than all buffers on its way hold, and few tokens fill them soon."""
 _KERNEL_BYTES = 64 * 1024
 _SETTLE_S = 30.0
 _LOOK_S = 0.5
@@ -59,7 +61,7 @@ async def run(site: LoadSite, stalled: int, readers: int, seconds: float, times:
     alone, _ = await _paced(site, readers, seconds)
     pids = (site.gateway.child.pid, site.agent.pid)
     before = [rss_bytes(pid) for pid in pids]
-    flood = chat_request(site.key, MODEL, tokens=_LONG_TOKENS, pad_bytes=200)
+    flood = chat_request(site.key, MODEL, tokens=_LONG_TOKENS, pad_bytes=_LONG_BYTES)
     stuck = []
     for _ in range(stalled):
         stream = await open_stream(site.gateway.port, flood, False, _KERNEL_BYTES)

@@ -19,11 +19,12 @@ from secrets import token_bytes
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from gateway.app.app import Gateway, StopSignals, _loop_factory
+from gateway.app.app import Gateway, _loop_factory
 from gateway.domain.scopes import AdminRole
 from gateway.observability.logging import configure
 from gateway.runtime.config import Settings
 from gateway.runtime.garbage import young_collections_only
+from gateway.runtime.stop_signals import StopSignals
 from gateway.storage import Store
 from shared.handshake import AgentHandshake
 from shared.identity import JoinToken
@@ -309,7 +310,7 @@ async def _run(state: Path, agents: int, keys: int, quiet_s: float) -> Figures:
         gateway, stop, urls = Gateway(settings, store), StopSignals(), list[str]()
         listening = asyncio.Event()
 
-        def announce(url: str) -> None:
+        async def announce(url: str) -> None:
             urls.append(url)
             listening.set()
 

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from tests.chaos.lost import Loss, run_losses
+from tests.chaos.many.plan import ManyPlan
+from tests.chaos.many.run import run_many
 from tests.chaos.peer.house import install
 from tests.chaos.report import Report
 from tests.chaos.run import Plan, run
@@ -25,6 +27,9 @@ T = TypeVar("T")
 
 PARTS = ("faults", "losses")
 """What it consists of: the schedule of faults, and engines that are lost one after the other."""
+
+_MANY_PER_S = 12.0
+"""The engines of a run with several gateways have 16 slots."""
 
 
 def _say(text: str) -> None:
@@ -48,6 +53,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--no-demo", action="store_true", help="without the demo model")
     parser.add_argument("--no-restarts", action="store_true", help="leave the gateway alone")
     parser.add_argument("--no-faults", action="store_true", help="the load alone: must be flawless")
+    parser.add_argument(
+        "--gateways", type=int, default=1, metavar="N", help="several on one PostgreSQL and Redis"
+    )
+    parser.add_argument(
+        "--workers", type=int, default=1, metavar="N", help="processes of each gateway, on the same"
+    )
     parser.add_argument("--peer", choices=["ssh"], help="SSH tunnels behind nginx instead, to compare")
     parser.add_argument("--json", type=Path, default=None, metavar="FILE", help="write all figures there")
     parser.add_argument("--keep", type=Path, default=None, metavar="DIR", help="keep logs there in any case")
@@ -65,6 +76,8 @@ def main() -> int:
     if arguments.faults_table:
         return _table(arguments, directory)
     arguments.seed = secrets.randbelow(10**6) if arguments.seed is None else arguments.seed
+    if arguments.gateways > 1 or arguments.workers > 1:
+        return _many(arguments, directory)
     budgets = {"both": [True, False], "short": [True], "default": [False]}[arguments.budgets]
     if arguments.peer is not None:
         budgets = [True]  # they are the gateway's, and there is none
@@ -77,6 +90,23 @@ def main() -> int:
     if arguments.keep is None and not any(failed):
         shutil.rmtree(directory)
     return int(any(failed))
+
+
+def _many(arguments: argparse.Namespace, directory: Path) -> int:
+    """Several gateways, and faults of them, of their servers and of the paths between."""
+    plan = ManyPlan(
+        arguments.seed,
+        arguments.gateways,
+        arguments.minutes * 60,
+        rate_per_s=min(arguments.rate, _MANY_PER_S),
+        workers=arguments.workers,
+    )
+    findings = _on_loop(run_many(plan, directory, _say))
+    if _told(findings.wrong, directory):
+        return 1
+    if arguments.keep is None:
+        shutil.rmtree(directory)
+    return 0
 
 
 def _run(arguments: argparse.Namespace, directory: Path, short_budgets: bool) -> bool:

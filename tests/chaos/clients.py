@@ -2,9 +2,10 @@
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from random import Random
+from types import MappingProxyType
 from typing import Any
 
 import aiohttp
@@ -35,14 +36,19 @@ class _Reading:
     left: bool = False
 
 
-async def ask_http(session: aiohttp.ClientSession, ask: Ask, clock: Callable[[], float]) -> Outcome:
+async def ask_http(
+    session: aiohttp.ClientSession,
+    ask: Ask,
+    clock: Callable[[], float],
+    headers: Mapping[str, str] = MappingProxyType({}),
+) -> Outcome:
     """Send one request, read its answer as its client would, judge it. Raises nothing."""
     began_s = clock()
     seen = _Reading()
     leaving = ask.behaviour is Behaviour.VANISHING
     try:
         async with asyncio.timeout(ask.patience_s if leaving else PATIENCE_S):
-            await _converse(session, ask, seen, clock)
+            await _converse(session, ask, seen, clock, headers)
     except TimeoutError:
         seen.left = leaving
         seen.failure = None if leaving else Failure("connection", f"silent for {PATIENCE_S:.0f} s")
@@ -52,10 +58,15 @@ async def ask_http(session: aiohttp.ClientSession, ask: Ask, clock: Callable[[],
 
 
 async def _converse(
-    session: aiohttp.ClientSession, ask: Ask, seen: _Reading, clock: Callable[[], float]
+    session: aiohttp.ClientSession,
+    ask: Ask,
+    seen: _Reading,
+    clock: Callable[[], float],
+    headers: Mapping[str, str],
 ) -> None:
     body = orjson.dumps(ask.body())
-    async with session.post(ask.path, data=body, headers={MODEL_HEADER: ask.model}) as response:
+    sent = {MODEL_HEADER: ask.model, **headers}
+    async with session.post(ask.path, data=body, headers=sent) as response:
         seen.status = response.status
         seen.headers = {name.lower(): value for name, value in response.headers.items()}
         if not ask.stream or response.status != 200:

@@ -6,24 +6,19 @@ import os
 import ssl
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import aiohttp
 
 from gateway.domain.scopes import AdminRole
 from gateway.storage import Store
-from gateway.tools.quickstart.processes import Child, free_port
+from gateway.tools.quickstart.processes import Child
+from shared.process.ports import free_port
+from tests.chaos.base_house import START_S, BaseHouse, EngineProcess, samples
 from tests.chaos.town import Post, Town
-from tests.support.processes import fetch
 from tests.support.proxy import FaultyProxy
-from tests.support.scripted_engine import Trouble
 from tests.support.tls import make_certificate
 
-START_S = 120.0
 SLOTS = 64
 AGENT_DRAIN_S = 10.0
 GATEWAY_DRAIN_S = 6.0
@@ -44,28 +39,11 @@ WAYS = {"chat": "final_message", "completions": "prompt", "responses": "prefill"
 CONTINUES = "continues = {" + ", ".join(f'{route} = "{way}"' for route, way in WAYS.items()) + "}"
 
 
-@dataclass(slots=True)
-class EngineProcess:
-    """A scripted engine; ``control`` is where it takes orders whatever its state."""
-
-    child: Child
-    url: str
-    control: str
-
-    def suffer(self, trouble: Trouble) -> None:
-        fetch(f"{self.control}/_script", body={"trouble": trouble.value})
-
-    def running(self) -> int:
-        """Requests whose answer has not ended."""
-        return int(fetch(f"{self.control}/_stats")["running"])
-
-
-class ChaosHouse:
+class ChaosHouse(BaseHouse):
     """Starts everything; what is killed can be started again. Use as an async context manager."""
 
     def __init__(self, directory: Path, town: Town, *, short_budgets: bool = True) -> None:
-        directory.mkdir(parents=True, exist_ok=True)
-        self.directory = directory
+        super().__init__(directory)
         self.town = town
         self.settings = GATEWAY_SETTINGS | (SHORT_BUDGETS if short_budgets else {})
         self.port = free_port()
@@ -74,12 +52,8 @@ class ChaosHouse:
         self.admin_key = ""
         self.gateway: Child
         self.agents: dict[str, Child] = {}
-        self.engines: dict[str, EngineProcess] = {}
         self.proxies: dict[str, FaultyProxy] = {}
-        self.starts: dict[str, int] = {}
-        """How often each process was started."""
         self._certificate, self._certificate_key = make_certificate(directory)
-        self._exit = AsyncExitStack()
 
     @property
     def url(self) -> str:
@@ -88,19 +62,6 @@ class ChaosHouse:
     def trust(self) -> ssl.SSLContext:
         """A client's TLS that knows the gateway's certificate."""
         return ssl.create_default_context(cafile=str(self._certificate))
-
-    async def __aenter__(self) -> Self:
-        try:
-            await self._start()
-        except BaseException:
-            await self._stop()
-            raise
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._stop()
 
     async def _start(self) -> None:
         self.start_gateway()
@@ -129,10 +90,6 @@ class ChaosHouse:
         await self._exit.aclose()
 
     # --- processes
-
-    def _child(self, name: str, *arguments: str, environment: dict[str, str] | None = None) -> Child:
-        count = self.starts[name] = self.starts.get(name, 0) + 1
-        return Child(name, arguments, self.directory / f"{name}.{count}.log", environment)
 
     def start_gateway(self) -> None:
         self.gateway = self._gateway("gateway", self.port)
@@ -175,16 +132,6 @@ class ChaosHouse:
         child = self._child(f"{post.name}-engine", "tests.support.scripted_engine", *arguments)
         self.engines[post.name] = EngineProcess(child, "", "")
 
-    def _await_engine(self, post: Post) -> None:
-        engine = self.engines[post.name]
-        deadline_s = time.monotonic() + START_S
-        while "control " not in (said := engine.child.log.read_text()):
-            engine.child.check()
-            assert time.monotonic() < deadline_s, f"the engine of {post.name} does not start"
-            time.sleep(0.02)
-        words = said.split()
-        engine.url, engine.control = words[words.index("listening") + 1], words[words.index("control") + 1]
-
     def died(self) -> list[str]:
         """Processes that should live and do not."""
         children = [self.gateway, *self.agents.values(), *(engine.child for engine in self.engines.values())]
@@ -208,12 +155,7 @@ class ChaosHouse:
     async def metrics(self) -> dict[str, float]:
         """The samples of ``/metrics`` by name with labels; empty if it does not answer."""
         status, text = await self.get("/metrics")
-        lines = [line for line in text.splitlines() if line and not line.startswith("#")]
-        return (
-            {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines}
-            if status == 200
-            else {}
-        )
+        return samples(text) if status == 200 else {}
 
     async def serving(self) -> bool:
         return (await self.get("/readyz"))[0] == 200

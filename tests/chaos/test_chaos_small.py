@@ -11,7 +11,7 @@ SEED = 170
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("short_budgets", [True, False])
+@pytest.mark.parametrize("short_budgets", [True, pytest.param(False, marks=pytest.mark.cluster)])
 async def test_nothing_is_lost_in_a_short_run_of_chaos(tmp_path: Path, short_budgets: bool) -> None:
     plan = Plan(
         seed=SEED,

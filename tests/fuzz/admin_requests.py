@@ -21,6 +21,8 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
     "tenant": ("acme", "default"),
     "model": ("org/llama", "m", "*"),
     "token": ("tlj_x",),
+    "chain": ("gateway", "gateway-2"),
+    "delivery": ("evt_1", "evt_2"),
 }
 """Of records, by what stands in the path."""
 _PATH_PIECES = (
@@ -40,6 +42,9 @@ _ASKED: Mapping[str, tuple[str, ...]] = {
         '["\\ud800"]',
     ),
     "limit": ("1", "2", "1000", "1001", "0", "1e3", "1_0", "0x10", "٣", "9" * 400),
+    "outcome": ("failed", "waiting", "Failed", "", "\ud800"),
+    "object": ("job_1", "", "x" * 201, "\x00"),
+    "tenant": ("acme", "\ud800", "\x00", "x" * 201),
     "kind": ("key.", "key.create,token.", ",", "." * 2000, "x" * 3000),
 }
 """What may stand in a query."""
@@ -119,6 +124,8 @@ _VALID: Mapping[str, Callable[[Random], dict[str, Any]]] = {
         ({"tpm": 100}, {"money_per_day": 1.5, "weight": 2.0}, {"queue_share": 0.5}, {"rpm": None})
     ),
     "set_price": lambda random: {"input": 1.5, "output": random.random()},
+    "create_webhook_secret": lambda random: {"tenant": random.choice(("acme", "default", "*", "a/b"))},
+    "rotate_webhook_secret": lambda random: random.choice(({}, {"overlap_s": 0.0}, {"overlap_s": 1e9})),
 }
 assert set(_VALID) == set(BODIES)
 

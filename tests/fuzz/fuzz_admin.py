@@ -29,7 +29,7 @@ from gateway.domain.state_dir import DATABASE_NAME
 from gateway.observability.audit import append_pending_acts
 from gateway.storage.usage import Account, Amount
 from tests.fuzz.admin_requests import Asked, draw, draw_of_fleet
-from tests.gateway.api.admin.house import BODIES, House, enrol
+from tests.gateway.api.admin.house import BODIES, House, enrol, note_failed_delivery
 from tests.gateway.api.support import Call
 from tests.gateway.fleet.fleet import deployment
 from tests.support.loop_stops import LoopStops
@@ -97,6 +97,7 @@ class _Round:
         self.house.store.keys.create("ci", "acme", 1.0)
         used = {Account("2026-11-21", f"k{n}", "acme", f"m{n}"): Amount(1, n, 2) for n in range(7)}
         self.house.store.usage.add(used)
+        note_failed_delivery(self.house.store)
         append_pending_acts(self.house.store)
         every = OPERATIONS.values()
         self.operations = [each for each in every if not each.only_here and not each.own_process]

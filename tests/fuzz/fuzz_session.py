@@ -11,6 +11,7 @@ from shared.protocol.errors import ErrorCode, LocalError, ProtocolError
 from shared.protocol.events import StreamOpened
 from shared.protocol.frames import FrameType, TunnelRole, encode, encode_offset, encode_reason
 from shared.protocol.messages import AgentState, AgentStatus, DeploymentStatus, ResponseHead
+from shared.protocol.others import Expected, OtherRequest, Others
 from shared.protocol.session import ProtocolSession
 from tests.fuzz.fuzz_frames import spoil
 from tests.support.session_pair import consumed, request_head
@@ -36,6 +37,7 @@ _VALUES = [
 ]
 _NAMES = """
 deployment method path headers model request_id streaming usage tier deadline_s credit trace
+expected began first ended number age_s read input_tokens output_tokens prefix
 status deployments gpus id version routes slots queue_s reason gateways labels
 """.split()  # noqa: SIM905
 
@@ -66,6 +68,11 @@ def _payload(random: Random, frame_type: FrameType) -> bytes:
                 EngineState("e" * random.randint(0, 300), status, load_progress=random.random() * 1.1),
             )
             return AgentState(AgentStatus.READY, engines=engines * random.choice((0, 1, 1, 65))).to_payload()
+        case FrameType.OTHERS:
+            number = random.randint(1, 9)
+            chain = [random.getrandbits(64) for _ in range(random.choice((0, 1, 5, 300)))]
+            request = OtherRequest(number, "d1", random.random(), True, Expected.of(number, 1, chain))
+            return Others((request,) * random.choice((0, 1, 1, 1025)), (number,), (number,)).to_payload()
         case _:
             return b"" if frame_type is FrameType.END else b'{"d1":3}'
 

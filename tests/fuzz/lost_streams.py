@@ -14,7 +14,7 @@ from gateway.dispatch.dispatcher import DispatchSettings, QueueSettings
 from gateway.domain.request import RequestBody
 from shared.protocol.errors import TunnelClosed
 from shared.protocol.messages import DeploymentState, ResponseHead, UsageMode
-from tests.gateway.fleet import fleet as fleets
+from tests.gateway.fleet import manual_timers
 from tests.gateway.fleet.fleet import Client, FakeAgent, Fleet
 
 MIB = 1024 * 1024
@@ -92,16 +92,16 @@ def answer(random: Random) -> Iterator[bytes]:
 @contextmanager
 def measured(timed: Callable[[Callable[[], None], str], None]) -> Iterator[None]:
     """Have every callback of the loops in memory run by ``timed``, which is told whose it is."""
-    run = fleets.Call.run
+    run = manual_timers.Call.run
 
-    def one(call: fleets.Call) -> None:
+    def one(call: manual_timers.Call) -> None:
         timed(lambda: run(call), repr(call._callback))
 
-    fleets.Call.run = one  # type: ignore[method-assign, assignment]
+    manual_timers.Call.run = one  # type: ignore[method-assign, assignment]
     try:
         yield
     finally:
-        fleets.Call.run = run  # type: ignore[method-assign]
+        manual_timers.Call.run = run  # type: ignore[method-assign]
 
 
 class Lost:

@@ -51,11 +51,15 @@ def run(inputs: int) -> "subprocess.CompletedProcess[str]":
         shutil.copytree(ROOT / "shared", copy / "shared", ignore=leave)
         shutil.copytree(ROOT / "tests" / "fuzz", copy / "tests" / "fuzz", ignore=leave)
         (copy / "tests" / "__init__.py").touch()
+        shutil.copytree(
+            ROOT / "tests" / "shared" / "speedups", copy / "tests" / "shared" / "speedups", ignore=leave
+        )
+        (copy / "tests" / "shared" / "__init__.py").touch()
         folder = copy / "shared" / "speedups"
         built = folder / f"_native{sysconfig.get_config_var('EXT_SUFFIX')}"
         include = f"-I{sysconfig.get_path('include')}"
-        source = str(folder / "_native.c")
-        subprocess.run(["gcc", *_FLAGS, "-shared", "-fPIC", include, source, "-o", str(built)], check=True)
+        sources = map(str, sorted(folder.glob("_native*.c")))
+        subprocess.run(["gcc", *_FLAGS, "-shared", "-fPIC", include, *sources, "-o", str(built)], check=True)
         environment = {
             **os.environ,
             "LD_PRELOAD": " ".join(map(str, _libraries())),

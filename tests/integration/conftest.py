@@ -1,6 +1,8 @@
 """One house for the whole session (gateway, engine, agent), and houses for tests that break things."""
 
 import asyncio
+import fcntl
+import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
@@ -10,6 +12,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from tests.support.forks import use_forks
 from tests.support.leaks import descriptor_count
 from tests.support.processes import Engine, Gateway, House, until
 
@@ -55,15 +58,45 @@ def leave(house: House) -> None:
     house.__exit__(None, None, None)
 
 
+_LONG = (
+    *("test_compiled_loads", "test_openai_python", "test_going_on", "test_path", "test_uplinks"),
+    *("test_chaos_small", "test_workers", "test_postgres", "test_quickstart", "test_failover"),
+    *("test_many_gateways", "test_shared_limits", "test_real_habits", "test_stopping", "test_cluster"),
+    *("test_many_small", "test_wheel", "test_engines", "test_live_loads", "test_placement"),
+    *("test_administration", "test_queueing", "test_store_faults", "test_access", "test_slow_readers"),
+    *("test_version_before", "test_shared_knowledge", "test_restarts", "test_bad_tunnels"),
+)
+"""Files that take long, the longest first: begun last, they would keep one process busy at the end."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The order for several processes, which they keep with ``--dist loadfile --no-loadscope-reorder``."""
+    places = {name: place for place, name in enumerate(_LONG)}
+    items.sort(key=lambda item: places.get(item.path.stem, len(places)))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _forks() -> None:
+    """Gateways, agents and engines are forked: a test is about what they do, not about their imports."""
+    use_forks()
+
+
 @pytest.fixture(scope="session")
 def tiny_hub(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Hugging Face cache, as engines look for models in one, that holds the tiny model ``TINY``."""
-    hub = tmp_path_factory.mktemp("hub")
-    model = hub / "models--tests--tiny"
-    (model / "refs").mkdir(parents=True)
-    (model / "refs" / "main").write_text("0")
-    command = [sys.executable, "-m", "tests.support.tiny_model", str(model / "snapshots" / "0")]
-    subprocess.run(command, check=True, capture_output=True, timeout=300)
+    """A Hugging Face cache, as engines look for models in one, that holds the tiny model ``TINY``. Of several
+    processes of one run the first makes it."""
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    hub, made = shared / "hub", shared / "hub-made"
+    with (shared / "hub.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not made.exists():
+            model = hub / "models--tests--tiny"
+            (model / "refs").mkdir(parents=True, exist_ok=True)
+            (model / "refs" / "main").write_text("0")
+            command = [sys.executable, "-m", "tests.support.tiny_model", str(model / "snapshots" / "0")]
+            subprocess.run(command, check=True, capture_output=True, timeout=300)
+            made.touch()
     return hub
 
 

@@ -7,13 +7,13 @@ import urllib.error
 import pytest
 
 from tests.integration.conftest import MODEL, Site
+from tests.support import forks
 from tests.support.processes import command, fetch, until
 
 
 def trunkline(site: Site, *arguments: str) -> str:
     """Standard output of ``trunkline ARGUMENTS --state DIR``, which must succeed."""
-    line = command(*arguments, "--state", str(site.gateway.state))
-    done = subprocess.run(line, capture_output=True, text=True, timeout=60)
+    done = forks.trunkline(*arguments, "--state", str(site.gateway.state))
     assert done.returncode == 0, done.stderr
     return done.stdout
 

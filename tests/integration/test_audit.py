@@ -1,15 +1,7 @@
 """The audit log beside a running gateway, and after kill -9 in the middle of a thousand writes."""
 
-import os
 import random
-import signal
-import subprocess
-import sys
-import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +11,7 @@ from gateway.storage import Store, UsageGrouping
 from tests.gateway.observability.audit import logs
 from tests.integration.asking import CHAT, chat
 from tests.integration.conftest import MODEL, Site
+from tests.integration.killed_writers import Killed, killed_writers
 from tests.support.processes import fetch, until
 
 WRITES = 1000
@@ -50,56 +43,12 @@ def write(run):
                                     Tier.BATCH, ["gpu/0"], None, 0.0, 0.1, 0.2, None, 1.0, None))
             print("request", name, time.monotonic(), flush=True)
             time.sleep(0.001)
-
-for line in sys.stdin:
-    child = os.fork()
-    if child == 0:
-        write(line.strip())
-        os._exit(1)
-    os.waitpid(child, 0)
-    print("over", flush=True)
 """
 
 
-@dataclass
-class Run:
-    """What a process said that it wrote until it was killed."""
-
-    said: list[tuple[str, str, float]]
-    killed_s: float
-
-    def names(self, what: str, before_s: float = float("inf")) -> list[str]:
-        return [name for kind, name, at_s in self.said if kind == what and at_s < before_s]
-
-
-class Writers:
-    """Processes that write one after the other."""
-
-    def __init__(self, process: "subprocess.Popen[str]") -> None:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        self._orders, self._said = process.stdin, process.stdout
-
-    def killed_after(self, run: str, lines: int) -> Run:
-        print(run, file=self._orders, flush=True)
-        pid, said, killed_s = int(self._said.readline().split()[1]), [], 0.0
-        while (line := self._said.readline()) != "over\n":
-            what, name, at_s = line.split()
-            said.append((what, name, float(at_s)))
-            if len(said) == lines:
-                killed_s = time.monotonic()
-                os.kill(pid, signal.SIGKILL)
-        assert killed_s, "the writer ended by itself"
-        return Run(said, killed_s)
-
-
-@contextmanager
-def writers(state: Path) -> Iterator[Writers]:
-    line = [sys.executable, "-c", _WRITERS, str(state)]
-    with subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        yield Writers(process)
-        assert process.stdin is not None
-        process.stdin.close()
+def names(killed: Killed, what: str, before_s: float = float("inf")) -> list[str]:
+    """Of what it said to have written by then."""
+    return [name for kind, name, at_s in killed.said if kind == what and float(at_s) < before_s]
 
 
 def records(state: Path) -> list[dict[str, Any]]:
@@ -111,7 +60,7 @@ def test_kill_9_at_random_points_of_a_thousand_writes_loses_no_second_and_nothin
 ) -> None:
     drawn = random.Random(6)
     keys: set[str] = set()
-    with writers(tmp_path) as processes:
+    with killed_writers(_WRITERS, tmp_path) as processes:
         for number, lines in enumerate(
             [drawn.randrange(300), drawn.randrange(60), drawn.randrange(900, WRITES)]
         ):
@@ -124,14 +73,14 @@ def test_kill_9_at_random_points_of_a_thousand_writes_loses_no_second_and_nothin
                 used = {
                     total.name: total.amount.requests for total in store.usage.totals(UsageGrouping.MODEL)
                 }
-            keys |= set(run.names("key"))
+            keys |= set(names(run, "key"))
             written = records(tmp_path)
             noted = Counter(record["name"] for record in written if record["kind"] == "key.create")
             assert keys <= there
             assert noted == Counter(dict.fromkeys(there, 1)), "one line for each, whatever crashed"
-            assert used.get(str(number), 0) - len(run.names("usage")) in (0, 1)
+            assert used.get(str(number), 0) - len(names(run, "usage")) in (0, 1)
             asked = [record["id"] for record in written if record.get("id", "").startswith(f"{number}-")]
-            old = run.names("request", run.killed_s - LOST_S)
+            old = names(run, "request", run.killed_s - LOST_S)
             assert asked[: len(old)] == old
             assert asked == [f"{number}-{n}" for n in range(len(asked))]
             assert lines < 900 or old, "the longest run has requests that are old enough"

@@ -1,6 +1,8 @@
 """Peers that are no agents, agents that lie, and tunnels that break."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import aiohttp
 import orjson
@@ -34,6 +36,19 @@ async def _until_closed(reader: asyncio.StreamReader, within_s: float) -> None:
             pass
 
 
+@asynccontextmanager
+async def _behind_a_faulty_network(site: Site, model: str) -> AsyncIterator[FaultyProxy]:
+    """An agent and an engine of their own that serve ``model``, dialling through the proxy."""
+    house, gateway = site.house, site.gateway
+    engine = house.engine("--model", model, name=f"{model}-engine")
+    async with FaultyProxy("127.0.0.1", gateway.port) as proxy:
+        agent = house.agent(gateway, engine.url, name=f"{model}-agent", dial=proxy.url)
+        await asyncio.to_thread(house.wait_for_model, gateway, site.key, model)
+        yield proxy
+        await asyncio.to_thread(house.children.stop, agent)
+        await asyncio.to_thread(house.children.stop, engine.child)
+
+
 @pytest.mark.parametrize("sent", [b"\x00" * 100, b"\xff" * 70_000, b"\x82\x7f" + b"\xff" * 8])
 async def test_garbage_before_authentication_ends_that_tunnel_alone(
     watched: aiohttp.ClientSession, faulty: Site, sent: bytes
@@ -58,31 +73,21 @@ async def test_a_peer_that_never_says_hello_is_let_go(watched: aiohttp.ClientSes
 async def test_garbage_after_authentication_ends_the_tunnel_and_the_agent_comes_back(
     watched: aiohttp.ClientSession, faulty: Site
 ) -> None:
-    house, gateway = faulty.house, faulty.gateway
-    engine = house.engine("--model", "shaky", name="shaky-engine")
-    async with FaultyProxy("127.0.0.1", gateway.port) as proxy:
-        agent = house.agent(gateway, engine.url, name="shaky-agent", dial=proxy.url)
-        await asyncio.to_thread(house.wait_for_model, gateway, faulty.key, "shaky")
+    async with _behind_a_faulty_network(faulty, "shaky") as proxy:
         proxy.corrupt()
         body = chat(model="shaky", stream=True, script={"tokens_per_s": 50}, max_tokens=20)
         async with asyncio.timeout(30), watched.post(CHAT, json=body) as response:
             await response.read()
         await asyncio.to_thread(until, "it dialled again", lambda: proxy.accepted >= 2, 30.0)
-        await asyncio.to_thread(house.wait_for_model, gateway, faulty.key, "shaky", 30.0)
+        await asyncio.to_thread(faulty.house.wait_for_model, faulty.gateway, faulty.key, "shaky", 30.0)
         async with asyncio.timeout(30), watched.post(CHAT, json=chat(model="shaky", max_tokens=3)) as again:
             assert (await again.json())["choices"][0]["message"]["content"] == answer_to("hi", 3)
-        await asyncio.to_thread(house.children.stop, agent)
-        await asyncio.to_thread(house.children.stop, engine.child)
 
 
 async def test_an_answer_survives_any_number_of_cut_tunnels_byte_for_byte(
     watched: aiohttp.ClientSession, faulty: Site
 ) -> None:
-    house, gateway = faulty.house, faulty.gateway
-    engine = house.engine("--model", "cut", name="cut-engine")
-    async with FaultyProxy("127.0.0.1", gateway.port) as proxy:
-        agent = house.agent(gateway, engine.url, name="cut-agent", dial=proxy.url)
-        await asyncio.to_thread(house.wait_for_model, gateway, faulty.key, "cut")
+    async with _behind_a_faulty_network(faulty, "cut") as proxy:
         body = chat(model="cut", stream=True, script={"tokens_per_s": 100}, max_tokens=300)
         received = b""
         async with asyncio.timeout(30), watched.post(CHAT, json=body) as response:
@@ -93,8 +98,6 @@ async def test_an_answer_survives_any_number_of_cut_tunnels_byte_for_byte(
         assert proxy.accepted == 5
         assert _text_of(received) == answer_to("hi", 300)
         assert received.endswith(b"data: [DONE]\n\n")
-        await asyncio.to_thread(house.children.stop, agent)
-        await asyncio.to_thread(house.children.stop, engine.child)
 
 
 async def test_an_agent_cannot_offer_models_its_token_does_not_allow(

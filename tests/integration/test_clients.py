@@ -112,43 +112,61 @@ def chat(gateway: Gateway, key: str, model: str, **more: object) -> tuple[int, s
     return code(ask(gateway, "/v1/chat/completions", key, {"model": model, "messages": [], **more}))
 
 
-def test_tokens_and_keys_let_in_as_far_as_they_say_and_no_longer(
-    house: House, gateway: Gateway, issuer: Issuer
-) -> None:
-    def token(**more: Any) -> str:
-        return issuer.token(**{"org": "acme", "models": ["llama-*"], **more})
+def issued(issuer: Issuer, **more: Any) -> str:
+    """A token of the tenant acme, for models that begin with llama."""
+    return issuer.token(**{"org": "acme", "models": ["llama-*"], **more})
 
-    until("the keys are there", lambda: ask(gateway, "/v1/models", token())[0] == 200)
 
-    # what a token says, and what it does not
-    assert chat(gateway, token(), "llama-8b") == (404, "model_not_found")
-    assert chat(gateway, token(), "gpt") == (403, "model_not_allowed")
-    assert chat(gateway, token(models=None), "llama-8b") == (403, "model_not_allowed")
-    assert chat(gateway, token(org=5), "llama-8b") == (401, "invalid_token")
-    assert chat(gateway, token(aud="other"), "llama-8b") == (401, "invalid_token")
-    assert chat(gateway, token(exp=time.time() - 61), "llama-8b") == (401, "token_expired")
-    assert chat(gateway, token(name="mallory"), "llama-8b") == (401, "invalid_token")
-    assert code(ask(gateway, "/admin/agents", token())) == (403, "role_required")
-    viewer = token(realm_access={"roles": ["viewer", "offline_access"]})
+def until_known(gateway: Gateway, token: str) -> None:
+    """The gateway has the issuer's key that signed the token."""
+    until("the keys are there", lambda: ask(gateway, "/v1/models", token)[0] == 200)
+
+
+def assert_written_nowhere(house: House, *secrets: str) -> None:
+    written = "".join(path.read_text("utf-8", "replace") for path in house.directory.rglob("*.log"))
+    assert written
+    for secret in secrets:
+        assert secret not in written
+        assert secret.rpartition(".")[2][8:40] not in written
+
+
+def test_tokens_let_in_as_far_as_they_say(house: House, gateway: Gateway, issuer: Issuer) -> None:
+    good = issued(issuer)
+    until_known(gateway, good)
+    assert chat(gateway, good, "llama-8b") == (404, "model_not_found")
+    assert chat(gateway, good, "gpt") == (403, "model_not_allowed")
+    assert chat(gateway, issued(issuer, models=None), "llama-8b") == (403, "model_not_allowed")
+    for wrong in ({"org": 5}, {"aud": "other"}, {"name": "mallory"}):
+        assert chat(gateway, issued(issuer, **wrong), "llama-8b") == (401, "invalid_token")
+    assert chat(gateway, issued(issuer, exp=time.time() - 61), "llama-8b") == (401, "token_expired")
+    assert code(ask(gateway, "/admin/agents", good)) == (403, "role_required")
+    viewer = issued(issuer, realm_access={"roles": ["viewer", "offline_access"]})
     assert ask(gateway, "/admin/agents", viewer) == (200, {"agents": []})
     assert code(ask(gateway, "/admin/keys", viewer)) == (403, "role_required")
+    assert_written_nowhere(house, good, viewer)
 
-    # the issuer changes its key: tokens of the new one are soon taken, those of the old one soon not
-    old, new = token(), token(kind="EdDSA", kid="k2", name="b")
+
+def test_tokens_of_an_issuers_new_key_are_soon_taken_and_those_of_its_old_one_soon_not(
+    house: House, gateway: Gateway, issuer: Issuer
+) -> None:
+    old, new = issued(issuer), issued(issuer, kind="EdDSA", kid="k2", name="b")
+    until_known(gateway, old)
     issuer.keys = [jwk("EdDSA", "k2", "b")]
     assert code(ask(gateway, "/v1/models", new)) == (401, "signing_key_unknown")
-    until("the new key is known", lambda: ask(gateway, "/v1/models", new)[0] == 200)
+    until_known(gateway, new)
     assert code(ask(gateway, "/v1/models", old)) == (401, "signing_key_unknown")
     fetches = issuer.fetches
     for number in range(20):  # whoever makes key ids up makes nobody fetch
-        assert code(ask(gateway, "/v1/models", token(kid=f"x{number}")))[1] == "signing_key_unknown"
+        assert code(ask(gateway, "/v1/models", issued(issuer, kid=f"x{number}")))[1] == "signing_key_unknown"
     assert issuer.fetches == fetches
-
-    # the issuer is away: its tokens still do
     issuer.away = True
-    assert ask(gateway, "/v1/models", new)[0] == 200
+    assert ask(gateway, "/v1/models", new)[0] == 200, "the issuer is away, its tokens still do"
+    assert_written_nowhere(house, old, new)
 
-    # keys with limits, beside them
+
+def test_keys_let_in_as_far_as_their_limits_and_until_they_are_rotated_or_deleted(
+    house: House, gateway: Gateway
+) -> None:
     with Store.open(gateway.state) as store:
         key = store.keys.create("ci", "acme", time.time(), scopes=limited(["llama-*"], ["chat"], ["batch"]))
         admin = store.keys.create("boss", "acme", time.time(), role=AdminRole.ADMIN)
@@ -161,15 +179,8 @@ def test_tokens_and_keys_let_in_as_far_as_they_say_and_no_longer(
     with Store.open(gateway.state) as store:
         _, last = store.keys.rotate("ci", 0.0, time.time())
     assert chat(gateway, rotated, "llama-8b") == (401, "invalid_api_key")
-
-    # and over HTTP
     status, made = ask(gateway, "/admin/keys", admin, {"name": "made", "life_s": 3600})
     assert (status, ask(gateway, "/v1/models", made["key"])[0]) == (200, 200)
     assert ask(gateway, "/admin/keys/made", admin, method="DELETE")[0] == 200
     assert code(ask(gateway, "/v1/models", made["key"])) == (401, "invalid_api_key")
-
-    # nothing secret was written anywhere
-    written = "".join(path.read_text("utf-8", "replace") for path in house.directory.rglob("*.log"))
-    for secret in (key, rotated, last, admin, made["key"], old, new, viewer):
-        assert secret not in written
-        assert secret.rpartition(".")[2][8:40] not in written
+    assert_written_nowhere(house, key, rotated, last, admin, made["key"])

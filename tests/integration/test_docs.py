@@ -125,7 +125,7 @@ def test_every_warning_and_error_of_the_gateways_log_has_a_row_and_no_other_even
 
 
 def test_every_warning_and_error_of_an_agents_log_has_a_row() -> None:
-    events = set(_events(_ROOT / "agent", but=_OWN_PROCESS))
+    events = {*_events(_ROOT / "agent", but=_OWN_PROCESS), *_events(_ROOT / "shared")}
     assert len(events) > 25
     assert events - _rows("An agent's log").keys() == set()
 

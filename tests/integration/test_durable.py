@@ -1,9 +1,7 @@
 """What was acknowledged is there: after kill -9 in the middle of writes, and with a log torn anywhere."""
 
-import os
 import random
 import shutil
-import signal
 import subprocess
 import sys
 import urllib.error
@@ -14,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from gateway.storage import DATABASE_NAME, KEY_NAME, Account, Amount, Store, UsageGrouping
-from gateway.tools.quickstart.processes import free_port
+from shared.process.ports import free_port
+from tests.integration.killed_writers import KilledWriters, killed_writers
 from tests.support.processes import START_S, until
 
 _WRITERS = """
@@ -33,47 +32,22 @@ def write(run):
             print("usage", run, flush=True)
             if n % 3 == 0:
                 store.backup.keep(n * 100.0)
-
-for line in sys.stdin:
-    child = os.fork()
-    if child == 0:
-        write(line.strip())
-        os._exit(1)
-    os.waitpid(child, 0)
-    print("over", flush=True)
 """
 
 
 @pytest.fixture
-def killed_after(tmp_path: Path) -> Iterator[Callable[[str, int], list[list[str]]]]:
-    """What a process acknowledged that wrote in ``tmp_path`` until it was killed, after some lines."""
-    command = [sys.executable, "-c", _WRITERS, str(tmp_path)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as writers:
-        assert writers.stdin is not None
-        assert writers.stdout is not None
-        said = writers.stdout
-
-        def kill(run: str, lines: int) -> list[list[str]]:
-            print(run, file=writers.stdin, flush=True)
-            pid, acknowledged = int(said.readline().split()[1]), []
-            while (line := said.readline()) != "over\n":
-                acknowledged.append(line)
-                if len(acknowledged) == lines:
-                    os.kill(pid, signal.SIGKILL)
-            assert len(acknowledged) >= lines, "the writer ended by itself"
-            return [line.split() for line in acknowledged]
-
-        yield kill
-        writers.stdin.close()
+def writers(tmp_path: Path) -> Iterator[KilledWriters]:
+    with killed_writers(_WRITERS, tmp_path) as processes:
+        yield processes
 
 
 def test_everything_acknowledged_before_kill_9_is_there_at_the_next_start(
-    tmp_path: Path, killed_after: Callable[[str, int], list[list[str]]]
+    tmp_path: Path, writers: KilledWriters
 ) -> None:
     drawn = random.Random(6)
     acknowledged: list[list[str]] = []
     for run in range(5):
-        acknowledged += killed_after(str(run), drawn.randrange(3, 60))
+        acknowledged += writers.killed_after(str(run), drawn.randrange(3, 60)).said
         with Store.open(tmp_path, serve=True) as store:
             keys = {key.name for key in store.keys.list()}
             tokens = {token.id for token in store.tokens.list()}

@@ -9,7 +9,7 @@ import pytest
 from openai import AsyncOpenAI, UnprocessableEntityError
 from openai.types.chat import ChatCompletionUserMessageParam
 
-from gateway.tools.quickstart.processes import free_port
+from shared.process.ports import free_port
 from tests.integration.conftest import TINY
 from tests.support.processes import Gateway, House, fetch
 

@@ -22,6 +22,6 @@ def test_a_trace_is_replayed_on_engines_of_several_speeds() -> None:
 
 def test_the_last_request_of_who_is_revoked_is_found(tmp_path: Path) -> None:
     with House(tmp_path) as house:
-        seen = revocation.run(house, keys=1, agents=2)
+        seen = revocation.run(house, keys=1, agents=1)
     for last_ms in (*seen.keys_ms, *seen.agents_ms):
         assert -1000 < last_ms < 1000, seen

@@ -1,11 +1,12 @@
 """The loads of ``tests/bench``, small: that they hold, not how fast. In full: ``tests/run bench``."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.bench import concurrent, decision, stalled, upload
-from tests.bench.site import build
+from tests.bench.site import LoadSite, build
 from tests.support.processes import House
 
 pytestmark = pytest.mark.slow
@@ -35,6 +36,13 @@ def test_a_decision_can_be_timed() -> None:
     assert seen.watched_us > 0
 
 
+@pytest.fixture(scope="module")
+def shaped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoadSite]:
+    """A site whose tunnel is a slow link."""
+    with House(tmp_path_factory.mktemp("shaped")) as house:
+        yield build(house, slots=16, rate_mbit=upload.RATE_MBIT, delay_ms=10)
+
+
 @pytest.mark.parametrize(
     ("down", "most"),
     [
@@ -43,10 +51,8 @@ def test_a_decision_can_be_timed() -> None:
     ],
 )
 async def test_a_large_body_leaves_the_tokens_beside_it_their_pace(
-    tmp_path: Path, down: bool, most: float
+    shaped: LoadSite, down: bool, most: float
 ) -> None:
-    with House(tmp_path) as house:
-        site = build(house, slots=16, rate_mbit=upload.RATE_MBIT, delay_ms=10)
-        seen = await upload.run(site, size_bytes=4_000_000, streams=4, alone_s=3, down=down)
+    seen = await upload.run(shaped, size_bytes=4_000_000, streams=4, alone_s=3, down=down)
     assert seen.intact
     assert seen.ratio < most, seen

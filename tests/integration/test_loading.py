@@ -27,6 +27,7 @@ from shared.protocol.messages import (
     Trailers,
 )
 from tests.agent.support.joined import Doorman
+from tests.support import forks
 from tests.support.identities import TOKEN
 from tests.support.tunnels import Recorder, accepting, request_head
 
@@ -134,7 +135,7 @@ async def agent_with(directory: Path, settings: str) -> AsyncIterator[tuple[Comm
     doorman.listener = commander = Commander()
     async with accepting(doorman) as url:
         gateway = url.replace("ws:", "http:").removesuffix("/tunnel")
-        with Children(directory) as children:
+        with Children(directory, forks.child) as children:
             child = children.start(
                 "agent",
                 *("agent", "--gateway", gateway, "--join", TOKEN.encode(), "--name", "gpu-1"),

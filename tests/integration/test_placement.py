@@ -8,6 +8,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from gateway.domain.store_address import StoreAddress
+from shared.process.ports import free_port
 from tests.integration.asking import CHAT
 from tests.support.processes import Gateway, House
 
@@ -27,10 +29,8 @@ def _engine(model: str) -> str:
     return f'[[engine]]\nname = "{model}"\ncommand = "{command}"\nmodels = ["{model}"]\nmemory = "10 GiB"\n'
 
 
-@pytest.fixture
-def gateway(house: House) -> Gateway:
-    """With an agent that serves both and has memory for one."""
-    gateway = house.gateway(environment=SETTINGS)
+def _start_agent(house: House, gateway: Gateway) -> None:
+    """One that serves both and has memory for one."""
     file = Path(house.directory, "agent.toml")
     file.write_text('[models]\nmemory = "16 GiB"\n' + "".join(map(_engine, MODELS)))
     house.children.start(
@@ -38,6 +38,12 @@ def gateway(house: House) -> Gateway:
         *("agent", "--gateway", gateway.url, "--join", gateway.token(), "--name", "gpu-1"),
         *("--state", str(house.directory / "agent-state"), "--config", str(file)),
     )
+
+
+@pytest.fixture
+def gateway(house: House) -> Gateway:
+    gateway = house.gateway(environment=SETTINGS)
+    _start_agent(house, gateway)
     return gateway
 
 
@@ -88,3 +94,38 @@ async def test_models_take_turns_in_the_memory_of_one_and_clients_wait_for_them(
             metrics = await answer.text()
     assert 'trunkline_model_loads_total{model="second",outcome="loaded"} 1.0' in metrics
     assert 'outcome="failed"' not in metrics
+
+
+async def test_of_two_gateways_one_loads_what_clients_of_both_wait_for(
+    house: House, postgres_address: StoreAddress
+) -> None:
+    """And when it has stopped, the other one does."""
+    gateways: dict[str, Gateway] = {}
+    for name in ("first", "second"):
+        port = free_port()
+        more = {"TRUNKLINE_GATEWAY_CLUSTER__URL": f"http://127.0.0.1:{port}"}
+        cluster_key = [] if not gateways else ["--cluster-key", str(gateways["first"].state / "cluster.key")]
+        gateways[name] = await asyncio.to_thread(
+            house.gateway,
+            *("--store", postgres_address.url, *cluster_key),
+            name=name,
+            port=port,
+            environment=SETTINGS | more,
+        )
+    owner, other = gateways.values()
+    _start_agent(house, owner)
+    key = await asyncio.to_thread(owner.key, "tests")
+    headers, timeout = {"authorization": f"Bearer {key}"}, aiohttp.ClientTimeout(total=60)
+    async with (
+        aiohttp.ClientSession(owner.url, headers=headers, timeout=timeout) as to_owner,
+        aiohttp.ClientSession(other.url, headers=headers, timeout=timeout) as to_other,
+    ):
+        await _offered(to_owner)
+        await _offered(to_other)
+        assert (await _ask(to_other, "first")).endswith("data: [DONE]\n\n")
+        assert (await _ask(to_owner, "second")).endswith("data: [DONE]\n\n")
+        assert '"model_load"' in owner.child.log.read_text()
+        assert '"model_load"' not in other.child.log.read_text()
+        await asyncio.to_thread(house.children.stop, owner.child)
+        assert (await _ask(to_other, "first")).endswith("data: [DONE]\n\n")
+        assert '"model_load"' in other.child.log.read_text()

@@ -37,7 +37,9 @@ class Odd:
 def odd(faulty: Site, request: pytest.FixtureRequest) -> Iterator[Odd]:
     house, habit = faulty.house, str(request.param)
     engine = house.engine("--model", habit, "--habit", habit, name=f"{habit}-engine")
-    agent = house.agent(faulty.gateway, engine.url, name=f"{habit}-agent")
+    settings = house.directory / f"{habit}.toml"
+    settings.write_text(f'[[engine]]\nurl = "{engine.url}"\nrefresh_s = 0.5\n')
+    agent = house.agent(faulty.gateway, None, "--config", str(settings), name=f"{habit}-agent")
     house.wait_for_model(faulty.gateway, faulty.key, habit)
     yield Odd(faulty, engine, habit)
     house.children.stop(agent)
@@ -61,6 +63,14 @@ async def test_its_answers_are_whole_and_come_one_after_the_other_without_a_paus
 
 async def test_streams_outlast_the_looks_at_their_engine(odd: Odd, sdk: AsyncOpenAI) -> None:
     async with asyncio.timeout(30):
-        answers = await asyncio.gather(*(odd.ask(sdk, 60, tokens_per_s=10) for _ in range(2)))
+        before = _looks(odd)
+        answers = await asyncio.gather(*(odd.ask(sdk, 60, tokens_per_s=40) for _ in range(2)))
     assert answers == [(answer_to("hi", 60), "length")] * 2
+    assert _looks(odd) > before or odd.model in (Habit.INTERRUPTS, Habit.LOOKS_INTERRUPT)
     assert fetch(f"{odd.engine.url}/_stats")["interrupted"] == 0
+
+
+def _looks(odd: Odd) -> int:
+    """How often the engine was asked what it serves."""
+    requests = fetch(f"{odd.engine.url}/_stats")["requests"]
+    return sum(each == "GET /v1/models" for each in requests)

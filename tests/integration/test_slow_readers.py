@@ -57,6 +57,26 @@ class SlowReader:
         return self.got
 
 
+async def occupied(
+    new_site: Callable[..., Site], **dispatch: int
+) -> tuple[Site, list[SlowReader], dict[str, str]]:
+    """A site with these settings, all of whose slots slow readers have; and headers of another client."""
+    environment = {f"TRUNKLINE_GATEWAY_DISPATCH__{name}": str(value) for name, value in dispatch.items()}
+    site = await asyncio.to_thread(new_site, "--slots", str(SLOTS), gateway_environment=environment)
+    slow = [SlowReader(site) for _ in range(SLOTS)]
+    await asyncio.gather(*(each.ask() for each in slow))
+    other = await asyncio.to_thread(site.gateway.key, "other")
+    headers = {"authorization": f"Bearer {other}", "content-type": "application/json"}
+    return site, slow, headers | {"x-trunkline-tier": "realtime"}
+
+
+async def is_answered_soon(session: aiohttp.ClientSession) -> None:
+    """A request that finds every slot taken."""
+    asked = session.post("/v1/chat/completions", data=body(max_tokens=3))
+    async with asyncio.timeout(WAITS_S), asked as response:
+        assert (await response.read()).endswith(b"data: [DONE]\n\n")
+
+
 def said(answer: bytes) -> str:
     """The text of a streamed chat in chunked HTTP."""
     data = answer.partition(b"\r\n\r\n")[2]
@@ -64,8 +84,13 @@ def said(answer: bytes) -> str:
     while data:
         size, _, data = data.partition(b"\r\n")
         whole, data = whole + data[: int(size, 16)], data[int(size, 16) + 2 :]
-    assert whole.endswith(b"data: [DONE]\n\n")
-    events = [json.loads(line[6:]) for line in whole.splitlines() if line.startswith(b"data: {")]
+    return text_of(whole)
+
+
+def text_of(stream: bytes) -> str:
+    """The text of a streamed chat, which is whole."""
+    assert stream.endswith(b"data: [DONE]\n\n")
+    events = [json.loads(line[6:]) for line in stream.splitlines() if line.startswith(b"data: {")]
     return "".join(each["choices"][0]["delta"].get("content") or "" for each in events if each["choices"])
 
 
@@ -73,17 +98,9 @@ def said(answer: bytes) -> str:
 async def test_slow_readers_hold_no_slot_once_their_engine_is_done(
     new_site: Callable[..., Site], unread_bytes: int
 ) -> None:
-    memory = {"TRUNKLINE_GATEWAY_DISPATCH__UNREAD_BYTES": str(unread_bytes)}
-    site = await asyncio.to_thread(new_site, "--slots", str(SLOTS), gateway_environment=memory)
-    slow = [SlowReader(site) for _ in range(SLOTS)]
-    await asyncio.gather(*(each.ask() for each in slow))
-    other = await asyncio.to_thread(site.gateway.key, "other")
-    headers = {"authorization": f"Bearer {other}", "content-type": "application/json"}
-    headers["x-trunkline-tier"] = "realtime"
+    site, slow, headers = await occupied(new_site, UNREAD_BYTES=unread_bytes)
     async with aiohttp.ClientSession(site.gateway.url, headers=headers) as session:
-        asked = session.post("/v1/chat/completions", data=body(max_tokens=3))
-        async with asyncio.timeout(WAITS_S), asked as response:
-            assert (await response.read()).endswith(b"data: [DONE]\n\n")
+        await is_answered_soon(session)
         figures = await (await session.get("/metrics")).text()
     assert ("trunkline_unread_disk_bytes 0.0" in figures) == (unread_bytes > MIB)
     for each in slow:
@@ -99,18 +116,9 @@ async def test_slow_readers_lose_their_slots_soon_where_nothing_has_room(
     new_site: Callable[..., Site],
 ) -> None:
     """As if the memory and the file of their key were used up."""
-    settings = {"UNREAD_BYTES": "0", "UNREAD_DISK_BYTES": "0"}
-    environment = {f"TRUNKLINE_GATEWAY_DISPATCH__{name}": value for name, value in settings.items()}
-    site = await asyncio.to_thread(new_site, "--slots", str(SLOTS), gateway_environment=environment)
-    slow = [SlowReader(site) for _ in range(SLOTS)]
-    await asyncio.gather(*(each.ask() for each in slow))
-    other = await asyncio.to_thread(site.gateway.key, "other")
-    headers = {"authorization": f"Bearer {other}", "content-type": "application/json"}
-    headers["x-trunkline-tier"] = "realtime"
+    site, slow, headers = await occupied(new_site, UNREAD_BYTES=0, UNREAD_DISK_BYTES=0)
     async with aiohttp.ClientSession(site.gateway.url, headers=headers) as session:
-        asked = session.post("/v1/chat/completions", data=body(max_tokens=3))
-        async with asyncio.timeout(WAITS_S), asked as response:
-            assert (await response.read()).endswith(b"data: [DONE]\n\n")
+        await is_answered_soon(session)
     ends = [await each.read_on() for each in slow]
     assert sum(b"read_too_slowly" in end for end in ends) == 1, "as many as waited"
     assert sum(end.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n") for end in ends) == SLOTS - 1
@@ -124,7 +132,4 @@ async def test_a_single_event_of_ten_megabytes_passes_whole(site: Site) -> None:
     asked = body(max_tokens=1, script={"pad_bytes": size_bytes})
     async with aiohttp.ClientSession(site.gateway.url, headers=headers) as session:
         answer = await (await session.post("/v1/chat/completions", data=asked)).read()
-    assert answer.endswith(b"data: [DONE]\n\n")
-    events = [json.loads(line[6:]) for line in answer.splitlines() if line.startswith(b"data: {")]
-    text = "".join(each["choices"][0]["delta"].get("content") or "" for each in events if each["choices"])
-    assert text == tokens_of(PROMPT, 1, size_bytes)[0]
+    assert text_of(answer) == tokens_of(PROMPT, 1, size_bytes)[0]

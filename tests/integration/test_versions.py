@@ -15,9 +15,10 @@ from typer.testing import CliRunner
 
 from agent.app import Agent, Stop
 from agent.config.sources import load as load_agent
-from gateway.app.app import Gateway, StopSignals
+from gateway.app.app import Gateway
 from gateway.cli.resources import register
 from gateway.runtime.config import load
+from gateway.runtime.stop_signals import StopSignals
 from gateway.storage import Store
 from tests.support.scripted_engine import ScriptedEngine
 
@@ -75,7 +76,11 @@ async def site(directory: Path, *targets: str, **flags: Any) -> AsyncIterator[Si
         settings = load({"listen": "127.0.0.1:0", **flags}, None, {}).settings
         gateway, stop = Gateway(settings, store), StopSignals()
         url: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        running = asyncio.create_task(gateway.run(stop, url.set_result))
+
+        async def announce(where: str) -> None:
+            url.set_result(where)
+
+        running = asyncio.create_task(gateway.run(stop, announce))
         _, token = store.tokens.create(600.0, len(targets), ["*"], {}, time.time())
         stops, agents, engines = [], [], {}
         for target in targets:

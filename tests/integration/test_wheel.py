@@ -50,7 +50,7 @@ def version_of(built: Path, directory: Path) -> list[str]:
     )
     done = subprocess.run(
         [sys.executable, "-c", program],
-        env={**os.environ, "PYTHONPATH": str(target)},
+        env={**_with_native_functions(), "PYTHONPATH": str(target)},
         cwd=directory,
         capture_output=True,
         text=True,
@@ -59,6 +59,11 @@ def version_of(built: Path, directory: Path) -> list[str]:
     where, *lines = done.stdout.splitlines()
     assert Path(where).is_relative_to(target)
     return lines
+
+
+def _with_native_functions() -> dict[str, str]:
+    """The environment, where these tests may be run without them."""
+    return {name: value for name, value in os.environ.items() if name != "TRUNKLINE_NATIVE"}
 
 
 def test_a_wheel_has_the_native_functions_where_they_can_be_built(tmp_path: Path) -> None:

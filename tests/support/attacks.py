@@ -139,22 +139,8 @@ def _heads() -> list[Attack]:
     ]
 
 
-def _targets() -> list[Attack]:
-    """Paths that could lead somewhere else."""
-    refused = {
-        "absolute form (SSRF)": b"http://169.254.169.254/latest/meta-data",
-        "absolute form of another scheme": b"ftp://evil:99/v1/models",
-        "a path without a slash": b"v1/models",
-        "CR and LF in a built-in path": b"/v1/models%0d%0ax:%20y",
-        "/engines/ with CR and LF": b"/engines/m/x%0d%0ahost:%20evil",
-        "/engines/ with NUL": b"/engines/m/x%00",
-        "a line feed after a built-in path": b"/metrics%0a",
-        "a fragment": b"/v1/models#/../x",
-        "a blank": b"/v1/mod els",
-        "a backslash first": b"\\v1\\models",
-        "bytes beyond ASCII": b"/v1/\xff",
-    }
-    found = [Attack("targets", name, _get(path), 400) for name, path in refused.items()]
+def _engine_paths() -> list[Attack]:
+    """Paths below /engines/ that an engine could read otherwise than the gateway."""
     engines = {
         "..": b"/engines/m/../../v1/models",
         ".. in the model's place": b"/engines/../metrics",
@@ -174,13 +160,32 @@ def _targets() -> list[Attack]:
         "half an escape": b"/engines/m/x%2",
         "an escaped prefix": b"/%65ngines/m/x",
     }
-    found += [
+    return [
         Attack("targets", f"/engines/ with {name}", _get(path), 400, False) for name, path in engines.items()
     ]
+
+
+def _targets() -> list[Attack]:
+    """Paths that could lead somewhere else."""
+    refused = {
+        "absolute form (SSRF)": b"http://169.254.169.254/latest/meta-data",
+        "absolute form of another scheme": b"ftp://evil:99/v1/models",
+        "a path without a slash": b"v1/models",
+        "CR and LF in a built-in path": b"/v1/models%0d%0ax:%20y",
+        "/engines/ with CR and LF": b"/engines/m/x%0d%0ahost:%20evil",
+        "/engines/ with NUL": b"/engines/m/x%00",
+        "a line feed after a built-in path": b"/metrics%0a",
+        "a fragment": b"/v1/models#/../x",
+        "a blank": b"/v1/mod els",
+        "a backslash first": b"\\v1\\models",
+        "bytes beyond ASCII": b"/v1/\xff",
+    }
+    found = [Attack("targets", name, _get(path), 400) for name, path in refused.items()]
     nothing = {
         "two slashes first": b"//evil.test/v1/models",
         "built-in paths with ..": b"/v1/audio/../models",
     }
+    found += _engine_paths()
     found += [Attack("targets", name, _get(path), 404, False) for name, path in nothing.items()]
     return [
         *found,

@@ -16,6 +16,15 @@ OPEN = (
     b'"headers":[["content-type","application/json"]],"model":"demo","request_id":"r1",'
     b'"streaming":true,"usage":"strip","tier":"standard","deadline_s":null,"credit":131072,"trace":null}'
 )
+OPEN_TO_GATEWAY = OPEN.removesuffix(b"}") + (
+    b',"where":{"region":["eu","uk"]},"via":["0123456789abcdef","fedcba9876543210"]}'
+)
+UPLINK = (
+    b'{"status":"READY","deployments":[{"id":"demo-5f0c2e1a","model":"demo","version":"v1","status":"loaded",'
+    b'"routes":["chat"],"slots":8,"context_tokens":4096,"running":0,"waiting":0,"kv_use":null,'
+    b'"reason":"","continues":{},"device":"NVIDIA L4","via":["fedcba9876543210"]}],"gpus":[],'
+    b'"model_memory_bytes":null}'
+)
 MANAGED = (
     b'{"status":"READY","deployments":[{"id":"d1","model":"demo","version":"","status":"loaded",'
     b'"routes":["chat"],"slots":8,"context_tokens":4096,"running":0,"waiting":0,"kv_use":null,'
@@ -23,6 +32,14 @@ MANAGED = (
     b'"routes":["chat"],"slots":8,"context_tokens":null,"running":0,"waiting":0,"kv_use":null,'
     b'"reason":"","continues":{},"managed":true,"memory_bytes":15032385536,"load_s":41.5,'
     b'"load_progress":0.25,"kv_tokens":null}],"gpus":[],"model_memory_bytes":85899345920}'
+)
+EXPECTING = OPEN[:-1] + (
+    b',"expected":{"input_tokens":812,"output_tokens":160,"prefix":"AQAAAAAAAAD//////////w=="}}'
+)
+OTHERS = (
+    b'{"began":[{"number":7,"deployment":"d1","age_s":0.013,'
+    b'"expected":{"input_tokens":812,"output_tokens":160,"prefix":"AQAAAAAAAAD//////////w=="}},'
+    b'{"number":8,"deployment":"d2","age_s":31.5,"read":true}],"ended":[5]}'
 )
 ENGINES = (
     b'{"status":"FAILED","deployments":[],"gpus":[],"model_memory_bytes":null,"labels":{},"engines":['
@@ -33,11 +50,22 @@ ENGINES = (
 )
 FRAMES: list[tuple[str, int, int, bytes]] = [
     ("OPEN", 0x10, 1, OPEN),
+    ("OPEN", 0x10, 1, EXPECTING),
+    ("OPEN", 0x10, 1, OPEN_TO_GATEWAY),
     ("HEAD", 0x11, 1, HEAD),
+    ("HEAD", 0x11, 1, b'{"status":200,"headers":[],"ran_by":"lab/gpu-1"}'),
     ("HEAD", 0x11, 1, b'{"status":429,"headers":[],"refusal":"busy"}'),
     ("DATA", 0x12, 1, b"data: {}\n\n"),
     ("END", 0x13, 1, b""),
     ("END", 0x13, 2, b'{"usage":{"prompt_tokens":3,"completion_tokens":2,"cached_tokens":0}}'),
+    ("END", 0x13, 2, b'{"usage":null,"queue_s":0.0,"first_byte_s":0.5,"total_s":2.5,"gpu_s":0.625}'),
+    (
+        "END",
+        0x13,
+        3,
+        b'{"usage":null,"queue_s":0.0,"first_byte_s":0.5,"total_s":2.5,'
+        b'"ran_by":"gpu-1","device":"NVIDIA L4"}',
+    ),
     ("RESET", 0x14, 4294967295, b"\x00\x07client gone"),
     ("CREDIT", 0x15, 0, bytes.fromhex("0000000002000000")),
     ("CREDIT", 0x15, 9, bytes.fromhex("0000000000040000")),
@@ -45,10 +73,22 @@ FRAMES: list[tuple[str, int, int, bytes]] = [
     ("STATE", 0x21, 0, b'{"status":"READY","deployments":[],"gpus":[],"model_memory_bytes":null}'),
     ("STATE", 0x21, 0, MANAGED),
     ("STATE", 0x21, 0, ENGINES),
+    ("STATE", 0x21, 0, UPLINK),
     ("DEMAND", 0x22, 0, b'{"demo":3}'),
+    ("DEMAND", 0x22, 0, b'{"demo":{"waiting":3,"realtime":1,"oldest_wait_s":0.5,"weight":2.0}}'),
     ("COMMAND", 0x23, 0, b'{"id":1,"verb":"load","deployment":"d2"}'),
+    ("COMMAND", 0x23, 0, b'{"id":2,"verb":"unload","deployment":"d2","epoch":1795360993}'),
     ("RESULT", 0x24, 0, b'{"id":1,"ok":false,"error":"no room"}'),
     ("DRAIN", 0x25, 0, b'{"reason":"upgrade","deadline_s":30.0,"gateways":[]}'),
+    (
+        "PEERS",
+        0x26,
+        0,
+        b'{"peers":[{"process":"a","incarnation":3},'
+        b'{"process":"b","incarnation":1,"url":"wss://b.example"}]}',
+    ),
+    ("OTHERS", 0x27, 0, OTHERS),
+    ("OTHERS", 0x27, 0, b'{"first":[7,8],"ended":[6]}'),
     ("PING", 0x30, 0, bytes.fromhex("00000000000f4240")),
     ("PONG", 0x31, 0, bytes.fromhex("00000000000f4240")),
     ("ACK", 0x32, 0, bytes.fromhex("0000000000000040")),

@@ -19,12 +19,14 @@ from tests.support.identities import (
     GATEWAY_NONCE,
     NAME,
     NEXT_GATEWAY,
+    PROCESSES,
     SERIAL,
     TOKEN,
     UNTIL_S,
     WALL_S,
     certificate_of,
     enrolled_agent,
+    gateway_side,
     greet,
     joining_agent,
 )
@@ -64,7 +66,7 @@ def build() -> dict[str, Any]:
             "not_after_s": certificate.not_after_s,
             "der": certificate.der.hex(),
         },
-        "conversations": [_enrolment(), _return(), _refusal()],
+        "conversations": [_enrolment(), _return(), _refusal(), _process()],
         "succession": _succession(),
     }
 
@@ -85,6 +87,13 @@ def _refusal() -> dict[str, Any]:
     greeted = greet(enrolled_agent())
     reject = greeted.gateway.reject(ErrorCode.REVOKED, "agent gpu-7 was revoked", 1.5)
     return _conversation("an agent is refused", greeted.challenge, greeted.hello_payload, "REJECT", reject)
+
+
+def _process() -> dict[str, Any]:
+    greeted = greet(enrolled_agent(), gateway_side(process=PROCESSES[0]))
+    welcome = greeted.gateway.welcome("s-1", 1, None, None, 10.0, peers=PROCESSES)
+    title = "an agent returns to one process of two"
+    return _conversation(title, greeted.challenge, greeted.hello_payload, "WELCOME", welcome)
 
 
 def _succession() -> dict[str, Any]:

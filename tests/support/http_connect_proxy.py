@@ -4,11 +4,11 @@ import asyncio
 import base64
 import contextlib
 from collections.abc import Mapping
-from types import TracebackType
-from typing import Self
+
+from tests.support.local_server import LocalServer, pump
 
 
-class ConnectProxy:
+class ConnectProxy(LocalServer):
     """Listens on an ephemeral port of 127.0.0.1. ``tunnels`` lists the targets asked for, in order.
 
     ``names`` is its DNS: the port of 127.0.0.1 that a target ``HOST:PORT`` is; others stay as they are.
@@ -17,6 +17,7 @@ class ConnectProxy:
     def __init__(
         self, credentials: tuple[str, str] | None = None, names: Mapping[str, int] | None = None
     ) -> None:
+        super().__init__()
         self._names = names or {}
         self.tunnels: list[str] = []
         self.refused = 0
@@ -24,30 +25,10 @@ class ConnectProxy:
         self._expected = None
         if credentials is not None:
             self._expected = "Basic " + base64.b64encode(":".join(credentials).encode()).decode()
-        self._server: asyncio.Server | None = None
-        self._writers: set[asyncio.StreamWriter] = set()
-
-    @property
-    def port(self) -> int:
-        assert self._server is not None, "not started"
-        return int(self._server.sockets[0].getsockname()[1])
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
-
-    async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        assert self._server is not None
-        self._server.close()
-        for writer in tuple(self._writers):
-            writer.transport.abort()
-        await self._server.wait_closed()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers.add(writer)
@@ -82,14 +63,3 @@ class ConnectProxy:
     def _refuse(self, writer: asyncio.StreamWriter, status: str) -> None:
         self.refused += 1
         writer.write(f"HTTP/1.1 {status}\r\ncontent-length: 0\r\n\r\n".encode())
-
-
-async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Pass bytes on until the source ends, then end the sink."""
-    while data := await reader.read(64 * 1024):
-        writer.write(data)
-        await writer.drain()
-    if writer.can_write_eof():
-        writer.write_eof()
-    else:
-        writer.close()

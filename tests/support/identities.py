@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from shared.handshake import AgentHandshake, GatewayHandshake, Hello
+from shared.handshake import AgentHandshake, GatewayHandshake, Hello, ResumeRequest
 from shared.identity import (
     AgentCertificate,
     GatewayIdentity,
@@ -14,6 +14,7 @@ from shared.identity import (
     public_bytes,
 )
 from shared.protocol.frames import FrameType
+from shared.protocol.peers import GatewayPeer
 
 WALL_S = 1_800_000_000.0
 """2027-01-15 08:00 UTC."""
@@ -33,6 +34,8 @@ def key_of(label: str) -> Ed25519PrivateKey:
 GATEWAY = GatewayIdentity(key_of("gateway"))
 OTHER_GATEWAY = GatewayIdentity(key_of("another gateway"))
 NEXT_GATEWAY = GatewayIdentity(key_of("the gateway's next key"))
+PROCESSES = (GatewayPeer("a", 3), GatewayPeer("b", 1, "wss://b.example"))
+"""The processes of a gateway that has two."""
 UNTIL_S = int(WALL_S) + 30 * 86_400
 """When the key before ``NEXT_GATEWAY`` counts no more."""
 AGENT_KEY = key_of("agent")
@@ -52,8 +55,10 @@ def certificate_of(
     return issue_certificate(gateway, name, public_bytes(key), serial, wall_s)
 
 
-def gateway_side(gateway: GatewayIdentity = GATEWAY, nonce: bytes = GATEWAY_NONCE) -> GatewayHandshake:
-    return GatewayHandshake(gateway, nonce, GATEWAY_LIMITS)
+def gateway_side(
+    gateway: GatewayIdentity = GATEWAY, nonce: bytes = GATEWAY_NONCE, process: GatewayPeer | None = None
+) -> GatewayHandshake:
+    return GatewayHandshake(gateway, nonce, GATEWAY_LIMITS, process=process)
 
 
 def joining_agent(
@@ -70,11 +75,18 @@ def enrolled_agent(
     name: str = NAME,
     key: Ed25519PrivateKey = AGENT_KEY,
     pinned: bytes = GATEWAY.fingerprint,
+    session: ResumeRequest | None = None,
 ) -> AgentHandshake:
-    """An agent that holds a certificate."""
-    der = (certificate or certificate_of(name, key)).der
+    """An agent that holds a certificate, and asks for a session if there is one."""
     return AgentHandshake(
-        key, name, AGENT_NONCE, der, pinned_fingerprint=pinned, software="trunkline 0", limits=AGENT_LIMITS
+        key,
+        name,
+        AGENT_NONCE,
+        (certificate or certificate_of(name, key)).der,
+        pinned_fingerprint=pinned,
+        software="trunkline 0",
+        limits=AGENT_LIMITS,
+        session=session,
     )
 
 

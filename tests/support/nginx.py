@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from gateway.tools.quickstart.processes import free_port
+from shared.process.ports import free_port
 from tests.support import programs
 from tests.support.processes import until
 

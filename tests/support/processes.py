@@ -15,7 +15,9 @@ from types import TracebackType
 from typing import Any, Self
 
 from gateway.storage import Store
-from gateway.tools.quickstart.processes import Child, Children, free_port
+from gateway.tools.quickstart.processes import Child, Children
+from shared.process.ports import free_port
+from tests.support import forks
 from tests.support.scripted_engine import tokens_of
 
 START_S = 120.0
@@ -84,10 +86,12 @@ class Gateway:
         with Store.open(self.state) as store:
             return store.keys.create(name, "tests", time.time())
 
-    def token(self, models: Sequence[str] = ("*",), uses: int = 1) -> str:
+    def token(
+        self, models: Sequence[str] = ("*",), uses: int = 1, labels: Mapping[str, str] | None = None
+    ) -> str:
         """A new join token."""
         with Store.open(self.state) as store:
-            return store.tokens.create(600.0, uses, list(models), {}, time.time())[1]
+            return store.tokens.create(600.0, uses, list(models), dict(labels or {}), time.time())[1]
 
     def models(self, key: str) -> list[str]:
         """The models on offer."""
@@ -108,7 +112,7 @@ class House:
     def __init__(self, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self.directory = directory
-        self.children = Children(directory)
+        self.children = Children(directory, forks.child)
 
     def __enter__(self) -> Self:
         return self
@@ -123,10 +127,14 @@ class House:
             assert not self.children.killed, f"did not stop when they were asked to:\n{killed}"
 
     def gateway(
-        self, *arguments: str, name: str = "gateway", environment: Mapping[str, str] | None = None
+        self,
+        *arguments: str,
+        name: str = "gateway",
+        environment: Mapping[str, str] | None = None,
+        port: int | None = None,
     ) -> Gateway:
         """Start a gateway and wait until it takes requests."""
-        port = free_port()
+        port = free_port() if port is None else port
         state = self.directory / f"{name}-state"
         listen = ("--listen", f"127.0.0.1:{port}", "--state", str(state))
         child = self.children.start(name, "gateway", *listen, *arguments, environment=environment)
@@ -148,25 +156,25 @@ class House:
     def agent(
         self,
         gateway: Gateway,
-        engine: str,
+        engine: str | None,
         *arguments: str,
         name: str = "agent",
         dial: str | None = None,
         token: str | None = "",
         environment: Mapping[str, str] | None = None,
     ) -> Child:
-        """Start an agent for the engine at that URL (or ``--torch`` for ``torch:DIR``); does not wait for it.
+        """Start an agent for the engine at that URL (or ``--torch`` for ``torch:DIR``, or None where its
+        settings name engines); does not wait for it.
 
         ``dial`` is where it dials instead of at the gateway directly; ``token`` is the one it joins with, by
         default a new one, or None if it joined before.
         """
         join = () if token is None else ("--join", token or gateway.token())
-        kind, _, where = engine.partition(":") if engine.startswith("torch:") else ("engine", ":", engine)
         return self.children.start(
             name,
             "agent",
             *("--gateway", dial or gateway.url, *join, "--name", name),
-            *(f"--{kind}", where, "--state", str(self.directory / f"{name}-state"), *arguments),
+            *(*_engine(engine), "--state", str(self.directory / f"{name}-state"), *arguments),
             environment=environment,
         )
 
@@ -178,6 +186,13 @@ class House:
         """The last lines of every process."""
         texts = {path.stem: path.read_text("utf-8", "replace") for path in self.directory.glob("*.log")}
         return {name: "\n".join(text.splitlines()[-40:]) for name, text in texts.items()}
+
+
+def _engine(engine: str | None) -> tuple[str, ...]:
+    """The option that names it."""
+    if engine is None:
+        return ()
+    return ("--torch", engine[6:]) if engine.startswith("torch:") else ("--engine", engine)
 
 
 def answer_to(prompt: str, count: int) -> str:

@@ -4,8 +4,8 @@ from collections import deque
 
 from shared.protocol.credit import AGENT_WINDOWS, GATEWAY_WINDOWS, WindowSettings, own_limits
 from shared.protocol.events import DataReceived, Event
-from shared.protocol.frames import TunnelRole
-from shared.protocol.messages import RequestHead
+from shared.protocol.frames import FrameType, TunnelRole, decode_message
+from shared.protocol.messages import RequestHead, ResponseHead
 from shared.protocol.session import ProtocolSession
 
 
@@ -19,6 +19,9 @@ def request_head(streaming: bool = True, model: str = "demo") -> RequestHead:
         request_id="req-1",
         streaming=streaming,
     )
+
+
+OK = ResponseHead(200, ())
 
 
 class SessionPair:
@@ -36,6 +39,19 @@ class SessionPair:
         self.agent = ProtocolSession(TunnelRole.AGENT, own_limits(gateway_windows), self.now, agent_windows)
         self.to_agent: deque[bytes] = deque()
         self.to_gateway: deque[bytes] = deque()
+
+    def open(self, streaming: bool = True) -> int:
+        """A stream that both sides know."""
+        stream_id = self.gateway.open_stream(request_head(streaming), self.now)
+        self.settle()
+        return stream_id
+
+    def answering(self, data: bytes) -> int:
+        """A stream whose answer has begun at the agent, with this much of its body."""
+        stream_id = self.open()
+        self.agent.send_head(stream_id, OK)
+        self.agent.send_data(stream_id, data)
+        return stream_id
 
     def send(self, session: ProtocolSession, budget_bytes: int = 1 << 20) -> list[bytes]:
         """Takes what a session has to send and puts it on its way."""
@@ -78,6 +94,15 @@ class SessionPair:
         at_gateway += self.gateway.take_events()
         at_agent += self.agent.take_events()
         return at_gateway, at_agent
+
+
+def frames_of(messages: list[bytes]) -> list[tuple[str, int]]:
+    """The name and the stream of every frame."""
+    return [
+        (FrameType(frame.type).name, frame.stream_id)
+        for message in messages
+        for frame in decode_message(message)[1]
+    ]
 
 
 def body(events: list[Event], stream_id: int) -> bytes:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 
 import pytest
 
@@ -27,6 +28,32 @@ async def echo_port(no_leaks: None) -> AsyncIterator[int]:
     server.close()
 
 
+@dataclass(frozen=True)
+class Carried:
+    """A connection to an echo through the faulty network, which has carried one byte there and back."""
+
+    proxy: FaultyProxy
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+
+@pytest.fixture
+async def carried(echo_port: int) -> AsyncIterator[Carried]:
+    async with FaultyProxy("127.0.0.1", echo_port) as proxy:
+        reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+        writer.write(b"x")
+        assert await reader.read(1) == b"x"
+        yield Carried(proxy, reader, writer)
+        writer.close()
+
+
+async def nothing_comes(carried: Carried) -> None:
+    """Of a byte that is sent now."""
+    carried.writer.write(b"y")
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(carried.reader.read(1), 0.05)
+
+
 async def test_what_goes_in_comes_back_unchanged(echo_port: int) -> None:
     async with FaultyProxy("127.0.0.1", echo_port) as proxy:
         reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
@@ -49,97 +76,97 @@ async def test_a_shaped_link_takes_as_long_as_its_rate_says(echo_port: int) -> N
         writer.close()
 
 
-async def test_a_cut_resets_both_sides(echo_port: int) -> None:
-    async with FaultyProxy("127.0.0.1", echo_port) as proxy:
-        reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
-        writer.write(b"x")
-        assert await reader.read(1) == b"x"
-        await proxy.cut()
-        with pytest.raises(ConnectionResetError):
-            await reader.read(1)
+async def test_a_cut_resets_both_sides(carried: Carried) -> None:
+    await carried.proxy.cut()
+    with pytest.raises(ConnectionResetError):
+        await carried.reader.read(1)
+    assert not carried.proxy.connections
+
+
+async def test_a_half_open_connection_is_silent_for_the_side_left(carried: Carried) -> None:
+    await carried.proxy.half_open(Side.CLIENT)
+    await nothing_comes(carried)
+
+
+async def test_a_stall_delays_and_loses_nothing(carried: Carried) -> None:
+    carried.proxy.stall()
+    await nothing_comes(carried)
+    carried.proxy.resume()
+    assert await carried.reader.read(1) == b"y"
+
+
+async def test_a_parted_network_carries_nothing_on_new_connections_neither(carried: Carried) -> None:
+    carried.proxy.part()
+    await nothing_comes(carried)
+    again, writer_again = await asyncio.open_connection("127.0.0.1", carried.proxy.port)
+    await nothing_comes(Carried(carried.proxy, again, writer_again))
+    carried.proxy.heal()
+    assert await carried.reader.read(1) == b"y"
+    assert await again.read(1) == b"y"
+    writer_again.close()
+
+
+async def test_one_client_alone_can_be_parted(carried: Carried) -> None:
+    proxy = carried.proxy
+    other, writer_other = await asyncio.open_connection("127.0.0.1", proxy.port)
+    parted = {carried.writer.get_extra_info("sockname")[1]}
+    proxy.part(lambda port: port in parted)
+    await nothing_comes(carried)
+    third, writer_third = await asyncio.open_connection("127.0.0.1", proxy.port)
+    for reader, writer in ((other, writer_other), (third, writer_third)):
+        writer.write(b"z")
+        assert await reader.read(1) == b"z"
         writer.close()
-        assert not proxy.connections
+    proxy.heal()
+    assert await carried.reader.read(1) == b"y"
 
 
-async def test_a_half_open_connection_is_silent_for_the_side_left(echo_port: int) -> None:
-    async with FaultyProxy("127.0.0.1", echo_port) as proxy:
-        reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
-        writer.write(b"x")
-        assert await reader.read(1) == b"x"
-        await proxy.half_open(Side.CLIENT)
-        writer.write(b"y")
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(reader.read(1), 0.05)
-        writer.close()
+async def test_who_goes_away_refuses_connections_and_comes_back_on_the_same_port(carried: Carried) -> None:
+    port = carried.proxy.port
+    await carried.proxy.go_away()
+    with pytest.raises(ConnectionResetError):
+        await carried.reader.read(1)
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection("127.0.0.1", port)
+    carried.proxy.come_back()
+    again, writer_again = await asyncio.open_connection("127.0.0.1", port)
+    writer_again.write(b"z")
+    assert await again.read(1) == b"z"
+    writer_again.close()
 
 
-async def test_a_stall_delays_and_loses_nothing(echo_port: int) -> None:
-    async with FaultyProxy("127.0.0.1", echo_port) as proxy:
-        reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
-        writer.write(b"x")
-        assert await reader.read(1) == b"x"
-        proxy.stall()
-        writer.write(b"y")
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(reader.read(1), 0.05)
-        proxy.resume()
-        assert await reader.read(1) == b"y"
-        writer.close()
+async def test_corruption_changes_one_byte_and_truncation_ends_early(carried: Carried) -> None:
+    (connection,) = carried.proxy.connections
+    connection.up.tamper = lambda offset, data: data.replace(b"b", b"B")
+    connection.down.end_at_bytes = 3
+    carried.writer.write(b"bcd")
+    assert await carried.reader.read(-1) == b"Bc"
 
 
-async def test_corruption_changes_one_byte_and_truncation_ends_early(echo_port: int) -> None:
-    async with FaultyProxy("127.0.0.1", echo_port) as proxy:
-        reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
-        writer.write(b"a")
-        assert await reader.read(1) == b"a"
-        (connection,) = proxy.connections
-        connection.up.tamper = lambda offset, data: data.replace(b"b", b"B")
-        connection.down.end_at_bytes = 3
-        writer.write(b"bcd")
-        assert await reader.read(-1) == b"Bc"
-        writer.close()
+async def test_a_cut_may_be_in_the_middle_of_what_was_written_at_once(carried: Carried) -> None:
+    carried.proxy.cut_within(up_bytes=1000, down_bytes=3)
+    carried.writer.write(b"abcdef")
+    assert await carried.reader.readexactly(3) == b"abc"
+    with pytest.raises(ConnectionResetError):
+        await carried.reader.read(1)
 
 
-async def test_a_cut_may_be_in_the_middle_of_what_was_written_at_once(echo_port: int) -> None:
-    async with FaultyProxy("127.0.0.1", echo_port) as proxy:
-        reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
-        writer.write(b"x")
-        assert await reader.read(1) == b"x"
-        proxy.cut_within(up_bytes=1000, down_bytes=3)
-        writer.write(b"abcdef")
-        assert await reader.readexactly(3) == b"abc"
-        with pytest.raises(ConnectionResetError):
-            await reader.read(1)
-        writer.close()
+async def test_bytes_vanish_without_anybody_being_told_and_new_connections_work(carried: Carried) -> None:
+    carried.proxy.vanish()
+    await nothing_comes(carried)
+    again, writer_again = await asyncio.open_connection("127.0.0.1", carried.proxy.port)
+    writer_again.write(b"z")
+    assert await again.read(1) == b"z"
+    for each in (carried.writer, writer_again):
+        each.close()
 
 
-async def test_bytes_vanish_without_anybody_being_told_and_new_connections_work(echo_port: int) -> None:
-    async with FaultyProxy("127.0.0.1", echo_port) as proxy:
-        reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
-        writer.write(b"x")
-        assert await reader.read(1) == b"x"
-        proxy.vanish()
-        writer.write(b"y")
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(reader.read(1), 0.05)
-        again, writer_again = await asyncio.open_connection("127.0.0.1", proxy.port)
-        writer_again.write(b"z")
-        assert await again.read(1) == b"z"
-        for each in (writer, writer_again):
-            each.close()
-
-
-async def test_a_network_changes_under_an_open_connection(echo_port: int) -> None:
-    async with FaultyProxy("127.0.0.1", echo_port) as proxy:
-        reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
-        writer.write(b"x")
-        assert await reader.read(1) == b"x"
-        proxy.reshape(Link(delay_s=0.05))
-        began_s = asyncio.get_running_loop().time()
-        writer.write(b"y")
-        assert await reader.read(1) == b"y"
-        assert asyncio.get_running_loop().time() - began_s >= 0.1
-        writer.close()
+async def test_a_network_changes_under_an_open_connection(carried: Carried) -> None:
+    carried.proxy.reshape(Link(delay_s=0.05))
+    began_s = asyncio.get_running_loop().time()
+    carried.writer.write(b"y")
+    assert await carried.reader.read(1) == b"y"
+    assert asyncio.get_running_loop().time() - began_s >= 0.1
 
 
 async def test_a_connect_proxy_tunnels_and_refuses_the_wrong_password(echo_port: int) -> None:

@@ -42,6 +42,20 @@ async def test_scripts_come_from_the_request_then_from_the_list_then_from_the_de
             assert (await third.json())["usage"]["completion_tokens"] == 3
 
 
+async def test_a_token_of_a_stepped_answer_comes_when_it_is_told_to() -> None:
+    body = _chat(stream=True, max_tokens=3, script={"stepped": True})
+    async with (
+        ScriptedEngine() as engine,
+        aiohttp.ClientSession(engine.url) as client,
+        client.post("/v1/chat/completions", json=body) as response,
+    ):
+        for sent in range(1, 4):
+            assert engine.stats.sent_tokens == sent
+            async with client.post("/_step") as step:
+                assert step.status == 200
+        assert "".join(_texts(await response.text())) == "".join(tokens_of("hi", 3))
+
+
 @pytest.mark.parametrize("fault", ["die", "close", "garbage"])
 @pytest.mark.parametrize("after", [0, 2])
 async def test_a_faulty_answer_breaks_where_the_script_says(fault: str, after: int) -> None:

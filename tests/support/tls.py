@@ -5,15 +5,13 @@ import datetime
 import ipaddress
 import ssl
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from tests.support.http_connect_proxy import pump
+from tests.support.local_server import LocalServer, pump
 
 
 def make_certificate(directory: Path) -> tuple[Path, Path]:
@@ -48,37 +46,18 @@ def make_certificate(directory: Path) -> tuple[Path, Path]:
     return certificate_path, key_path
 
 
-class TlsTerminator:
+class TlsTerminator(LocalServer):
     """Listens with TLS on an ephemeral port of 127.0.0.1 and passes everything on to a plain port."""
 
     def __init__(self, port: int, certificate: Path, key: Path) -> None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate, key)
+        super().__init__(context)
         self._target_port = port
-        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        self._context.load_cert_chain(certificate, key)
-        self._server: asyncio.Server | None = None
-        self._writers: set[asyncio.StreamWriter] = set()
-
-    @property
-    def port(self) -> int:
-        assert self._server is not None, "not started"
-        return int(self._server.sockets[0].getsockname()[1])
 
     @property
     def url(self) -> str:
         return f"https://localhost:{self.port}"
-
-    async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=self._context)
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        assert self._server is not None
-        self._server.close()
-        for writer in tuple(self._writers):
-            writer.transport.abort()
-        await self._server.wait_closed()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         onward_reader, onward = await asyncio.open_connection("127.0.0.1", self._target_port)

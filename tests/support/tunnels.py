@@ -8,9 +8,12 @@ from typing import Any
 
 from shared.handshake import AgentHandshake, GatewayHandshake, Hello, ResumeRequest
 from shared.identity import GatewayKeys, JoinToken
+from shared.protocol.demand import Demand
 from shared.protocol.endpoint import SessionEndpoint, Stream
 from shared.protocol.errors import ErrorCode, HandshakeError, HandshakeRejected, TrunklineError
 from shared.protocol.messages import AgentState, Drain, RequestHead, ResponseHead, Trailers
+from shared.protocol.others import Others
+from shared.protocol.peers import PeerDirectory, Peers
 from shared.tunnel import Accepted, AcceptedTunnel, DialledTunnel, dial
 from tests.support.identities import AGENT_NONCE, GATEWAY, NAME, TOKEN, certificate_of, key_of
 
@@ -77,8 +80,14 @@ class Recorder:
     def on_state(self, state: AgentState) -> None:
         self.note("state", state)
 
-    def on_demand(self, waiting: Mapping[str, int]) -> None:
-        self.note("demand", dict(waiting))
+    def on_demand(self, demands: Mapping[str, Demand]) -> None:
+        self.note("demand", dict(demands))
+
+    def on_peers(self, peers: Peers) -> None:
+        self.note("peers", peers)
+
+    def on_others(self, others: Others) -> None:
+        self.note("others", others)
 
     def on_command(self, command: Mapping[str, Any]) -> None:
         self.note("command", dict(command))
@@ -155,10 +164,12 @@ class Acceptor:
 
 
 @asynccontextmanager
-async def accepting(acceptor: Acceptor) -> AsyncIterator[str]:
+async def accepting(acceptor: Acceptor, peers: PeerDirectory | None = None) -> AsyncIterator[str]:
     """A listening socket whose connections are tunnels; yields its URL."""
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: AcceptedTunnel(acceptor, loop.time), "127.0.0.1", 0)
+    server = await loop.create_server(
+        lambda: AcceptedTunnel(acceptor, loop.time, peers=peers), "127.0.0.1", 0
+    )
     try:
         yield f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}/tunnel"
     finally:

@@ -5,7 +5,6 @@ import asyncio
 import os
 import re
 import signal
-import socket
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
@@ -29,6 +28,7 @@ from agent.engines.process import (
     to_the_end,
 )
 from agent.engines.settings import EngineSettings
+from shared.process.ports import free_port
 from shared.protocol.messages import DeploymentState, DeploymentStatus
 
 log = structlog.get_logger("agent.engine")
@@ -162,12 +162,6 @@ def filled_in(text: str, port: int) -> str:
 def command_environment(added: Mapping[str, str], port: int, base: Mapping[str, str]) -> dict[str, str]:
     """The agent's environment ``base`` without its own settings, and with ``added``."""
     return inherited_environment(base) | {name: filled_in(value, port) for name, value in added.items()}
-
-
-def free_port() -> int:
-    """A TCP port of loopback on which nothing listens now."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 class Process(Protocol):

@@ -38,6 +38,10 @@ log = structlog.get_logger("agent.torch_engine")
 _REFRESH_S = 2.0
 """The engine runs on the same machine, so its load is read more often than another engine's."""
 
+SOCKET_PATH_BYTES = 100
+"""A Unix socket's path may have 107 bytes on Linux and 103 on macOS (unix(7)). Where temporary files lie
+deeper, the engine listens on loopback."""
+
 _STOP_GRACE_S = 6.0
 """The engine gives running answers one second and its computing thread three."""
 
@@ -169,10 +173,10 @@ class TorchBackend(ManagedBackend):
     async def _run(self, life: AsyncExitStack) -> EngineEnd:
         made = tempfile.TemporaryDirectory(prefix="trunkline-", ignore_cleanup_errors=True)
         directory = Path(life.enter_context(made))  # ours alone: mode 0700
-        key = None if self._unix_sockets else secrets.token_urlsafe(32)
-        options = self._options.model_copy(
-            update={"socket": directory / "engine.sock" if self._unix_sockets else None}
-        )
+        path = directory / "engine.sock"
+        by_path = self._unix_sockets and len(os.fsencode(path)) <= SOCKET_PATH_BYTES
+        key = None if by_path else secrets.token_urlsafe(32)
+        options = self._options.model_copy(update={"socket": path if by_path else None})
         process = await self._launch(engine_command(options), engine_environment(key, os.environ))
         life.push_async_callback(process.stop, _STOP_GRACE_S)
         process.on_progress = self._note_progress

@@ -1,21 +1,36 @@
-"""``/admin``: agents, models and the queue."""
+"""``/admin``: agents, models and the queue, of all processes of the gateway."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
+from gateway.api.admin.merging import merge_agents, merge_models, merge_queue
 from gateway.api.admin.resources.agents import agent_facts
 from gateway.api.admin.resources.resource import Json, facts_of
-from gateway.api.admin.routes import AdminCall, AdminMethod, client_message
-from gateway.domain.errors import RecordNotFound
+from gateway.api.admin.routes import AdminCall, AdminMethod
 from gateway.domain.scopes import AdminRole
 from gateway.domain.slices import in_slices
 from gateway.fleet.availability import ModelRecord
 from gateway.fleet.registry import Registry
 from gateway.fleet.session import AgentInfo
+from gateway.runtime.workers.siblings import SiblingAnswers
 from gateway.storage import AgentStore
 from shared.protocol.engine_state import EngineState
 from shared.protocol.messages import DeploymentState
+
+
+class OtherProcesses(Protocol):
+    """:class:`gateway.app.process_reads.ProcessReads`."""
+
+    def answer(self, question: str, answerer: Callable[[Json], Awaitable[Json]]) -> None: ...
+    async def ask_all(self, question: str, **facts: Any) -> SiblingAnswers: ...
+    def gone(self) -> Mapping[str, str]: ...
+
+
+async def _apply_nothing() -> None:
+    pass
 
 
 @dataclass(frozen=True)
@@ -28,9 +43,23 @@ class FleetAdmin:
     """How many requests wait, by model."""
     clock: Callable[[], float]
     """Gives seconds of the event loop's clock."""
-    note: Callable[..., None]
-    """``note(kind, who, agent=…)`` hears of acts that the store does not
-    (:meth:`gateway.observability.audit.AuditWriter.note`)."""
+    process: Callable[[], Json] = dict
+    """What is shown of this process."""
+    siblings: OtherProcesses | None = None
+    """The other processes of the gateway; None: there are none."""
+    apply: Callable[[], Awaitable[None]] = _apply_nothing
+    """Has the sessions of agents follow what the store says now."""
+    wall: Callable[[], float] = time.time
+    """Gives seconds since 1970."""
+
+    def __post_init__(self) -> None:
+        """Answer what siblings ask."""
+        if self.siblings is not None:
+            self.siblings.answer("agents", lambda asked: self._agents())
+            self.siblings.answer("models", lambda asked: self._models())
+            self.siblings.answer("queue", lambda asked: self._queue())
+            self.siblings.answer("process", lambda asked: self._process())
+            self.siblings.answer("streams", self._streams)
 
     def methods(self) -> list[AdminMethod]:
         """What may be asked of the fleet."""
@@ -41,25 +70,55 @@ class FleetAdmin:
             AdminMethod("DELETE", drain, operator, self.undrain_agent),
             AdminMethod("GET", "/admin/models", viewer, self.list_models),
             AdminMethod("GET", "/admin/queue", viewer, self.list_queue),
+            AdminMethod("GET", "/admin/processes", viewer, self.list_processes),
         ]
 
     async def list_agents(self, call: AdminCall) -> Json:
         """Agents that are enrolled, connected or not, by name."""
+        return await self._merged("agents", await self._agents(), merge_agents)
+
+    async def drain_agent(self, call: AdminCall) -> Json:
+        """Give an agent no new work, also when it comes back. What runs there ends in its own time."""
+        return await self._held(call, True)
+
+    async def undrain_agent(self, call: AdminCall) -> Json:
+        """Give an agent work again."""
+        return await self._held(call, False)
+
+    async def list_models(self, call: AdminCall) -> Json:
+        """Every model that was ever served, with its deployments."""
+        return await self._merged("models", await self._models(), merge_models)
+
+    async def list_queue(self, call: AdminCall) -> Json:
+        """How many requests wait, in all and by model."""
+        return await self._merged("queue", await self._queue(), merge_queue)
+
+    async def list_processes(self, call: AdminCall) -> Json:
+        """The processes of the gateway, by name. Of one that does not answer only that is told."""
+        shown = [await self._process() | {"up": True}]
+        if self.siblings is not None:
+            answers = _usable(await self.siblings.ask_all("process"), _named)
+            shown += [each | {"up": True} for each in answers.found.values()]
+            silent = {**dict.fromkeys(answers.missing, ""), **answers.reasons, **self.siblings.gone()}
+            shown += [{"process": name, "up": False, "why": why} for name, why in silent.items()]
+        return {"processes": sorted(shown, key=lambda each: str(each["process"]))}
+
+    async def _merged(self, question: str, own: Json, merge: Callable[[Sequence[Json]], Json]) -> Json:
+        """What all processes say, with the names of those that said nothing."""
+        if self.siblings is None:
+            return own
+        answers = _usable(await self.siblings.ask_all(question), lambda answer: merge([answer]))
+        return merge([own, *answers.found.values()]) | _without(answers)
+
+    # --- Of this process ---
+
+    async def _agents(self) -> Json:
         found = await asyncio.to_thread(self._enrolled)
         async for info in in_slices(self.fleet.each_agent()):
             found[info.name] = found.get(info.name, {"name": info.name}) | self._connected(info)
         return {"agents": [facts for _, facts in sorted(found.items())]}
 
-    async def drain_agent(self, call: AdminCall) -> Json:
-        """Give an agent no new work, also when it comes back. What runs there ends in its own time."""
-        return self._held(call, True)
-
-    async def undrain_agent(self, call: AdminCall) -> Json:
-        """Give an agent work again."""
-        return self._held(call, False)
-
-    async def list_models(self, call: AdminCall) -> Json:
-        """Every model that was ever served, with its deployments."""
+    async def _models(self) -> Json:
         depths, records = self.depths(), self.fleet.index.models
         return {
             "models": [
@@ -74,23 +133,37 @@ class FleetAdmin:
             ]
         }
 
-    async def list_queue(self, call: AdminCall) -> Json:
-        """How many requests wait, in all and by model."""
+    async def _queue(self) -> Json:
         depths = self.depths()
         return {"waiting": sum(depths.values()), "models": dict(sorted(depths.items()))}
 
-    def _held(self, call: AdminCall, held: bool) -> Json:
+    async def _process(self) -> Json:
+        return {**self.process(), "agents": len(self.fleet.agents())}
+
+    async def _streams(self, asked: Json) -> Json:
+        """How many requests run on an agent; none where it is not connected."""
+        return {"streams": sum(each.streams for each in self.fleet.agents() if each.name == asked["agent"])}
+
+    # --- Holding ---
+
+    async def _held(self, call: AdminCall, held: bool) -> Json:
+        """Every process of the gateway learns it from the store, within a second."""
         name = call.names["agent"]
-        if not self.fleet.hold(name, held):
-            raise RecordNotFound(client_message(f"No agent {name!r} is connected here"))
-        self.note("agent.drain" if held else "agent.undrain", f"key:{call.principal.key_id}", agent=name)
-        streams = next((info.streams for info in self.fleet.agents() if info.name == name), 0)
-        return {"agent": name, "draining": held, "streams": streams}
+        record = await asyncio.to_thread(self.agents.hold, name, self.wall(), held=held)
+        await self.apply()
+        answers = SiblingAnswers({}, [])
+        if self.siblings is not None:
+            answers = await self.siblings.ask_all("streams", agent=name)
+            answers = _usable(answers, lambda answer: int(answer["streams"]))
+        seen = [await self._streams({"agent": name}), *answers.found.values()]
+        streams = sum(int(each["streams"]) for each in seen)
+        return {"agent": record.name, "draining": held, "streams": streams} | _without(answers)
 
     def _enrolled(self) -> dict[str, Json]:
         """The stored facts of agents that were not revoked, by name. Waits for the disk."""
         return {
-            each.name: agent_facts(each) | {"connected": False, "may_serve": list(each.models)}
+            each.name: agent_facts(each)
+            | {"connected": False, "may_serve": list(each.models), "draining": each.held_s is not None}
             for each in self.agents.list()
             if each.revoked_s is None
         }
@@ -104,6 +177,31 @@ class FleetAdmin:
             "deployments": [facts_of(each, _REPORTED) for each in info.deployments],
             "gpus": list(info.gpus),
         }
+
+
+def _without(answers: SiblingAnswers) -> Json:
+    """Which processes an answer lacks, where it lacks any, and why."""
+    return {"missing": answers.missing, "why_missing": answers.reasons} if answers.missing else {}
+
+
+def _named(answer: Json) -> None:
+    """Raises KeyError, TypeError and ValueError for what is not said of a process."""
+    int(answer["agents"])
+    if not isinstance(answer["process"], str):
+        raise TypeError("a name is text")
+
+
+def _usable(answers: SiblingAnswers, read: Callable[[Json], object]) -> SiblingAnswers:
+    """Without those that ``read`` fails at: they come from another version, or from a fault there."""
+    found, reasons = dict(answers.found), dict(answers.reasons)
+    for name, answer in answers.found.items():
+        try:
+            read(answer)
+        except (KeyError, TypeError, ValueError, AttributeError):
+            del found[name]
+            reasons[name] = "it answers with something else than was asked for"
+    missing = [*answers.missing, *(name for name in answers.found if name not in found)]
+    return SiblingAnswers(found, missing, reasons)
 
 
 _REPORTED = ("model", "version", "status", "slots", "running", "waiting", "kv_use", "reason")

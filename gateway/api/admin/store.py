@@ -67,7 +67,7 @@ class StoreAdmin:
             raise Overloaded(f"{words} is being done already: ask again when that is over.")
         self.running.add(operation.name)
         try:
-            return await run_in_child(self.store.state_dir, operation.name, body)
+            return await run_in_child(self.store.state_dir, operation.name, body, self.store.address)
         finally:
             self.running.discard(operation.name)
 

@@ -8,6 +8,7 @@ whoever comes next; tenants that all want as much as they can get end with equal
 """
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import NamedTuple
 
 from gateway.domain.errors import BuffersFull
@@ -29,12 +30,17 @@ class BufferOwner(NamedTuple):
 
 NOBODY = BufferOwner()
 
+buffer_owner = lru_cache(maxsize=4096)(BufferOwner)
+"""Made once for those whose requests come again and again."""
+
 
 class _Pool:
     """A part of the memory, shared out by tenants and keys. Counts in bytes; forgets who holds none."""
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
+        self._first_bytes = limit_bytes * 3 // 4 * 3 // 4
+        """What anybody may hold while nobody holds any."""
         self.used_bytes = 0
         self._tenants: dict[str, int] = {}
         self._keys: dict[BufferOwner, int] = {}
@@ -49,7 +55,7 @@ class _Pool:
     def take(self, owner: BufferOwner, size_bytes: int) -> bool:
         """Whether there was room for so much more; nothing has changed where there was not."""
         held_bytes = self._keys.get(owner, 0) + size_bytes
-        if held_bytes > self.most(owner):
+        if (self.used_bytes or size_bytes > self._first_bytes) and held_bytes > self.most(owner):
             return False
         self.used_bytes += size_bytes
         self._keys[owner] = held_bytes

@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 from gateway.api.errors import HeaderList
-from gateway.api.exchange.buffers import BufferBudget, BufferOwner
+from gateway.api.exchange.buffers import BufferBudget, buffer_owner
 from gateway.api.exchange.inbound import BodyLimits, Inbound, Receive
 from gateway.api.exchange.multipart import FormScan
 from gateway.api.exchange.reply import Reply, Send
@@ -28,7 +28,8 @@ from gateway.pipeline.relay import Response
 from shared.protocol.routes import Dialect
 
 Scope = Mapping[str, Any]
-_KEY = "trunkline.exchange"
+EXCHANGE = "trunkline.exchange"
+"""Its name in the scope of the request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,7 @@ class HttpExchange:
         """``reader`` reads long JSON bodies; without one they are read here. The scope has it from now on."""
         headers = scope["headers"]
         self._direct, cycle = take_offers(scope)
+        self._cycle = cycle
         # the first of each name counts
         fields: Mapping[bytes, bytes] = dict(reversed(headers)) if cycle is None else cycle.fields
         self._scope = scope
@@ -81,7 +83,8 @@ class HttpExchange:
         raw_path: bytes = scope.get("raw_path") or quote(self.path).encode("ascii")
         self.raw_path = raw_path.decode("latin-1")
         """As the client wrote it: printable, unlike the decoded one."""
-        self.arrived_s = asyncio.get_running_loop().time()
+        loop = asyncio.get_running_loop() if cycle is None else cycle.loop
+        self.arrived_s = loop.time()
         """On the loop's clock, which queue and dispatch reckon with; uvloop's counts milliseconds."""
         self.began_s = monotonic()
         """The same moment, fine enough for the log."""
@@ -104,7 +107,9 @@ class HttpExchange:
         self.principal: Principal | None = None
         self.request: Request | None = None
         self.response: Response | None = None
-        scope[_KEY] = self
+        self.inspect: Callable[[ClientBody], None] | None = None
+        """Called with a JSON body as soon as it is read; what it raises ends the request."""
+        scope[EXCHANGE] = self
 
     head: ClientHead
     """Only after :meth:`set_endpoint`."""
@@ -154,7 +159,7 @@ class HttpExchange:
     def set_principal(self, principal: Principal) -> None:
         """Note whose request it is, and whose share of memory its body takes."""
         self.principal = principal
-        self.inbound.owner = BufferOwner(principal.tenant, principal.key_id)
+        self.inbound.owner = buffer_owner(principal.tenant, principal.key_id)
 
     def set_limit_headers(self, headers: Callable[[], HeaderList]) -> None:
         """Have the answer say what ``headers`` gives when its head is sent."""
@@ -169,7 +174,13 @@ class HttpExchange:
         """
         kind = body_kind(self.head.endpoint, self.method, self.fields)
         if kind is BodyKind.JSON:
-            return await self._json()
+            data = self.inbound.take_small()
+            if data is None or (self._reader is not None and len(data) > SHORT_BYTES):
+                return await self._json(data)
+            found = ClientBody(kind, RequestBody([data] if data else [], None, len(data)))
+            if self.inspect is not None:
+                self.inspect(found)
+            return found
         scan = FormScan(self.fields[b"content-type"]) if kind is BodyKind.FORM else None
         most_bytes = self._settings.body.prefix_bytes
         enough = _Enough(most_bytes, scan, b"x-model" in self.fields)
@@ -182,20 +193,22 @@ class HttpExchange:
             scan.finish()
         return ClientBody(kind, content, scan.members)
 
-    async def _json(self) -> ClientBody:
-        """Whole. A long one is read beside the event loop."""
-        data = self.inbound.take_small()
+    async def _json(self, data: bytes | None) -> ClientBody:
+        """Whole. A long one is read beside the event loop. ``data`` is all of it, if it was there."""
         if data is not None:
             pieces = [data] if data else []
             content = RequestBody(pieces, None, len(data))
         else:
             pieces = await self.inbound.read_pieces(_never, self.inbound.declared_bytes)
             content = self._content(pieces)
-        if self._reader is None or content.held_bytes <= SHORT_BYTES or is_short(pieces):
-            return ClientBody(BodyKind.JSON, content)
-        who = self.principal
-        owner = None if who is None else BufferOwner(who.tenant, who.key_id)
-        return ClientBody(BodyKind.JSON, content, facts=await self._reader.read(pieces, owner))
+        found = ClientBody(BodyKind.JSON, content)
+        if self._reader is not None and content.held_bytes > SHORT_BYTES and not is_short(pieces):
+            who = self.principal
+            owner = None if who is None else buffer_owner(who.tenant, who.key_id)
+            found.facts = await self._reader.read(pieces, owner)
+        if self.inspect is not None:
+            self.inspect(found)
+        return found
 
     def _content(self, pieces: list[bytes]) -> RequestBody:
         size_bytes = self.inbound.received_bytes if self.inbound.complete else self.inbound.declared_bytes
@@ -209,7 +222,8 @@ class HttpExchange:
         """While inside, a client that leaves cancels the block, which then raises ClientGone."""
         if request.streaming and self.head.endpoint.dialect is not Dialect.OLLAMA:
             self.reply.keep_alive(self._settings.comment_interval_s, partial(_load_note, request))
-        return _Waiting(self.inbound, self.reply, self._direct)
+        task = None if self._cycle is None else self._cycle.task
+        return _Waiting(self.inbound, self.reply, self._direct, task)
 
     def while_here(self) -> "_Waiting":
         """A block that is cancelled, and raises ClientGone, when the client leaves."""
@@ -225,7 +239,7 @@ class HttpExchange:
         request = self.request
         if request is not None and (request.body.held_bytes or request.body.rest is not None):
             request.body = RequestBody(b"")
-        self._scope.pop(_KEY, None)  # else all of it would stay until cycles are looked for
+        self._scope.pop(EXCHANGE, None)  # else all of it would stay until cycles are looked for
 
 
 def _never(chunk: bytes) -> bool:
@@ -253,8 +267,15 @@ class _Waiting:
     """A block in the task that makes it. The server tells it that the client left; or a task of its own does,
     if this server does not tell, or if something of the request is still to come."""
 
-    def __init__(self, inbound: Inbound, reply: Reply, direct: DirectWriter | None) -> None:
-        owner = asyncio.current_task()
+    def __init__(
+        self,
+        inbound: Inbound,
+        reply: Reply,
+        direct: DirectWriter | None,
+        owner: "asyncio.Task[Any] | None" = None,
+    ) -> None:
+        """``owner`` is the task that makes it, if that is known."""
+        owner = owner or asyncio.current_task()
         assert owner is not None
         self._owner = owner
         self._inbound = inbound
@@ -276,7 +297,7 @@ class _Waiting:
             self._watch.cancel()
             self._watch = None  # its traceback refers to this object
         if self._direct is not None:
-            self._direct.when_gone(None)
+            self._direct.on_gone = None
         if self._reply.comments is not None:
             await self._reply.settle()
         if left:
@@ -305,7 +326,7 @@ def _load_note(request: Request) -> str | None:
 
 def exchange_of(scope: Mapping[str, Any]) -> HttpExchange:
     """The exchange that :class:`gateway.api.exchange.middleware.RequestMiddleware` made for this request."""
-    exchange: HttpExchange = scope[_KEY]
+    exchange: HttpExchange = scope[EXCHANGE]
     return exchange
 
 

@@ -137,6 +137,24 @@ class Inbound:
             raise self._too_slow() from None
         return pieces.all()
 
+    async def pieces(self, limits: BodyLimits) -> AsyncIterator[bytes]:
+        """The body as it comes, for what passes it on at once: nothing of it is held here. ``limits`` count
+        in place of those for other bodies. Raises BodyTooLarge, BodyTimeout, ClientGone."""
+        self._limits = limits
+        self._check_declared(None)
+        loop, waited_s = asyncio.get_running_loop(), 0.0
+        while not self.complete:
+            earned_s = limits.earned_s(self.received_bytes, self.declared_bytes)
+            began_s = loop.time()
+            try:
+                async with asyncio.timeout(limits.grace_s + min(0.0, earned_s - waited_s)):
+                    chunk = await self._next()
+            except TimeoutError:
+                raise self._too_slow() from None
+            waited_s += loop.time() - began_s
+            if chunk:
+                yield chunk
+
     def rest(self) -> AsyncIterator[bytes] | None:
         """What :meth:`read` left, once; None if it read everything. Needs :meth:`until_gone` running."""
         return None if self.complete else self._rest()

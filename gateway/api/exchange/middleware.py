@@ -26,8 +26,8 @@ App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 _OPEN = frozenset(("/healthz", "/readyz"))
 """Asked by load balancers themselves, over plain HTTP."""
 
-_NO_PAGES = "/admin/"
-"""Below it web pages are not let in, whatever their origin."""
+_NO_PAGES = ("/admin/", "/cluster/")
+"""Below them web pages are not let in, whatever their origin."""
 
 
 def with_origin_checks(router: App, settings: HttpSettings) -> App:

@@ -33,7 +33,7 @@ class AsgiWriter:
     def __init__(self, send: Send) -> None:
         self._send = send
 
-    async def start(self, status: int, headers: HeaderList) -> None:
+    async def start(self, status: int, headers: HeaderList, *, body_follows: bool = False) -> None:
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
 
     async def write(self, data: bytes, *, more: bool) -> None:
@@ -88,10 +88,15 @@ class Reply:
     @property
     def bytes_out(self) -> int:
         """How much of the body went out."""
-        return self._sent_bytes + (self._direct.sent_bytes if self._direct is not None else 0)
+        if self.direct is None or self._direct is None:
+            return self._sent_bytes
+        return self._sent_bytes + self._direct.sent_bytes
 
-    async def start(self, status: int, headers: HeaderList, *, event_stream: bool = False) -> None:
-        """Send the head, after :meth:`settle`. ``headers`` are complete but for the request's id."""
+    async def start(
+        self, status: int, headers: HeaderList, *, event_stream: bool = False, body_follows: bool = False
+    ) -> None:
+        """Send the head, after :meth:`settle`. ``headers`` are complete but for the request's id.
+        ``body_follows``: the first of the body, or its end, is written at once."""
         assert not self.started
         self.started, self.status, self.event_stream = True, status, event_stream
         for name, value in headers:
@@ -106,7 +111,7 @@ class Reply:
             headers.append(NOT_BUFFERED)
         if self._closing:
             headers.append((b"connection", b"close"))
-        await self._writer.start(status, headers)
+        await self._writer.start(status, headers, body_follows=body_follows)
 
     async def write(self, data: bytes) -> None:
         """Send the next bytes of the body."""
@@ -144,7 +149,9 @@ class Reply:
         """Send an answer that is there in one piece."""
         length = str(len(body)).encode("ascii")
         await self.start(
-            status, [(b"content-type", content_type), (b"content-length", length), *(headers or [])]
+            status,
+            [(b"content-type", content_type), (b"content-length", length), *(headers or [])],
+            body_follows=True,
         )
         await self.end(body)
 
@@ -162,7 +169,7 @@ class Reply:
             return
         if not self.started:
             headers, body = http_error(error, self._dialect, self._id)
-            await self.start(error.status, headers)
+            await self.start(error.status, headers, body_follows=True)
             await self.end(body)
             return
         last = self._last if self._direct is None else self._direct.last or self._last

@@ -104,6 +104,7 @@ def facts(
     if response is not None:
         found |= {"agent": response.agent, "attempts": response.attempts}
         found["queue_ms"] = round(response.queue_s * 1000, 1)
+        found |= {"ran_by": response.ran_by} if response.ran_by else {}
         usage = response.trailers.usage if response.trailers is not None else None
         if usage is not None:
             found |= {"tokens_in": usage.prompt_tokens, "tokens_out": usage.completion_tokens}
@@ -157,6 +158,8 @@ class RequestAudit:
                 trailers.usage if trailers is not None else None,
                 request.gpu_s if request is not None else 0.0,
                 None if request is None or self.price is None else self.price(request.model),
+                trailers.ran_by if trailers is not None else "",
+                trailers.device if trailers is not None else "",
             )
         )
 

@@ -3,11 +3,11 @@
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Protocol
 
 import orjson
 
-from gateway.api.exchange.exchange import HttpExchange, exchange_of
+from gateway.api.exchange.exchange import EXCHANGE, HttpExchange, exchange_of
 from gateway.api.exchange.inbound import Receive
 from gateway.api.exchange.reply import Send
 from gateway.domain.errors import (
@@ -20,14 +20,15 @@ from gateway.domain.errors import (
 from gateway.domain.slices import in_slices
 from gateway.domain.surface import SurfaceEndpoint, check_model, nearest
 from gateway.fleet.registry import ServedModel
-from gateway.observability.metrics import Metrics
 from gateway.pipeline.aliases import AliasCatalog
 from gateway.pipeline.pipeline import KeyAuthenticator, Pipeline
 from gateway.runtime.lifecycle import Lifecycle, LifecyclePhase
+from shared.protocol.routes import Route
 
 Scope = MutableMapping[str, Any]
 Json = dict[str, Any]
 JSON = b"application/json"
+PREFER = b"prefer"
 PATH_CHARS = 200
 """How many characters of a path an error quotes."""
 
@@ -35,10 +36,32 @@ Respond = Callable[[HttpExchange, Mapping[str, str]], Awaitable[None]]
 """Answers one request. The mapping holds the names in its path."""
 
 
+class LaterAnswers(Protocol):
+    """Answers requests by jobs; :class:`gateway.api.jobs.respond_async.AsyncRequests`."""
+
+    def takes(self, exchange: HttpExchange) -> bool: ...
+    def __call__(self, exchange: HttpExchange) -> Coroutine[Any, Any, None]: ...
+
+    def in_background(
+        self, exchange: HttpExchange, answer: Coroutine[Any, Any, None]
+    ) -> Coroutine[Any, Any, None]:
+        """``answer``, unless the request asks for a background response."""
+        ...
+
+
 class Proxied:
     """A path served by engines."""
 
-    def __init__(self, endpoint: SurfaceEndpoint, pipeline: Pipeline, lifecycle: Lifecycle) -> None:
+    def __init__(
+        self,
+        endpoint: SurfaceEndpoint,
+        pipeline: Pipeline,
+        lifecycle: Lifecycle,
+        later: "LaterAnswers | None" = None,
+    ) -> None:
+        """``later`` takes requests whose clients prefer so; None: all are answered at once."""
+        self._later = later
+        self._stores = endpoint.route == Route.RESPONSES and later is not None
         self.endpoint = endpoint
         self._methods = endpoint.methods
         self._pipeline = pipeline
@@ -46,14 +69,19 @@ class Proxied:
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Coroutine[Any, Any, None]:
         """Raises what is wrong with the path or the method at once; whoever awaits the rest gets it too."""
-        exchange = exchange_of(scope)
+        exchange: HttpExchange = scope[EXCHANGE]
         if not exchange.set_endpoint(self.endpoint):
             raise not_found(exchange)
         if exchange.method not in self._methods:
             raise wrong_method(exchange, self._methods)
         if self._lifecycle.draining:
             self._lifecycle.check()
-        return self._pipeline(exchange)
+        later = self._later
+        if later is None:
+            return self._pipeline(exchange)
+        takes = PREFER in exchange.fields and later.takes(exchange)
+        answer = later(exchange) if takes else self._pipeline(exchange)
+        return later.in_background(exchange, answer) if self._stores else answer
 
 
 @dataclass(frozen=True)
@@ -170,7 +198,15 @@ def readiness(lifecycle: Lifecycle, catalog: AliasCatalog) -> Respond:
     return respond
 
 
-def metrics_page(keys: KeyAuthenticator, metrics: Metrics, *, public: bool) -> Respond:
+class Exposition(Protocol):
+    """Of :class:`gateway.observability.metrics.Metrics`, of this process or of all workers."""
+
+    CONTENT_TYPE: str
+
+    async def render(self) -> bytes: ...
+
+
+def metrics_page(keys: KeyAuthenticator, metrics: Exposition, *, public: bool) -> Respond:
     """``GET /metrics``: for holders of a key.
 
     Any client key without scopes, or with a role, will do (Prometheus sends one with ``authorization``).

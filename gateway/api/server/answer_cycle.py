@@ -69,7 +69,10 @@ class AnswerCycle(RequestResponseCycle):
         self.response_complete = False
         self.chunked_encoding: bool | None = None
         self.expected_content_length = 0
-        self._loop = loop
+        self.loop = loop
+        self.task: asyncio.Task[None] | None = None
+        """Answers it, while it does. Then it is in ``tasks`` no more."""
+        self.tasks: set[asyncio.Task[None]] = set()
         self._head = b""
         """The head of the answer, while it waits for what follows in the same turn of the event loop."""
         self._flushing: asyncio.Handle | None = None
@@ -143,8 +146,9 @@ class AnswerCycle(RequestResponseCycle):
         else:
             raise RuntimeError(f"An answer has no part of the type {message['type']}.")
 
-    async def start(self, status: int, headers: Fields) -> None:
-        """Send the head, whose names are in lower case. Raises RuntimeError for one that cannot be sent."""
+    async def start(self, status: int, headers: Fields, *, body_follows: bool = False) -> None:
+        """Send the head, whose names are in lower case; with what follows it at once if ``body_follows``.
+        Raises RuntimeError for one that cannot be sent."""
         if self.flow.write_paused and not self.disconnected:
             await self.flow.drain()
         if self.disconnected:
@@ -154,7 +158,8 @@ class AnswerCycle(RequestResponseCycle):
         self.response_started = True
         self.waiting_for_100_continue = False
         self._head = self._format_head(status, headers)
-        self._flushing = self._loop.call_soon(self.flush_head)
+        if not body_follows:
+            self._flushing = self.loop.call_soon(self.flush_head)
 
     def flush_head(self) -> None:
         """Write the head if it still waits."""
@@ -212,9 +217,10 @@ class AnswerCycle(RequestResponseCycle):
         out = b""
         if data or self.expected_content_length or self.chunked_encoding:
             out = self._framed(data, more)
-        if self._flushing is not None:
-            self._flushing.cancel()
-            self._flushing = None
+        if self._head:
+            if self._flushing is not None:
+                self._flushing.cancel()
+                self._flushing = None
             out, self._head = self._head + out, b""
         if out:
             self.transport.write(out)
@@ -258,6 +264,9 @@ class AnswerCycle(RequestResponseCycle):
             else:
                 await self.send_500_response()
         self.on_response = _nothing
+        if self.task is not None:
+            self.tasks.discard(self.task)
+            self.task = None
 
 
 def _nothing() -> None:

@@ -10,7 +10,7 @@ here. It also offers the short way to and from its clients (:mod:`gateway.api.se
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
@@ -23,14 +23,9 @@ from gateway.api.server.client_addresses import PerAddressLimiter
 from gateway.api.server.request_head import check_head, new_request_id
 from gateway.api.server.request_parser import ConnectionLimits, RequestParser
 from gateway.api.server.tls import has_certificate
-from gateway.domain.errors import (
-    BadRequest,
-    BodyTimeout,
-    BuffersFull,
-    Forbidden,
-    RequestError,
-)
-from gateway.domain.surface import TUNNEL
+from gateway.api.server.tunnel_passing import TUNNEL_PATH, PassOn, pass_tunnel_on
+from gateway.domain.errors import BadRequest, BodyTimeout, BuffersFull, Forbidden, RequestError
+from gateway.domain.turn_end import TurnEnd
 from gateway.runtime.descriptors import ConnectionVerdict, DescriptorBudget, room_for
 from shared.protocol.routes import Dialect
 
@@ -70,6 +65,12 @@ class BoundedHttpProtocol(RequestParser):
     descriptors: DescriptorBudget | None = None
     batch = direct.WriteBatch()
     places = PerAddressLimiter()
+    turn_end: TurnEnd | None = None
+    """Told what was read."""
+    leaving = False
+    """Another process serves here: connections are closed after their next answer."""
+    pass_on: ClassVar[PassOn | None] = None
+    """Gives the connection of an agent that wants another process to that one."""
     wants_certificate = False
     """Requests are taken over connections with a client certificate only; agents' tunnels are no requests."""
 
@@ -85,6 +86,8 @@ class BoundedHttpProtocol(RequestParser):
         self._lacks_certificate = False
         """The client should have shown a certificate, and has not."""
         self._unread_bytes = 0
+        self._idle_until_s = 0.0
+        """Until when the client has time for its next request; 0: it is not waited for."""
         self._refused = False
         self._untaken_timer: asyncio.TimerHandle | None = None
         self._probe_timer: asyncio.TimerHandle | None = None
@@ -115,7 +118,10 @@ class BoundedHttpProtocol(RequestParser):
         self._stop_timer()
         self._stop_probe()
         self._stop_untaken_timer()
+        self._unset_keepalive_if_required()
         self._leave_place()
+        if self._direct is not None:
+            self._direct.detach()
         super().connection_lost(exc)
         if self._direct is not None:
             self._direct.gone()
@@ -126,10 +132,10 @@ class BoundedHttpProtocol(RequestParser):
         if self._refused:
             self._discard(len(data))
             return
-        if self.timeout_keep_alive_task is not None:
-            self.timeout_keep_alive_task.cancel()
-            self.timeout_keep_alive_task = None
+        self._idle_until_s = 0.0
         self.parse(data)
+        if self.turn_end is not None:
+            self.turn_end.input_read()
         cycle = self.cycle
         if self._in_head and not self._head_bytes and cycle is not None and not cycle.response_complete:
             return  # a whole request: its answer has bounds of its own
@@ -180,10 +186,8 @@ class BoundedHttpProtocol(RequestParser):
             return
         elif not self._in_head:
             self._discard(size_bytes)
-        elif self.timeout_keep_alive_task is None:  # uvicorn began to count before the request was over
-            self.timeout_keep_alive_task = self.loop.call_later(
-                self.timeout_keep_alive, self.timeout_keep_alive_handler
-            )
+        elif not self._idle_until_s:  # the answer was over before its request
+            self._begin_idling()
 
     def pause_writing(self) -> None:
         """As much as may wait is waiting."""
@@ -225,27 +229,43 @@ class BoundedHttpProtocol(RequestParser):
         if self.transport.is_closing():  # once the last of the answer is taken
             self._start_untaken_timer()
             return
-        if self.timeout_keep_alive_task is not None:
-            self._unset_keepalive_if_required()
         if self.flow.read_paused:
             self.flow.resume_reading()
         if self.pipeline:
             self._start_asgi_task(*self.pipeline.pop())
             return
-        self.timeout_keep_alive_task = self.loop.call_later(
-            self.timeout_keep_alive, self.timeout_keep_alive_handler
-        )
+        self._begin_idling()
+
+    def _begin_idling(self) -> None:
+        """The client has so long for its next request. The timer there is wakes early and waits again, as
+        most requests come long before it is due."""
+        self._idle_until_s = self.loop.time() + self.timeout_keep_alive
+        if self.timeout_keep_alive_task is None:
+            self.timeout_keep_alive_task = self.loop.call_at(
+                self._idle_until_s, self.timeout_keep_alive_handler
+            )
 
     def timeout_keep_alive_handler(self) -> None:
-        self._close()
+        self.timeout_keep_alive_task = None
+        until_s = self._idle_until_s
+        if not until_s:
+            return
+        if self.loop.time() < until_s:
+            self.timeout_keep_alive_task = self.loop.call_at(until_s, self.timeout_keep_alive_handler)
+        else:
+            self._close()
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
         """It is this request's turn to be answered."""
         self._unread_bytes = 0
+        if self._direct is not None and self._direct.has_path:
+            self._direct.detach()
         self._direct = direct.offer(cycle, self.batch)
         cycle.scope["extensions"][CYCLE] = cycle
-        task = self.loop.create_task(cycle.run_asgi(app))
-        task.add_done_callback(self.tasks.discard)
+        if self.leaving:
+            cycle.keep_alive = False
+        cycle.task = task = self.loop.create_task(cycle.run_asgi(app))
+        cycle.tasks = self.tasks
         self.tasks.add(task)
 
     def _should_upgrade(self) -> bool:
@@ -253,11 +273,17 @@ class BoundedHttpProtocol(RequestParser):
         return self._is_tunnel() and super()._should_upgrade()
 
     def _is_tunnel(self) -> bool:
-        return self.url.partition(b"?")[0] == TUNNEL.encode("ascii")
+        path = self.url.partition(b"?")[0]
+        return path == TUNNEL_PATH or path.startswith(TUNNEL_PATH + b"/")
 
     def handle_websocket_upgrade(self) -> None:
-        """Whoever counts strangers and agents has it from here on."""
+        """Whoever counts strangers and agents has it from here on, unless it is for another worker."""
+        pass_on, method = type(self).pass_on, self.scope["method"].encode("ascii")
+        if pass_on and pass_tunnel_on(pass_on, self.transport, method, self.url, self.headers):
+            return
         super().handle_websocket_upgrade()
+        if self._direct is not None:
+            self._direct.detach()
         self._leave_place()
         self._stop_untaken_timer()
 
@@ -339,6 +365,8 @@ def bounded(
     places: PerAddressLimiter | None = None,
     *,
     wants_certificate: bool = False,
+    turn_end: TurnEnd | None = None,
+    pass_on: PassOn | None = None,
 ) -> type[BoundedHttpProtocol]:
     """The protocol class with these limits, for uvicorn's ``http=``."""
     bounds = {
@@ -347,5 +375,7 @@ def bounded(
         "batch": direct.WriteBatch(),
         "places": places or PerAddressLimiter(),
         "wants_certificate": wants_certificate,
+        "turn_end": turn_end,
+        "pass_on": pass_on,
     }
     return type("HttpProtocol", (BoundedHttpProtocol,), bounds)

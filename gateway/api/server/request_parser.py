@@ -5,6 +5,7 @@ complete, and its bytes are counted only where more came than a head may have.
 """
 
 import asyncio
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,7 @@ from uvicorn.server import ServerState
 
 from gateway.api.server.answer_cycle import AnswerCycle
 from gateway.domain.errors import BadRequest, HeadersTooLarge, RequestError
+from shared.speedups import HeaderCollector
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,8 @@ class RequestParser(HttpToolsProtocol):
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
+        self._collector = self.on_header = HeaderCollector(self._take_field, sys.maxsize, sys.maxsize)  # type: ignore[method-assign]
+        """The parser's: no frame of Python for a field of an ordinary head."""
         super().__init__(config, server_state, app_state, _loop)
         self._in_head = True
         self._head_bytes = 0
@@ -61,6 +65,8 @@ class RequestParser(HttpToolsProtocol):
         """Take what came; calls what is below for what it holds."""
         size_bytes = len(data)
         self._span_bytes = self._span_bytes + size_bytes if self._head_bytes else size_bytes
+        if self._span_bytes > self.limits.head_bytes:
+            self._collector.open = False
         if self._in_head:
             self._head_bytes += size_bytes
         try:
@@ -69,6 +75,10 @@ class RequestParser(HttpToolsProtocol):
             self._refuse(self._refusal or BadRequest("This is not a valid HTTP/1.1 request."))
         except HttpParserUpgrade:
             self._upgrade()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._collector.close()
 
     def _upgrade(self) -> None:
         if self._upgrading:
@@ -82,9 +92,10 @@ class RequestParser(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         self.url = b""
-        self.headers = []
-        self.expect_100_continue = self._upgrading = False
+        self.headers = self._collector.fields = []
+        self._upgrading = False
         self._in_head = True
+        self._collector.open = self._span_bytes <= self.limits.head_bytes
         self._head_bytes = self._head_bytes or 1  # it may have begun behind the end of a body
         self._fields_bytes = 0
 
@@ -93,26 +104,18 @@ class RequestParser(HttpToolsProtocol):
         if self._span_bytes > self.limits.head_bytes:
             self._bound_head(len(self.url))
 
-    def on_header(self, name: bytes, value: bytes) -> None:
-        if not self._in_head:  # trailers count, and are no header fields (RFC 9110 §6.5.1)
-            self._count_field(name, value)
-            return
-        if self._span_bytes > self.limits.head_bytes:
-            self._count_field(name, value)
-        name = name.lower()
-        if name == b"expect" and value.lower() == b"100-continue":
-            self.expect_100_continue = True
-        self.headers.append((name, value))
-
-    def _count_field(self, name: bytes, value: bytes) -> None:
-        """Bound the head where more came than it may be long."""
+    def _take_field(self, name: bytes, value: bytes) -> None:
+        """More came than a head may be long, which bounds it, or the head is over, and this is a trailer."""
         if not self._fields_bytes:
             self._fields_bytes = sum(len(each) + len(its) + 4 for each, its in self.headers)
         self._fields_bytes += len(name) + len(value) + 4
         self._bound_head(len(self.url) + self._fields_bytes)
+        if self._in_head:  # trailers are no header fields (RFC 9110 §6.5.1)
+            self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         self._in_head = False
+        self._collector.open = False
         self._head_bytes = 0
         if self._timer is not None:
             self._stop_timer()
@@ -123,7 +126,23 @@ class RequestParser(HttpToolsProtocol):
         self._refusal = self._check(fields, version)
         if self._refusal is not None:
             raise self._refusal
-        self.scope = self._describe(version)
+        raw_path, _, query = self.url.partition(b"?")
+        path = raw_path.decode("ascii")
+        scope: Any = {
+            "type": "http",
+            "asgi": {"version": self.asgi_version, "spec_version": "2.3"},
+            "http_version": version,
+            "method": self.parser.get_method().decode("ascii"),
+            "path": unquote(path) if "%" in path else path,
+            "raw_path": raw_path,
+            "query_string": query,
+            "root_path": "",
+            "headers": headers,
+            "server": self.server,
+            "client": self.client,
+            "scheme": self.scheme,
+        }
+        self.scope = scope
         if self.parser.should_upgrade() and self._should_upgrade():
             self._upgrading = True
             return
@@ -135,7 +154,7 @@ class RequestParser(HttpToolsProtocol):
             self.flow,
             self.loop,
             self.server_state.default_headers,
-            expects_continue=self.expect_100_continue,
+            expects_continue=b"expect" in fields and fields[b"expect"].lower() == b"100-continue",
             keep_alive=version != "1.0" and self.parser.should_keep_alive(),
             on_response=self.on_response_complete,
         )
@@ -144,25 +163,6 @@ class RequestParser(HttpToolsProtocol):
         else:
             self.flow.pause_reading()
             self.pipeline.appendleft((self.cycle, self.app))
-
-    def _describe(self, version: str) -> Any:
-        """The request as ASGI has it."""
-        raw_path, _, query = self.url.partition(b"?")
-        path = raw_path.decode("ascii")
-        return {
-            "type": "http",
-            "asgi": {"version": self.asgi_version, "spec_version": "2.3"},
-            "http_version": version,
-            "method": self.parser.get_method().decode("ascii"),
-            "path": unquote(path) if "%" in path else path,
-            "raw_path": raw_path,
-            "query_string": query,
-            "root_path": "",
-            "headers": self.headers,
-            "server": self.server,
-            "client": self.client,
-            "scheme": self.scheme,
-        }
 
     def on_body(self, body: bytes) -> None:
         cycle: Any = self.cycle  # an AnswerCycle

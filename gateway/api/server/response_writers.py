@@ -50,12 +50,13 @@ class DirectWriter:
         "_cycle",
         "_flow",
         "_last",
-        "_on_gone",
         "_path",
         "_pieces",
         "_taken_bytes",
         "_unwritten_bytes",
         "bodiless",
+        "has_path",
+        "on_gone",
     )
 
     def __init__(self, cycle: RequestResponseCycle, batch: WriteBatch) -> None:
@@ -67,7 +68,10 @@ class DirectWriter:
         self._unwritten_bytes = 0
         """Bytes of these."""
         self._path: BodyPath | None = None
-        self._on_gone: Callable[[], None] | None = None
+        self.has_path = False
+        """There is a path, which may hold the connection's socket."""
+        self.on_gone: Callable[[], None] | None = None
+        """What :meth:`when_gone` was told; None: nothing is called."""
         self.bodiless = cycle.scope["method"] == "HEAD"
         self._taken_bytes = 0
         """By calls; what the path took is counted there."""
@@ -78,10 +82,21 @@ class DirectWriter:
         """Takes pieces of whole events straight from the tunnel; None: the body is not sent in chunks. To be
         asked for when the head is out. What it takes is in one line with the pieces taken by calls."""
         if self._path is None and self._cycle.chunked_encoding:
-            self._path = BodyPath(self._cycle.transport.write, self._flow)
+            transport = self._cycle.transport
+            self._path = BodyPath(transport.write, self._flow)
+            self.has_path = True
             self.flush()
             self._pieces = self._path.waiting
+            if not self._cycle.disconnected:
+                self._path.buffered_bytes = transport.get_write_buffer_size
+                self._path.descriptor = _plain_socket(transport)
         return self._path
+
+    def detach(self) -> None:
+        """The connection is about to close, or belongs to another request: the path takes nothing more."""
+        if self._path is not None:
+            self._path.open = False
+            self._path.descriptor = -1
 
     @property
     def sent_bytes(self) -> int:
@@ -129,6 +144,10 @@ class DirectWriter:
         pieces, cycle = self._pieces, self._cycle
         if not pieces:
             return
+        if self._path is not None and pieces is self._path.waiting and not cycle.disconnected:
+            self._unwritten_bytes = 0
+            self._path.flush()
+            return
         data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         pieces.clear()
         self.last = data
@@ -136,24 +155,31 @@ class DirectWriter:
         if not cycle.disconnected:
             cycle.transport.write(b"%x\r\n%b\r\n" % (len(data), data) if cycle.chunked_encoding else data)
 
-    def when_gone(self, callback: Callable[[], None] | None) -> bool:
-        """Have ``callback`` called once when the client leaves before its answer is complete; None: not any
-        more. The request must have been read to its end. False: it has left already."""
-        self._on_gone = callback
-        if callback is not None:
+    def when_gone(self, callback: Callable[[], None]) -> bool:
+        """Have ``callback`` called once when the client leaves before its answer is complete, unless
+        :attr:`on_gone` is emptied before. The request must have been read to its end. False: it has left
+        already."""
+        self.on_gone = callback
+        if self._flow.read_paused:
             self._flow.resume_reading()  # a connection that is not read does not tell of its end
         return not self._cycle.disconnected
 
     def gone(self) -> None:
-        """The server says: the client has left."""
+        """The server says: the client has left. Comes before its socket is closed."""
+        self.detach()
         if not self._cycle.response_complete:
             self._cycle.disconnected = True
-            if self._path is not None:
-                self._path.open = False
             self._cycle.message_event.set()
-            callback, self._on_gone = self._on_gone, None
+            callback, self.on_gone = self.on_gone, None
             if callback is not None:
                 callback()
+
+
+def _plain_socket(transport: asyncio.Transport) -> int:
+    """The descriptor of a connection whose bytes go out as they are; -1 for any other."""
+    encrypted = any(transport.get_extra_info(name) is not None for name in ("sslcontext", "ssl_object"))
+    raw = transport.get_extra_info("socket")
+    return -1 if encrypted or raw is None else int(raw.fileno())
 
 
 def offer(cycle: RequestResponseCycle, batch: WriteBatch) -> DirectWriter:

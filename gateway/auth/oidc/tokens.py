@@ -121,6 +121,7 @@ def principal_of(token: Verified, issuer: OidcTable) -> Principal:
         _tenant(token.claims, issuer),
         scopes=limited(models, None, tiers),
         role=_role(token.claims, issuer),
+        lasting=False,
     )
 
 

@@ -104,6 +104,7 @@ CHUNKS = 1024
 """Recorded pieces are joined when there are so many, so that small ones cost their bytes only."""
 
 _EVENT_ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
+_USUAL_ENDS = (b"\n\n", b"\r\n\r\n")
 _FIELDS = (b"data", b"event", b"id", b"retry", b":")
 _FIELD_BYTES = max(map(len, _FIELDS))
 _WHOLE_LINE = re.compile(rb"data: ?[\[{].*[\]}]\r?\Z", re.DOTALL)
@@ -187,7 +188,8 @@ class AnswerRecord:
     @property
     def overflowed(self) -> bool:
         """No longer recorded: the answer cannot go on elsewhere, and :meth:`feed` passes everything."""
-        self.settle()
+        if self.fresh:
+            self.settle()
         return self._overflowed
 
     def settle(self) -> None:
@@ -200,7 +202,8 @@ class AnswerRecord:
     @property
     def data(self) -> bytes:
         """Every event recorded. Empty once the record overflowed or was released."""
-        self.settle()
+        if self.fresh:
+            self.settle()
         if len(self._chunks) > 1:
             self._chunks = [b"".join(self._chunks)]
         return self._chunks[0] if self._chunks else b""
@@ -217,14 +220,16 @@ class AnswerRecord:
 
     def feed(self, data: bytes) -> bytes:
         """Takes the next bytes of the answer; gives those that may go to the client now, perhaps none."""
-        self.settle()
-        out = self._feed(data)
+        if self.fresh:
+            self.settle()
+        if self._overflowed or (not self._held and data.endswith(_USUAL_ENDS)):
+            out = self._keep(data)
+        else:
+            out = self._feed(data)
         self.between = not (self._held or self._overflowed or self._released)
         return out
 
     def _feed(self, data: bytes) -> bytes:
-        if self._overflowed or (not self._held and data.endswith((b"\n\n", b"\r\n\r\n"))):
-            return self._keep(data)
         out = b""
         last = data.rfind(b"\n\n")  # how nearly everybody ends events; looked for at once, from behind
         if last >= 0:
@@ -247,7 +252,10 @@ class AnswerRecord:
 
     def finish(self) -> bytes:
         """The stream is over in order: gives what was held back."""
-        self.settle()
+        if self.fresh:
+            self.settle()
+        if not self._held:
+            return b""
         rest, self._held = bytes(self._held), bytearray()
         return self._keep(rest)
 

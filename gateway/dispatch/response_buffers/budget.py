@@ -112,6 +112,11 @@ class UnreadBuffer:
             return chunks.take(most_bytes)
         return self._spilled.take(most_bytes)
 
+    def take_memory(self, most_bytes: int) -> list[bytes] | None:
+        """The pieces, about ``most_bytes`` at most; None, and nothing is taken, if some wait in the file, or
+        for it."""
+        return None if self._spilled else self._chunks.take(most_bytes)
+
     def hold(self, wanted_bytes: int) -> int:
         """Have memory hold what is here already; for how many of the bytes there is room."""
         if (self._spilled is not None and self._spilled.in_file) or not self._budget.roomy():

@@ -2,11 +2,11 @@
 
 import contextlib
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
 from gateway.observability.audit.files import AuditFiles, Retention
-from gateway.observability.audit.records import RESERVED, AuditEntry
+from gateway.observability.audit.records import RESERVED, AuditEntry, ChainHead
 from gateway.observability.audit.segments import DIRECTORY
 from gateway.storage import Store
 from gateway.storage.acts import AdminAction
@@ -32,9 +32,14 @@ def entry_of(act: AdminAction) -> AuditEntry:
 
 
 def append_entries(
-    files: AuditFiles, acts: AdminActionSource, wall_s: float, entries: Sequence[AuditEntry] = ()
+    files: AuditFiles,
+    acts: AdminActionSource,
+    wall_s: float,
+    entries: Sequence[AuditEntry] = (),
+    appended: Callable[[ChainHead], None] = lambda head: None,
 ) -> int:
     """Append the acts that wait, once each whatever crashes, then ``entries``; how many lines that were.
+    ``appended`` hears of the new head where there are any.
 
     Raises StateError, and has appended nothing then. Where only the database fails, ``entries`` are appended.
     """
@@ -49,7 +54,7 @@ def append_entries(
         fresh = [act for act in waiting or () if act.id not in taken]
         if fresh or entries:
             still = taken if waiting is None else [act.id for act in waiting]
-            appender.append([*map(entry_of, fresh), *entries], wall_s, still)
+            appended(appender.append([*map(entry_of, fresh), *entries], wall_s, still))
             signed_by = appender.signer.public_key
     with contextlib.suppress(StateError):  # they are known by their ids when they are found again
         acts.forget([act.id for act in waiting or ()])
@@ -79,7 +84,9 @@ def audit_files(store: Store, keep: Retention | None = None) -> AuditFiles:
 
 def append_pending_acts(store: Store) -> int:
     """Acts just done become lines; how many. Raises StateError: then they wait in the database, and whoever
-    writes the log next takes them up."""
+    writes the log next takes them up. Where several gateways have the store, that is the one that owns it."""
+    if store.is_shared:
+        return 0
     return append_entries(audit_files(store), store.acts, time.time()) if store.acts.pending(1) else 0
 
 

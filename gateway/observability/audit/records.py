@@ -87,6 +87,9 @@ class RequestFacts(NamedTuple):
     """Seconds of devices, as far as they are known at its end."""
     price: Price | None
     """The price of its model."""
+    ran_by: str = ""
+    """Where its agent is a gateway: that gateway's agent, and what it ran on."""
+    device: str = ""
 
     def entry(self) -> AuditEntry:
         return AuditEntry(self.at_s, "request", facts_of(self))
@@ -124,7 +127,8 @@ def lines_of(entries: Iterable[AuditEntry], seq: int, prev: str) -> tuple[bytes,
         line = _line(entry, seq, prev)
         lines.append(line)
         prev = hash_of(line)
-    return b"".join(line + b"\n" for line in lines), seq, prev
+    lines.append(b"")
+    return b"\n".join(lines), seq, prev
 
 
 def _line(entry: AuditEntry, seq: int, prev: str) -> bytes:
@@ -155,43 +159,60 @@ def _type_name(value: object) -> str:
 
 def facts_of(request: RequestFacts) -> dict[str, Any]:
     """As the line has them; times in milliseconds. What is not known is left out."""
-    usage = request.usage
-    ran = request.deployments or None
+    _, id_, status, error, key_id, tenant, route, model, alias, target, version, tier = request[:12]
     found: dict[str, Any] = {
-        "id": request.id,
-        "who": f"key:{request.key_id}",
-        "tenant": request.tenant,
-        "status": request.status,
-        "route": request.route,
-        "total_ms": _ms(request.total_s),
-        "error": request.error,
-        "model": request.model,
-        "alias": request.alias,
-        "target": None if request.alias is None else request.target,
-        "version": request.version or None,
-        "tier": None if request.tier is None else request.tier.value,
-        "queue_ms": _ms(request.queue_s),
-        "first_byte_ms": _ms(request.first_byte_s),
-        "ran": ran,
-        "why_not": _why_not(ran, request.troubles) if ran and request.troubles else None,
-        "tokens_in": None if usage is None else usage.prompt_tokens,
-        "tokens_out": None if usage is None else usage.completion_tokens,
-        "tokens_cached": (usage.cached_tokens or None) if usage is not None else None,
-        "gpu_s": round(request.gpu_s, 6) if request.gpu_s else None,
-        "cost": _cost(request),
+        "id": id_,
+        "who": "key:" + key_id,
+        "tenant": tenant,
+        "status": status,
+        "route": route,
+        "total_ms": round(request.total_s * 1000, 2),
     }
-    return {name: value for name, value in found.items() if value is not None}
+    if error is not None:
+        found["error"] = error
+    if model is not None:
+        found["model"] = model
+    if alias is not None:
+        found["alias"] = alias
+        found["target"] = target
+    if version:
+        found["version"] = version
+    if tier is not None:
+        found["tier"] = tier.value
+    _add_run(found, request)
+    return found
 
 
-def _cost(request: RequestFacts) -> float | None:
-    """In money; None where it costs nothing or has no price."""
-    usage, price = request.usage, request.price
-    if price is None:
-        return None
-    cost = request.gpu_s * price.gpu_second
+def _add_run(found: dict[str, Any], request: RequestFacts) -> None:
+    """Where it ran, and what it used."""
+    deployments, troubles, queue_s, first_byte_s, _, usage, gpu_s, price = request[12:20]
+    if queue_s is not None:
+        found["queue_ms"] = round(queue_s * 1000, 2)
+    if first_byte_s is not None:
+        found["first_byte_ms"] = round(first_byte_s * 1000, 2)
+    if deployments:
+        found["ran"] = deployments
+        if troubles:
+            found["why_not"] = _why_not(deployments, troubles)
+    if request.ran_by:
+        found |= {"ran_by": request.ran_by, "device": request.device}
+    if usage is not None:
+        found["tokens_in"] = usage.prompt_tokens
+        found["tokens_out"] = usage.completion_tokens
+        if usage.cached_tokens:
+            found["tokens_cached"] = usage.cached_tokens
+    if gpu_s:
+        found["gpu_s"] = round(gpu_s, 6)
+    if price is not None and (cost := _cost(price, gpu_s, usage)):
+        found["cost"] = round(cost, 9)
+
+
+def _cost(price: Price, gpu_s: float, usage: Usage | None) -> float:
+    """In money."""
+    cost = gpu_s * price.gpu_second
     if usage is not None:
         cost += price.of_tokens(usage.prompt_tokens, usage.completion_tokens)
-    return round(cost, 9) if cost else None
+    return cost
 
 
 def _why_not(deployments: Sequence[str], troubles: Sequence[tuple[str, str]]) -> list[str]:
@@ -203,10 +224,6 @@ def _why_not(deployments: Sequence[str], troubles: Sequence[tuple[str, str]]) ->
             left.remove(trouble)
         why_not.append(trouble[1] if trouble is not None else "")
     return why_not
-
-
-def _ms(seconds: float | None) -> float | None:
-    return None if seconds is None else round(seconds * 1000, 2)
 
 
 def encode_head(head: ChainHead, signer: Signer) -> bytes:

@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -62,10 +62,15 @@ class Anchor:
 
     seq: int
     hash: str
+    where: str = "was written down"
+    """Ends a sentence about the line."""
+    may_be_deleted: bool = False
+    """It is no finding where a line of the log says that segments up to it were deleted."""
 
 
-def verify(directory: Path, keys: Collection[bytes], anchor: Anchor | None = None) -> AuditReport:
-    """Read all of the log in ``directory``; ``keys`` are the gateway's public keys, of which one signs it.
+def verify(directory: Path, keys: Collection[bytes], anchors: Sequence[Anchor] = ()) -> AuditReport:
+    """Read all of the log in ``directory``; ``keys`` are the gateway's public keys, of which one signs it,
+    and ``anchors`` lines that must be in it, noted before this is called.
 
     Raises StateMissing when there is none, StateUnwritable when it cannot be read, StateBusy.
     """
@@ -74,16 +79,16 @@ def verify(directory: Path, keys: Collection[bytes], anchor: Anchor | None = Non
     try:
         for _ in range(READS - 1):
             with contextlib.suppress(FileNotFoundError):  # deleted meanwhile, in order or not
-                return _read(directory, keys, anchor)
-        return _read(directory, keys, anchor)
+                return _read(directory, keys, anchors)
+        return _read(directory, keys, anchors)
     except OSError as error:
         raise StateUnwritable(f"cannot read the audit log in {directory}: {error}") from error
 
 
-def _read(directory: Path, keys: Collection[bytes], anchor: Anchor | None) -> AuditReport:
+def _read(directory: Path, keys: Collection[bytes], anchors: Sequence[Anchor]) -> AuditReport:
     sizes, data = _snapshot(directory)
     report = AuditReport()
-    _Reader(report, _head_of(data, keys, report), anchor).read(directory, sizes)
+    _Reader(report, _head_of(data, keys, report), anchors).read(directory, sizes)
     return report
 
 
@@ -116,17 +121,17 @@ def _head_of(data: bytes, keys: Collection[bytes], report: AuditReport) -> Chain
 class _Reader:
     """Compares each line with the one before, and both ends with the head."""
 
-    def __init__(self, report: AuditReport, head: ChainHead | None, anchor: Anchor | None) -> None:
+    def __init__(self, report: AuditReport, head: ChainHead | None, anchors: Sequence[Anchor]) -> None:
         self._report = report
         self._head = head
-        self._anchor = anchor
+        self._anchors = [each for each in anchors if (each.seq, each.hash) != (0, START)]
+        """Those that were not met yet."""
         self._seq = 0
         self._hash = START
         self._begun = False
         self._pruned_to = 1
         """The log may begin at any line up to this one."""
         self._head_met = head is not None and head.seq == 0
-        self._anchor_met = anchor is None or anchor == Anchor(0, START)
         self._after = ""
         """The segment before the one being read."""
 
@@ -204,15 +209,15 @@ class _Reader:
             self._report.find(f"{where}: segment {record.get('after')} is missing before it")
 
     def _meet(self, where: str, digest: str) -> None:
-        head, anchor = self._head, self._anchor
+        head = self._head
         if head is not None and self._seq == head.seq:
             self._head_met = True
             if digest != head.hash:
                 self._report.find(f"{where}: changed: {HEAD} names another line {self._seq}")
-        if anchor is not None and self._seq == anchor.seq:
-            self._anchor_met = True
+        for anchor in [each for each in self._anchors if each.seq == self._seq]:
+            self._anchors.remove(anchor)
             if digest != anchor.hash:
-                self._report.find(f"{where}: line {self._seq} is not the one that was written down")
+                self._report.find(f"{where}: line {self._seq} is not the one that {anchor.where}")
 
     def _incomplete(self, where: str) -> None:
         if self._head is not None and self._seq >= self._head.seq:
@@ -221,7 +226,7 @@ class _Reader:
             self._report.find(f"{where}: truncated")
 
     def _end(self) -> None:
-        report, head, anchor = self._report, self._head, self._anchor
+        report, head = self._report, self._head
         report.last_seq, report.last_hash = self._seq, self._hash
         if report.first_seq > self._pruned_to:
             report.find(f"lines up to {report.first_seq - 1} are missing at the beginning")
@@ -232,9 +237,11 @@ class _Reader:
                 report.find(f"line {head.seq}, which {HEAD} names, is missing")
         elif head is not None and self._seq > head.seq:
             report.note(f"lines {head.seq + 1} to {self._seq} are not signed yet: the writer was interrupted")
-        if anchor is not None and not self._anchor_met:
-            deleted = ": it was in a segment that was deleted" if anchor.seq < report.first_seq else ""
-            report.find(f"line {anchor.seq}, which was written down, is missing{deleted}")
+        for anchor in self._anchors:
+            gone = anchor.seq < report.first_seq
+            deleted = ": it was in a segment that was deleted" if gone else ""
+            told = report.note if gone and anchor.may_be_deleted else report.find
+            told(f"line {anchor.seq}, which {anchor.where}, is missing{deleted}")
 
 
 def _record(line: bytes) -> dict[str, Any] | None:

@@ -15,11 +15,13 @@ import structlog
 
 from gateway.domain.errors import StateUnavailable
 from gateway.observability.audit.acts import AdminActionSource, append_entries, audit_files, prune
+from gateway.observability.audit.anchors import HeadAnchor
 from gateway.observability.audit.files import DAY_S, AuditFiles, Retention
 from gateway.observability.audit.records import AuditEntry, RequestFacts
 from gateway.observability.audit.trusted_time import TrustedTime
 from gateway.observability.gauges import Family, single
 from gateway.storage import Store
+from gateway.storage.acts import ClaimedActions
 from gateway.storage.errors import StateError
 
 _log = structlog.get_logger(__name__)
@@ -33,6 +35,8 @@ class AuditSettings:
     """Made into lines at a time; between two the event loop gets its turn."""
     tick_s: float = 0.5
     """Between two writes; what a crash may lose."""
+    prunes: bool = True
+    """Deletes old segments; of several workers one does."""
 
 
 class AuditWriter:
@@ -44,12 +48,13 @@ class AuditWriter:
         acts: AdminActionSource,
         settings: AuditSettings = AuditSettings(),
         *,
-        changed: Callable[[], int] = lambda: 0,
+        changed: Callable[[], object] = lambda: 0,
+        anchor: HeadAnchor | None = None,
         wall: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``changed`` gives another number once the database has changed: only then it is asked for acts.
-        ``clock`` is one that nobody sets."""
+        """``changed`` gives another value once there may be acts: only then the database is asked for them.
+        ``anchor`` tells the store of the log's head; ``clock`` is one that nobody sets."""
         self.settings = settings
         self.blocked = False
         """The last write failed, or the buffer is full."""
@@ -59,8 +64,9 @@ class AuditWriter:
         self._files = files
         self._acts = acts
         self._changed = changed
-        self._version: int | None = None
-        """The database's version when its acts were last taken up."""
+        self._anchor = anchor
+        self._version: object = None
+        """What ``changed`` gave when its acts were last taken up."""
         self._wall = wall
         self._clock = clock
         self._trusted_time: TrustedTime | None = None
@@ -151,12 +157,18 @@ class AuditWriter:
             self._wake.wait(self.settings.tick_s)
             try:
                 if self.write():
+                    self._note_head()
                     self._prune()
             except Exception:
                 self.blocked = True
                 _log.exception("audit_failed")
         with contextlib.suppress(Exception):
             self.write()
+            self._note_head(at_once=True)
+
+    def _note_head(self, *, at_once: bool = False) -> None:
+        if self._anchor is not None:
+            self._anchor.note(self._wall(), at_once=at_once)
 
     def _write_batch(self) -> bool:
         """Whether there is more to do."""
@@ -173,7 +185,8 @@ class AuditWriter:
         if dropped > self._reported:
             lost = AuditEntry(self._wall(), "lost", {"records": dropped - self._reported})
             entries = [lost, *self._batch]
-        self.written += append_entries(self._files, self._acts, self._wall(), entries)
+        appended = (lambda head: None) if self._anchor is None else self._anchor.appended
+        self.written += append_entries(self._files, self._acts, self._wall(), entries, appended)
         self._reported, self._version = dropped, version
         self._batch.clear()
         return bool(self._buffer)
@@ -181,7 +194,7 @@ class AuditWriter:
     def _prune(self) -> None:
         """Delete old segments, once an hour, by the time of day that is believed."""
         now_s = self._clock()
-        if self._trusted_time is None or now_s - self._pruned_s < DAY_S / 24:
+        if not self.settings.prunes or self._trusted_time is None or now_s - self._pruned_s < DAY_S / 24:
             return
         before = self._trusted_time
         self._trusted_time = before.after(now_s - self._looked_s, self._wall())
@@ -197,6 +210,13 @@ class AuditWriter:
         self._pruned_s = now_s
 
 
-def audit_writer(store: Store, settings: AuditSettings, keep: Retention) -> AuditWriter:
-    """For a gateway."""
-    return AuditWriter(audit_files(store, keep), store.acts, settings, changed=store.changes.read)
+def audit_writer(
+    store: Store, settings: AuditSettings, keep: Retention, owns: Callable[[], bool] = lambda: True
+) -> AuditWriter:
+    """For a gateway. ``owns`` says whether it is this one of several that takes acts up."""
+    files = audit_files(store, keep)
+    anchor = HeadAnchor(store.audit_heads, store.audit_chain, files.directory, clock=time.monotonic)
+    if not store.is_shared or store.process_name is None:
+        return AuditWriter(files, store.acts, settings, changed=store.changes.read, anchor=anchor)
+    acts = ClaimedActions(store.acts, store.process_name, owns)
+    return AuditWriter(files, acts, settings, changed=lambda: (store.changes.read(), owns()), anchor=anchor)

@@ -26,6 +26,13 @@ class AliasCache:
         """Models of which some alias names a version."""
         self.read()()
 
+    def models_of(self, name: str) -> tuple[str, ...]:
+        """The models that a request for ``name`` may go to: itself, unless it is an alias."""
+        record = self.records.get(name)
+        if record is None:
+            return (name,)
+        return tuple(dict.fromkeys(target.model for target in record.alias.stands_for)) or (name,)
+
     def read(self) -> Callable[[], None]:
         """Read them again if any has changed; what is called takes them up. Raises StateError."""
         revision, found, unreadable = self._store.changed_since(self._revision)

@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable
 
 from gateway.dispatch.request_heads import is_encoded, is_event_stream
-from gateway.dispatch.response import Sink
+from gateway.dispatch.response import READ_BYTES, Sink
 from gateway.pipeline.cache.cache import CachedAnswer
 from gateway.pipeline.relay import Response
 from shared.protocol.messages import Headers, Trailers
@@ -51,6 +51,7 @@ class CachedResponse:
     status = 200
     queue_s = 0.0
     attempts = 0
+    ran_by = ""
     trailers: Trailers | None = None
     continued = False
 
@@ -61,6 +62,13 @@ class CachedResponse:
         self.agent = entry.agent
         self.version = entry.version
         self._left = entry.body
+
+    def take_whole(self) -> bytes | None:
+        """All of it, unless it is long."""
+        if len(self._left) > READ_BYTES:
+            return None
+        body, self._left = self._left, b""
+        return body
 
     async def next_chunks(self, sink: Sink | None = None) -> list[bytes]:
         """All of it, then the end."""
@@ -82,6 +90,7 @@ class _Wrapped:
         self.status = inner.status
         self.headers = inner.headers
         self.agent = inner.agent
+        self.ran_by = inner.ran_by
         self.version = inner.version
         self.queue_s = inner.queue_s
         self.attempts = inner.attempts
@@ -93,6 +102,10 @@ class _Wrapped:
     @property
     def trailers(self) -> Trailers | None:
         return self.inner.trailers
+
+    def take_whole(self) -> bytes | None:
+        """None: what is read passes through :meth:`next_chunks`."""
+        return None
 
     def abort(self) -> None:
         self.inner.abort()

@@ -5,7 +5,7 @@ Every field is ``TRUNKLINE_GATEWAY_`` and its name in the environment, with two 
 reads the environment. What cannot be right is an error at the start that names key, value and place.
 """
 
-from gateway.runtime.config.settings import DEFAULT_LISTEN, PREFIX, Settings, is_loopback
+from gateway.runtime.config.settings import DEFAULT_LISTEN, PREFIX, Settings
 from gateway.runtime.config.sources import CONFIG_VARIABLE, Loaded, load
 from shared.process.settings import ConfigError
 
@@ -16,6 +16,5 @@ __all__ = [
     "ConfigError",
     "Loaded",
     "Settings",
-    "is_loopback",
     "load",
 ]

@@ -5,13 +5,26 @@ import re
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FilePath, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    Field,
+    FilePath,
+    SecretStr,
+    field_validator,
+    model_validator,
+)
 
 from gateway.domain.oidc import OidcTable
+from gateway.domain.store_address import StoreAddress
+from gateway.runtime.config.cluster import ClusterTable, SettingsTable, StoreTable
+from gateway.runtime.config.jobs import JobsTable
+from gateway.runtime.config.uplink import UplinkTable
 
 PREFIX = "TRUNKLINE_GATEWAY_"
 DEFAULT_LISTEN = "127.0.0.1:8700"
 MIB = 1024 * 1024
+LEAST_SILENCE_S = 5.0
+"""A worker that is merely busy may say nothing for seconds."""
 
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://(\[[0-9a-f:.]+\]|[a-z0-9.-]+)(:[0-9]{1,5})?")
 
@@ -40,11 +53,7 @@ def _checked_address(text: str) -> str:
 ListenAddress = Annotated[str, AfterValidator(_checked_address)]
 
 
-class _Table(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class TlsTable(_Table):
+class TlsTable(SettingsTable):
     """Ending TLS here."""
 
     cert: FilePath | None = None
@@ -77,7 +86,7 @@ class TlsTable(_Table):
         return None if self.redirect_listen is None else split_address(self.redirect_listen)
 
 
-class HttpTable(_Table):
+class HttpTable(SettingsTable):
     """How clients are treated."""
 
     body_bytes: Annotated[int, Field(ge=1024, le=4096 * MIB)] = 64 * MIB
@@ -113,7 +122,7 @@ class HttpTable(_Table):
         return value
 
 
-class QueueTable(_Table):
+class QueueTable(SettingsTable):
     """Bounds of the waiting room, and its order."""
 
     max_requests: Count = 1000
@@ -128,7 +137,7 @@ class QueueTable(_Table):
     """Tenants' shares beside each other; those not named have 1."""
 
 
-class DispatchTable(_Table):
+class DispatchTable(SettingsTable):
     """Time budgets, attempts, policy."""
 
     policy: str = "cost"
@@ -187,7 +196,7 @@ class DispatchTable(_Table):
         return self
 
 
-class PlacementTable(_Table):
+class PlacementTable(SettingsTable):
     """Models that agents load when they are asked for."""
 
     enabled: bool = True
@@ -202,7 +211,7 @@ class PlacementTable(_Table):
     """Models, as shell patterns, that are never unloaded for others."""
 
 
-class AgentsTable(_Table):
+class AgentsTable(SettingsTable):
     """Bounds on agents."""
 
     max_agents: Count = 4096
@@ -213,7 +222,7 @@ class AgentsTable(_Table):
     for longer must join again."""
 
 
-class ReuseRule(_Table):
+class ReuseRule(SettingsTable):
     """What may be reused of one model's deterministic answers."""
 
     cache_s: Annotated[float, Field(ge=0, le=2_592_000)] = 0.0
@@ -222,7 +231,7 @@ class ReuseRule(_Table):
     """Identical requests that come while one runs wait for its answer."""
 
 
-class ReuseTable(_Table):
+class ReuseTable(SettingsTable):
     """Answers that serve more than one request of a tenant."""
 
     models: Annotated[dict[str, ReuseRule], Field(max_length=10_000)] = {}
@@ -246,7 +255,7 @@ class ReuseTable(_Table):
         return self
 
 
-class MachineTable(_Table):
+class MachineTable(SettingsTable):
     """When the machine counts as failing."""
 
     blocked_s: Annotated[float, Field(ge=0.1, le=3600)] = 1.0
@@ -255,7 +264,7 @@ class MachineTable(_Table):
     """Used, large request bodies are refused; half-way from here to full all are."""
 
 
-class EnginesTable(_Table):
+class EnginesTable(SettingsTable):
     """Engines' own paths, /engines/…."""
 
     manage_role: Literal["viewer", "operator", "admin", "none"] = "operator"
@@ -266,7 +275,7 @@ class EnginesTable(_Table):
     """Paths for every key though they are known to manage, written in the same way."""
 
 
-class AuditTable(_Table):
+class AuditTable(SettingsTable):
     """The log of who did what, and where it ran."""
 
     requests: bool = True
@@ -280,18 +289,23 @@ class AuditTable(_Table):
     """Waiting for the disk."""
 
 
-class LogTable(_Table):
+class LogTable(SettingsTable):
     level: Literal["debug", "info", "warning", "error"] = "info"
     style: Literal["auto", "json", "text"] = "auto"
     requests: bool = True
     """A line for every request."""
 
 
-class Settings(_Table):
+class Settings(SettingsTable):
     """Everything that can be set; handed down in slices."""
 
     listen: ListenAddress = DEFAULT_LISTEN
     """HOST:PORT for clients and agents."""
+    workers: Annotated[int, Field(ge=1, le=64)] | Literal["auto"] = 1
+    """Processes that serve, all at the same address; auto: one for each core."""
+    worker_silence_s: Annotated[float, Field(ge=0, le=86_400)] = 15.0
+    """One of several workers that gives no sign of life for so long is killed and started again, at least 5;
+    0: it is not."""
     state: Path | None = None
     """Directory of the durable state; the default depends on the user (``trunkline gateway --help``)."""
     behind_tls_terminator: bool = False
@@ -302,6 +316,10 @@ class Settings(_Table):
     """Where they say it; the other one is ignored, for a proxy that writes one passes on the other unread."""
     drain_s: Annotated[float, Field(ge=0, le=86_400)] = 30.0
     """How long streams may go on once the gateway was told to stop."""
+    shared: Annotated[SecretStr, Field(max_length=2000)] | None = None
+    """Where gateways keep limits together: redis://, rediss://, valkey://, unix://, postgresql://, sqlite://."""
+    shared_processes: Annotated[int, Field(ge=1, le=1000)] = 1
+    """How many gateways have the same ``shared``; while it is away, each has this part of every limit."""
     tls: TlsTable = TlsTable()
     http: HttpTable = HttpTable()
     queue: QueueTable = QueueTable()
@@ -309,11 +327,15 @@ class Settings(_Table):
     placement: PlacementTable = PlacementTable()
     reuse: ReuseTable = ReuseTable()
     agents: AgentsTable = AgentsTable()
+    cluster: ClusterTable = ClusterTable()
+    uplink: UplinkTable = UplinkTable()
     machine: MachineTable = MachineTable()
     oidc: Annotated[list[OidcTable], Field(max_length=16)] = []
     """Issuers whose tokens let clients in."""
     engines: EnginesTable = EnginesTable()
     audit: AuditTable = AuditTable()
+    jobs: JobsTable = JobsTable()
+    store: StoreTable = StoreTable()
     log: LogTable = LogTable()
 
     @field_validator("oidc")
@@ -323,6 +345,13 @@ class Settings(_Table):
             raise ValueError("two of them are the same issuer")
         return value
 
+    @field_validator("worker_silence_s")
+    @classmethod
+    def _is_no_mere_delay(cls, value: float) -> float:
+        if 0 < value < LEAST_SILENCE_S:
+            raise ValueError(f"less than {LEAST_SILENCE_S:g} is too short to tell a worker that hangs")
+        return value
+
     @field_validator("trusted_proxies")
     @classmethod
     def _are_networks(cls, value: list[str]) -> list[str]:
@@ -330,15 +359,21 @@ class Settings(_Table):
             ipaddress.ip_network(network)  # its ValueError says what is wrong
         return value
 
+    @model_validator(mode="after")
+    def _cluster_key_has_store(self) -> "Settings":
+        if self.cluster.key is not None and self.store.url is None:
+            raise ValueError("cluster.key needs store.url")
+        return self
+
+    @property
+    def store_address(self) -> StoreAddress | None:
+        """Where the store is; None: in the state directory."""
+        store = self.store
+        if store.url is None:
+            return None
+        return StoreAddress(store.url, self.cluster.key, store.password_file, store.stale_s)
+
     @property
     def address(self) -> tuple[str, int]:
         """Host and port to listen on."""
         return split_address(self.listen)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach ``host``."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -11,7 +11,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from gateway.runtime.config.settings import PREFIX, Settings, is_loopback
+from gateway.domain.urls import is_own
+from gateway.runtime.config.settings import PREFIX, Settings
 from shared.process.excerpt import printable
 from shared.process.settings import (
     ConfigError,
@@ -50,7 +51,10 @@ class Loaded:
                 origin
             )
 
-        return "\n".join(_toml_lines(self.settings.model_dump(), source))
+        values = self.settings.model_dump()
+        if (address := self.settings.store_address) is not None:
+            values["store"]["url"] = address.url_without_password
+        return "\n".join(_toml_lines(values, source))
 
 
 def load(
@@ -67,7 +71,7 @@ def load(
         os.environ if environment is None else environment,
         SettingsFile.read(config, _READ_ERRORS),
         delimiter="__",
-        flag_names={("log", "style"): "--log-format"},
+        flag_names={("log", "style"): "--log-format", ("store", "url"): "--store"},
     )
     if unknown := sources.unknown_variables(CONFIG_VARIABLE):
         raise ConfigError("\n".join(f"{name}: there is no such setting (environment)" for name in unknown))
@@ -78,7 +82,7 @@ def load(
 
 def _refuse_exposure(settings: Settings) -> None:
     host, _ = settings.address
-    if is_loopback(host) or settings.tls.cert is not None or settings.behind_tls_terminator:
+    if is_own(host) or settings.tls.cert is not None or settings.behind_tls_terminator:
         return
     raise ConfigError(
         f"listen = {settings.listen!r}: others could read keys and prompts on the way, so beyond this "

@@ -4,6 +4,7 @@
 from gateway.scheduling.health.budget import AnswerTimes, HedgeBudget, RetryBudget
 from gateway.scheduling.health.circuit import CircuitState, Fault
 from gateway.scheduling.health.failing_keys import FailingKeys
+from gateway.scheduling.health.hints import GivenHints, HeardHints, SuspectHint
 from gateway.scheduling.health.outliers import AnswerPace, outliers
 from gateway.scheduling.health.record import DeploymentHealth, HealthRegistry, HealthSettings
 
@@ -14,9 +15,12 @@ __all__ = [
     "DeploymentHealth",
     "FailingKeys",
     "Fault",
+    "GivenHints",
     "HealthRegistry",
     "HealthSettings",
+    "HeardHints",
     "HedgeBudget",
     "RetryBudget",
+    "SuspectHint",
     "outliers",
 ]

@@ -83,7 +83,11 @@ class HedgeBudget:
 
     def deposit(self, tenant: str) -> None:
         """A request of ``tenant`` came."""
-        saved = self._saved.get(tenant, self._first) + self._share
+        before = self._saved.get(tenant)
+        if before == self._most:  # as of all who have asked for a while
+            self._saved.move_to_end(tenant)
+            return
+        saved = (self._first if before is None else before) + self._share
         self._saved[tenant] = saved if saved < self._most else self._most
 
     def take(self, tenant: str) -> bool:
@@ -129,7 +133,12 @@ class AnswerTimes:
 
     def note(self, model: str, route: str, time_s: float) -> None:
         """An answer took ``time_s``."""
-        latest = self._latest.renewed((model, route), _Latest)
+        key = model, route
+        latest = self._latest.get(key)
+        if latest is None:
+            latest = self._latest.renewed(key, _Latest)
+        else:
+            self._latest.move_to_end(key)
         latest.times.append(time_s)
         latest.new += 1
 

@@ -116,8 +116,9 @@ class Circuit:
             self._close(now)
         return is_probe
 
-    def failed(self, request: str, fault: Fault, now: float, jitter: float) -> bool:
-        """A request failed there. True when that opened the circuit, from whatever state."""
+    def failed(self, request: str, fault: Fault, now: float, jitter: float, *, suspect: bool = False) -> bool:
+        """A request failed there. True when that opened the circuit, from whatever state. One failure is
+        enough where another gateway has seen failures too (``suspect``)."""
         first = request not in self._blamed
         if first:
             self._blamed.append(request)
@@ -129,7 +130,7 @@ class Circuit:
                 self.state = CircuitState.HALF_OPEN
                 return False
         else:
-            enough = fault in (Fault.GONE, Fault.STALL) or (first and self._enough(now))
+            enough = fault in (Fault.GONE, Fault.STALL) or (first and (suspect or self._enough(now)))
             if not enough or self.state in (CircuitState.OPEN, CircuitState.PROBING):
                 return False
         self._open(fault, now, jitter)

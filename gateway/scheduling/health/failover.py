@@ -11,6 +11,7 @@ from gateway.domain.errors import (
     EngineBusy,
     EngineError,
     NoDeployment,
+    RequestDeclined,
     RequestError,
 )
 from gateway.domain.request import Request
@@ -55,10 +56,13 @@ class Trouble(Enum):
     """The agent says that its engine is not there any more."""
     DRAINING = auto()
     """The agent is going away in order."""
+    DECLINED = auto()
+    """The agent, a gateway, will not take the request later either."""
 
 
 RULES: dict[ErrorCode, tuple[Trouble | None, Effect]] = {
     ErrorCode.REFUSED: (Trouble.REFUSED, Effect.NONE),
+    ErrorCode.DECLINED: (Trouble.DECLINED, Effect.NONE),
     ErrorCode.ENGINE_UNREACHABLE: (Trouble.UNREACHABLE, Effect.NONE),
     ErrorCode.SESSION_LOST: (Trouble.LOST, Effect.HARMLESS),
     ErrorCode.DRAINING: (Trouble.DRAINING, Effect.HARMLESS),
@@ -185,6 +189,9 @@ def may_be_repeated(request: Request, effect: Effect) -> bool:
 def request_error(code: ErrorCode, reason: str) -> RequestError:
     """What to tell the client when there is no other attempt. ``reason`` is the agent's, fit to be read."""
     detail = f": {reason}" if reason else ""
+    if code is ErrorCode.DECLINED:
+        declined = reason or "The only agent that serves the model does not take this request"
+        return RequestDeclined(f"{declined.rstrip('.')}.")
     if code in (ErrorCode.REFUSED, ErrorCode.OVERLOADED, ErrorCode.DRAINING):
         return NoDeployment(f"No agent took the request{detail}.", retry_after_s=NO_DEPLOYMENT_RETRY_S)
     if code in (ErrorCode.DEADLINE, ErrorCode.ENGINE_TIMEOUT):

@@ -15,6 +15,7 @@ from gateway.scheduling.base import NO_CAP
 from gateway.scheduling.health.circuit import Circuit, CircuitState
 from gateway.scheduling.health.failing_keys import ServedTenants
 from gateway.scheduling.health.outliers import AnswerPace
+from gateway.scheduling.health.suspicion import Suspicion
 
 FIRST_SHARE = 0.25
 STEPS = 30
@@ -78,6 +79,7 @@ class DeploymentHealth:
         self.pace = AnswerPace()
         self.slow_start = SlowStart(settings.slow_start_s)
         self.served = ServedTenants()
+        self.suspicion = Suspicion()
         self.ready_s = now
         """Since when it serves, reconnects not counted."""
         self.resting_until_s = 0.0
@@ -99,6 +101,11 @@ class DeploymentHealth:
         asked_s = min(least_s, LONGEST_REST_S)
         self.resting_until_s = max(self.resting_until_s, now + max(rest_s, asked_s))
 
+    def released(self, request: str) -> None:
+        """A request's slot is free, and the request has shown nothing."""
+        self.circuit.released(request)
+        self.suspicion.released(request)
+
     def accepted(self) -> None:
         """The deployment accepted a request: its next rest is a short one again."""
         self.refusals = 0
@@ -111,8 +118,9 @@ class DeploymentHealth:
         self.pace.clear()
 
     def advance(self, now: float) -> None:
-        """Time has passed: end the ejection and the rest that are over."""
+        """Time has passed: end the ejection, the rest and the suspicion that are over."""
         self.circuit.advance(now)
+        self.suspicion.advance(now)
         if 0.0 < self.ejected_until_s <= now:
             self.ejected_until_s = 0.0
             self.slow_start.begin(now)
@@ -121,14 +129,18 @@ class DeploymentHealth:
 
     @property
     def healthy(self) -> bool:
-        """Whether it is not ejected and its circuit is closed."""
-        return self.ejected_until_s == 0.0 and self.circuit.state is CircuitState.CLOSED
+        """Whether it is neither ejected nor suspect and its circuit is closed."""
+        return (
+            self.ejected_until_s == 0.0
+            and self.circuit.state is CircuitState.CLOSED
+            and not self.suspicion.active
+        )
 
     def steady(self, now: float) -> bool:
         """Whether it is healthy, not resting and past its slow start: the passing of time changes nothing."""
         return (
             self.circuit.state is CircuitState.CLOSED
-            and self.resting_until_s == self.ejected_until_s == 0.0
+            and self.resting_until_s == self.ejected_until_s == self.suspicion.until_s == 0.0
             and now >= self.slow_start.until_s
         )
 
@@ -142,7 +154,8 @@ class DeploymentHealth:
             return 0
         if self.circuit.state is CircuitState.HALF_OPEN:
             return in_flight + 1
-        return self.slow_start.cap(slots, now)
+        most = self.slow_start.cap(slots, now)
+        return min(most, self.suspicion.cap(in_flight)) if self.suspicion.active else most
 
     @property
     def blocked_until_s(self) -> float:
@@ -165,7 +178,8 @@ class DeploymentHealth:
 
     def next_change_s(self, slots: int, now: float) -> float | None:
         """When :meth:`advance` is due; None when only events change anything."""
-        times = [each for each in (self.resting_until_s, self.ejected_until_s) if each > 0.0]
+        until_s = (self.resting_until_s, self.ejected_until_s, self.suspicion.until_s)
+        times = [each for each in until_s if each > 0.0]
         if self.circuit.state in (CircuitState.OPEN, CircuitState.PROBING):
             times.append(self.circuit.until_s)
         if not times and self.circuit.state is CircuitState.CLOSED:
@@ -178,6 +192,8 @@ class DeploymentHealth:
         if self.ejected_until_s > 0.0:
             return "ejected"
         state = self.circuit.state
+        if state is CircuitState.CLOSED and self.suspicion.active:
+            return "suspect"
         return str(CircuitState.HALF_OPEN.value if state is CircuitState.PROBING else state.value)
 
 

@@ -99,9 +99,7 @@ class OutputEstimates:
     def learn_unlimited(self, model: str, tenant: str, output_tokens: int) -> None:
         """An answer that nothing limited came whole, and had so many tokens."""
         if output_tokens > 0:
-            unlimited = self._unlimited
-            unlimited.models.renewed(model, _Lengths).note(output_tokens)
-            unlimited.tenants.renewed((model, tenant), _Lengths).note(output_tokens)
+            self._unlimited.note(model, tenant, output_tokens)
 
     def learn(
         self,
@@ -117,9 +115,7 @@ class OutputEstimates:
         if input_tokens and size_bytes > 0:
             self._inputs.renewed(model, _Ratio).note(input_tokens / size_bytes)
         if output_tokens:
-            answers = self._answers
-            answers.models.renewed(model, _Lengths).note(output_tokens)
-            answers.tenants.renewed((model, tenant), _Lengths).note(output_tokens)
+            self._answers.note(model, tenant, output_tokens)
 
 
 class _Ratio:
@@ -189,3 +185,15 @@ class _AnswerLengths:
     def __init__(self, most_models: int, most_tenants: int) -> None:
         self.models = RecentDict[str, _Lengths](most_models)
         self.tenants = RecentDict[tuple[str, str], _Lengths](most_tenants)
+
+    def note(self, model: str, tenant: str, tokens: int) -> None:
+        """One more answer had so many tokens."""
+        models, tenants, key = self.models, self.tenants, (model, tenant)
+        of_model, of_tenant = models.get(model), tenants.get(key)
+        if of_model is None or of_tenant is None:
+            of_model, of_tenant = models.renewed(model, _Lengths), tenants.renewed(key, _Lengths)
+        else:
+            models.move_to_end(model)
+            tenants.move_to_end(key)
+        of_model.note(tokens)
+        of_tenant.note(tokens)

@@ -21,6 +21,8 @@ class Knowledge:
     prefixes: PrefixIndex = field(default_factory=PrefixIndex)
     views: dict[str, DeploymentView] = field(default_factory=dict)
     seed: int = 0
+    shared: bool = False
+    """Other processes give requests to the same deployments."""
     _kv_tokens: dict[str, int] = field(default_factory=dict)
     """The most room for context that each deployment has said it has."""
     _speeds: dict[str, Speeds] = field(default_factory=dict)

@@ -20,6 +20,7 @@ from operator import mul
 
 from gateway.scheduling.base import Outcome
 from gateway.scheduling.learning.devices import Prior, device_class
+from gateway.scheduling.learning.evidence import Evidence
 from gateway.scheduling.learning.regression import LEAST, MOST, Accuracy, ShareRegression
 from gateway.scheduling.load import Concurrency
 from gateway.scheduling.recent import RecentDict
@@ -34,6 +35,10 @@ FIXED_S = 0.02
 CACHED_SHARE = 0.02
 """The share of a token's reading time that a cached token takes. It is learnt too: times show whether an
 engine caches nothing without saying so."""
+
+READING_LEANINGS = (1.0, 1.0, 1.0, CACHED_SHARE)
+WRITING_LEANINGS = (1.0, 1.0, 1.0, 1.0)
+"""Where the multipliers of the parts of reading a prompt and of writing an answer begin."""
 
 WARM = 3
 """Observations after which a pair no longer borrows from others."""
@@ -83,8 +88,8 @@ class Speeds:
         self.model = model
         self.device = device
         self.prior = Prior.of(device)
-        self.reading = ShareRegression((1.0, 1.0, 1.0, CACHED_SHARE))
-        self.writing = ShareRegression((1.0, 1.0, 1.0, 1.0))
+        self.reading = ShareRegression(READING_LEANINGS)
+        self.writing = ShareRegression(WRITING_LEANINGS)
         self.loads = 0
         self.load_s = self.prior.load_s
         self.accuracy = Accuracy()
@@ -148,7 +153,8 @@ class Speeds:
             pace = _ratio(total_s, expected_s)
             paces = pace, pace
         self._refresh()
-        return paces if self.reading.count >= KNOWN else (1.0, 1.0)
+        known = self.reading.count >= KNOWN or self.reading.known >= KNOWN
+        return paces if known else (1.0, 1.0)
 
     def loaded(self, load_s: float) -> None:
         """The model was loaded in ``load_s``."""
@@ -158,10 +164,16 @@ class Speeds:
 
     def borrow(self, reading: float, writing: float) -> None:
         """Begin with another pair's multipliers, as far as nothing was observed of this one."""
-        if not self.reading.count:
+        if not self.reading.known:
             self.reading.restart(reading)
-        if not self.writing.count:
+        if not self.writing.known:
             self.writing.restart(writing)
+        self._refresh()
+
+    def hear(self, reading: Evidence | None, writing: Evidence | None) -> None:
+        """What other processes have observed, in place of what they had before."""
+        self.reading.hear(reading)
+        self.writing.hear(writing)
         self._refresh()
 
     def _learn_hits(self, predicted: PredictedWork, cached_tokens: int) -> None:
@@ -217,6 +229,10 @@ class Performance:
         """All there are, the one used last at the end; its ``accuracy`` is for export."""
         return iter(list(self._pairs.values()))
 
+    def find(self, model: str, device: str) -> Speeds | None:
+        """What is known of ``model`` on a class of device, where that was ever asked for."""
+        return self._pairs.get((model, device))
+
     def speeds(self, model: str, device: str) -> Speeds:
         """What is known of ``model`` on a device of this name or class. The object stays current."""
         key = model, device_class(device)
@@ -247,7 +263,7 @@ class Performance:
             accuracy.first_token.note(predicted.first_token_s, first_s)
         accuracy.total.note(predicted.total_s, total_s)
         paces = speeds.learn(predicted, outcome, concurrency, first_s, total_s)
-        if speeds.reading.count <= WARM:
+        if speeds.reading.count <= WARM and speeds.reading.known <= WARM:
             for other in self._pairs.values():
                 if other.model == speeds.model and other is not speeds:
                     self._lend(other)
@@ -256,9 +272,9 @@ class Performance:
     def _lend(self, speeds: Speeds) -> None:
         """A model is as much larger on one device class as on another; a device is as fast for a new model as
         it was for others."""
-        if speeds.reading.count and speeds.writing.count:
+        if speeds.reading.known and speeds.writing.known:
             return
-        known = [each for each in self._pairs.values() if each is not speeds and each.reading.count]
+        known = [each for each in self._pairs.values() if each is not speeds and each.reading.known]
         lenders = [each for each in known if each.model == speeds.model]
         lenders = lenders or [each for each in known if each.device == speeds.device]
         if lenders:

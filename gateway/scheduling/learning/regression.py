@@ -17,7 +17,9 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
-from operator import mul, truediv
+from operator import add, mul, truediv
+
+from gateway.scheduling.learning.evidence import MOST_WEIGHT, Evidence
 
 FORGETTING = 0.005
 FORGETTING_MORE = 0.1
@@ -26,6 +28,9 @@ agree with what is expected, as few as ten when they do not."""
 
 PULL = 0.1
 """Strength of the pull towards the common multiplier, in observations."""
+
+STEADYING = 2e-5
+"""Pull beside, as a share of what was heard from others: that was rounded on its way."""
 
 TOLERANCE = 2.5
 """Deviations that count in full, in mean absolute deviations; larger ones count as if they were as large
@@ -56,20 +61,58 @@ class ShareRegression:
     """Multipliers of the parts of a prediction. ``leanings`` say where each part's begins, and is pulled to:
     that many times the common one."""
 
-    __slots__ = ("_leanings", "_products", "_rest", "_spread", "common", "count", "multipliers", "size")
+    __slots__ = (
+        "_heard",
+        "_leanings",
+        "_products",
+        "_rest",
+        "_spread",
+        "common",
+        "count",
+        "heard_weight",
+        "multipliers",
+        "size",
+    )
 
     def __init__(self, leanings: Sequence[float], common: float = 1.0) -> None:
         self._leanings = tuple(leanings)
         size = self.size = len(self._leanings)
         self.count = 0
+        """Outcomes observed here."""
+        self._heard: Evidence | None = None
+        self.heard_weight = 1.0
+        """What is left of the weight of what was heard, after what was observed since."""
         self._products = [[0.0] * size for _ in range(size)]
         self._rest = [0.0] * size
         self._spread = 0.5
         self.restart(common)
 
+    @property
+    def known(self) -> int:
+        """Outcomes observed here and by others."""
+        return self.count if self._heard is None else self.count + self._heard.count
+
+    def evidence(self) -> Evidence | None:
+        """What the outcomes observed here say; None: there were none."""
+        if not self.count:
+            return None
+        products = [row[at:] for at, row in enumerate(self._products)]
+        return Evidence(
+            self.count, self.common, tuple(each for row in products for each in row), tuple(self._rest)
+        )
+
+    def hear(self, heard: Evidence | None) -> None:
+        """What others observed, all of them together; it takes the place of what was heard before. It counts
+        less with each outcome that is observed here, as what was observed here does."""
+        self._heard, self.heard_weight = heard, 1.0
+        if heard is not None and not self.count:
+            self.common = min(max(heard.common, LEAST), MOST)
+        if heard is not None or self.count:
+            self._solve()
+
     def restart(self, common: float) -> None:
         """Begin at ``common``, as long as nothing was observed."""
-        assert not self.count
+        assert not self.known
         self.common = min(max(common, LEAST), MOST)
         self.multipliers = [self.common * leaning for leaning in self._leanings]
 
@@ -96,6 +139,7 @@ class ShareRegression:
             for column in range(self.size):
                 products[column] = kept * products[column] + scaled * share * shares[column]
             self._rest[row] = kept * self._rest[row] + scaled * share * ratio
+        self.heard_weight *= kept
         if self.count < SETTLED or self.count % SOLVE_EVERY == 0:
             self._solve()
 
@@ -109,10 +153,11 @@ class ShareRegression:
         self._spread = (
             SPREAD_LEAST if spread < SPREAD_LEAST else SPREAD_MOST if spread > SPREAD_MOST else spread
         )
-        if self.count < OPEN_MINDED and bound < FIRST_BOUND:
+        count = self.count if self._heard is None else self.known
+        if count < OPEN_MINDED and bound < FIRST_BOUND:
             bound = FIRST_BOUND
         ratio = expected * math.exp(-bound if off < -bound else bound if off > bound else off)
-        common, count = self.common, self.count
+        common = self.common
         step = weight / (1.0 + (count if count < COMMON_STEPS else COMMON_STEPS))
         common *= math.exp(step * math.log(ratio / common) * (1.0 if count else 0.8))
         self.common = LEAST if common < LEAST else MOST if common > MOST else common
@@ -122,6 +167,8 @@ class ShareRegression:
         common = self.common
         pull = PULL / common**2
         matrix, rest = list(map(list, self._products)), list(self._rest)
+        if self._heard is not None:
+            pull += STEADYING * _add(matrix, rest, self._heard, self.heard_weight)
         for row, leaning in enumerate(self._leanings):
             matrix[row][row] += pull
             rest[row] += pull * common * leaning
@@ -133,6 +180,54 @@ class ShareRegression:
             elif multipliers[row] > high:
                 multipliers[row] = high
         self.multipliers = multipliers
+
+
+def bounded(evidence: Evidence, leanings: Sequence[float]) -> Evidence | None:
+    """What another process says, weighing no more than ``MOST_WEIGHT`` outcomes; None where no outcomes can
+    say that."""
+    if not LEAST <= evidence.common <= MOST:
+        return None
+    heard = ShareRegression(leanings)
+    try:
+        heard.hear(evidence)
+    except ArithmeticError:
+        return None
+    multipliers = heard.multipliers
+    rows = [math.fsum(map(mul, row, multipliers)) for row in evidence.matrix()]
+    weight = math.fsum(map(mul, rows, multipliers))
+    if not (all(0.0 < each < math.inf for each in multipliers) and 0.0 <= weight < math.inf):
+        return None
+    if not _is_positive(evidence):
+        return None
+    return evidence if weight <= MOST_WEIGHT else evidence.scaled(MOST_WEIGHT / weight)
+
+
+def _is_positive(evidence: Evidence) -> bool:
+    """Whether the products can be sums of squares that were rounded: with half of what steadies them every
+    pivot of an elimination is above 0."""
+    matrix, size = evidence.matrix(), len(evidence.rest)
+    trace = math.fsum(matrix[pivot][pivot] for pivot in range(size))
+    for pivot in range(size):
+        matrix[pivot][pivot] += STEADYING / 2 * trace
+    for pivot in range(size):
+        row = matrix[pivot]
+        if not 0.0 < row[pivot] < math.inf:
+            return False
+        for other in matrix[pivot + 1 :]:
+            factor = other[pivot] / row[pivot]
+            for column in range(pivot, size):
+                other[column] -= factor * row[column]
+    return True
+
+
+def _add(matrix: list[list[float]], rest: list[float], evidence: Evidence, weight: float) -> float:
+    """Returns the sum of the diagonal that was added."""
+    trace = 0.0
+    for row, products in enumerate(evidence.matrix(weight)):
+        matrix[row] = list(map(add, matrix[row], products))
+        rest[row] += weight * evidence.rest[row]
+        trace += products[row]
+    return trace
 
 
 def _solved(matrix: list[list[float]], rest: list[float]) -> list[float]:

@@ -68,8 +68,7 @@ PLACES = 64
 HELD_MOST = 4
 """Requests of one round that are let wait though a slot is free, at most: the next one takes it."""
 
-WORTH_A_LOOK_S = 0.01
-"""What costs no more than this now needs no better place."""
+WORTH_A_LOOK_S = 0.01  # what costs no more than this now needs no better place
 
 WORTH_WAITING = 0.9
 """A full deployment must be predicted to be done in this share of the time of the best open one."""
@@ -77,11 +76,12 @@ WORTH_WAITING = 0.9
 TRIAL_S = -1.0
 """What one on trial is taken to cost: else, where it is slow, it might never be tried."""
 
-SPREAD = 2_654_435_761
-"""Spreads consecutive numbers evenly (Knuth's multiplicative hashing)."""
+SPREAD = 2_654_435_761  # spreads consecutive numbers evenly: Knuth's multiplicative hashing
 
 NEVER = float("inf")
 _NOTHING: Mapping[str, int] = {}
+_Waiting = Sequence[PendingRequest]
+_Views = Sequence[DeploymentView]
 
 
 class Cost(Policy):
@@ -150,7 +150,7 @@ class Cost(Policy):
             view = choose_at_once(waiting[0], deployments, self.knowledge, self.known_to, now)
             if view is not None:
                 return [Assignment(waiting[0].number, view.key)]
-        round_ = _Round(self, deployments, now)
+        round_ = _Round(self, waiting, deployments, now)
         round_.place(waiting)
         self.look_again_s = round_.look_again_s
         if round_.is_resting and round_.look_again_s is not None:
@@ -170,7 +170,7 @@ class Cost(Policy):
 class _Round:
     """One call of ``assign``."""
 
-    def __init__(self, policy: Cost, deployments: Sequence[DeploymentView], now: float) -> None:
+    def __init__(self, policy: Cost, waiting: _Waiting, deployments: _Views, now: float) -> None:
         self.assignments: list[Assignment] = []
         self.look_again_s: float | None = None
         self.is_resting = False
@@ -182,7 +182,7 @@ class _Round:
         self._given: dict[str, RoundLoad] = {}
         self._weights = GATEWAY_QUEUE_WEIGHTS if len(deployments) <= ALL else ENGINE_QUEUE_WEIGHTS
         self._busy = BusyDeployments(
-            deployments if len(deployments) <= ALL else (), self._given, self._knowledge, now
+            deployments if len(deployments) <= ALL else (), self._given, self._knowledge, now, waiting
         )
         self._booked: dict[str, int] = {}
         """Requests that wait for a full deployment."""

@@ -20,6 +20,12 @@ from gateway.scheduling.recent import RecentDict
 READ_AHEAD_S = 0.05
 """Seconds of reading that an engine has in advance, beside the round trip to it, so that it is never idle."""
 
+AHEAD_SHARE = 0.5
+AHEAD_MOST_S = 1.5
+"""Where several processes choose for the same engines, one with a request that has waited long gives an
+engine more in advance: this share of the wait, at most so much. So the process with the oldest request is the
+first to find an engine ready, and the others see what it gave. ``docs/simulated.md`` has figures."""
+
 MAX_HOLD_S = 20.0
 """A request that has waited this long is handed over all the same, wherever it is predicted to be done first:
 predictions may be wrong."""
@@ -51,10 +57,16 @@ def offered_at_once(depth: int) -> int:
     return depth if depth > MAX_HELD_QUEUE else min(depth, OFFERED)
 
 
-def is_busy(view: DeploymentView, now: float) -> bool:
+def is_busy(view: DeploymentView, now: float, ahead_s: float = READ_AHEAD_S) -> bool:
     """Whether the deployment has enough to read, and should get nothing more."""
     load = view.load
-    return (load.ready_s - now) * load.queueing > READ_AHEAD_S + SLACK_S + view.rtt_s
+    return (load.ready_s - now) * load.queueing > ahead_s + SLACK_S + view.rtt_s
+
+
+def _ahead_s(waiting: Sequence[PendingRequest], now: float) -> float:
+    """Seconds of reading that an engine is given in advance where other processes choose for it as well."""
+    wait_s = now - min((item.arrived_s for item in waiting), default=now)
+    return READ_AHEAD_S + min(AHEAD_MOST_S, AHEAD_SHARE * wait_s)
 
 
 class BusyDeployments:
@@ -66,22 +78,24 @@ class BusyDeployments:
         given: Mapping[str, RoundLoad],
         knowledge: Knowledge,
         now: float,
+        waiting: Sequence[PendingRequest] = (),
     ) -> None:
         """``given`` is the load given to each deployment in this round, by key; call :meth:`note` when it
-        changes."""
+        changes. ``waiting`` are those who are to be placed."""
         self._given = given
         self._knowledge = knowledge
         self._now = now
         self._held: dict[str, int] = {}
         self._counts: dict[str, float] | None = None
         self._busy: list[DeploymentView] = []
-        until_s = now + READ_AHEAD_S
+        self._ahead_s = ahead_s = _ahead_s(waiting, now) if knowledge.shared else READ_AHEAD_S
+        until_s = now + ahead_s
         self.ready = [view for view in views if view.load.ready_s <= until_s]
         """The deployments that take more."""
         self.keys: frozenset[str] = frozenset()
         """The keys of ``ready``, where others are busy."""
         if len(self.ready) < len(views):
-            self.ready = [view for view in views if not is_busy(view, now)]
+            self.ready = [view for view in views if not is_busy(view, now, ahead_s)]
             self.keys = frozenset([view.key for view in self.ready])
             self._busy = [view for view in views if view.key not in self.keys]
         if given:
@@ -97,7 +111,7 @@ class BusyDeployments:
         given, wait_s = self._given.get(view.key), view.load.ready_s - self._now
         if given is not None:
             wait_s = (wait_s if wait_s > 0.0 else 0.0) + given.read_s
-        return wait_s * view.load.queueing - READ_AHEAD_S - view.rtt_s
+        return wait_s * view.load.queueing - self._ahead_s - view.rtt_s
 
     def next_ready_in_s(self) -> float:
         """Seconds until the first busy deployment takes more."""

@@ -167,6 +167,8 @@ class TierQueue(Generic[T]):
         :meth:`arrange_lines`."""
         self.begun: dict[Hashable, Heap[T]] = {}
         """Those whose answer has begun, by lane."""
+        self.given: dict[str, float] | None = None
+        """Work given since other gateways were told; None: there are none."""
         self.virtual = 0.0
         """The greatest virtual time of a tenant that got a slot: where tenants that come now begin."""
         self._alone: tuple[Key, int, T] | None = None
@@ -248,11 +250,15 @@ class TierQueue(Generic[T]):
         virtual = self.after(flow, turn)
         self.virtual = max(self.virtual, flow.virtual)
         turn.charged += turn.work
+        if self.given is not None:
+            self.given[turn.tenant] = self.given.get(turn.tenant, 0.0) + turn.work
         self._move(flow, virtual)
 
     def settle(self, turn: T, work: float, now: float) -> None:
         """What ``turn`` was charged is too much or too little: it costs ``work``."""
         flow = self._flows.get(turn.tenant) or self._flow(turn.tenant, now)
+        if self.given is not None:
+            self.given[turn.tenant] = self.given.get(turn.tenant, 0.0) + work - turn.charged
         before = flow.virtual
         virtual = before + (work - turn.charged) / flow.weight
         turn.charged = work
@@ -264,6 +270,17 @@ class TierQueue(Generic[T]):
             self._move(flow, virtual)
         else:
             flow.virtual = virtual
+
+    def note_elsewhere(self, told: Mapping[str, float], now: float) -> None:
+        """The work that other gateways gave each tenant since this was called last. Where nobody waits they
+        say where tenants that come now begin, else one that was alone there would owe it to all here."""
+        flows = [(self._flows.get(tenant) or self._flow(tenant, now), work) for tenant, work in told.items()]
+        if not self.count:
+            self.virtual = max([self.virtual, *(flow.virtual for flow, work in flows if work > 0.0)])
+        for flow, work in flows:
+            lowest, highest = self.virtual - LAG_WORK, self.virtual + DEBT_WORK
+            virtual = min(flow.virtual + work / flow.weight, max(flow.virtual, highest))
+            self._move(flow, max(virtual, min(flow.virtual, lowest)))
 
     def ahead_of(self, tenant: str, departures_per_s: float, now: float) -> float:
         """How many will probably get a slot before a request of ``tenant`` that comes now: of those who
@@ -297,6 +314,12 @@ class TierQueue(Generic[T]):
             self.virtual = flow.virtual
         flow.virtual = self.virtual + turn.work / flow.weight
         turn.charged += turn.work
+        if self.given is not None:
+            self.given[turn.tenant] = self.given.get(turn.tenant, 0.0) + turn.work
+
+    def weight(self) -> float:
+        """The sum of the weights of the tenants whose requests wait here."""
+        return sum(flow.weight for flow in self._flows.values() if flow.count)
 
     # --- For a look at the next turns ---
 

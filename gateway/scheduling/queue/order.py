@@ -169,6 +169,28 @@ class QueueOrder(Generic[T]):
         """Charge the tenant of ``turn`` what it really cost."""
         self._tiers[turn.rank].share.settle(turn, work, now)
 
+    def record_given(self, shared: bool = True) -> None:
+        """Whether :meth:`take_given` is called from now on, because there are other gateways."""
+        for tier in self._tiers:
+            tier.share.given = {} if shared else None
+
+    def take_given(self) -> dict[tuple[int, str], float]:
+        """The work given to each tenant, by rank and tenant, since this was called last; corrections of what
+        was told before may be below 0."""
+        taken: dict[tuple[int, str], float] = {}
+        for rank, tier in enumerate(self._tiers):
+            if given := tier.share.given:
+                tier.share.given = {}
+                taken |= {(rank, tenant): work for tenant, work in given.items() if work}
+        return taken
+
+    def note_elsewhere(self, told: Mapping[tuple[int, str], float], now: float) -> None:
+        """The work that other gateways gave tenants, by rank and tenant, since this was called last. It
+        counts as if it had been given here."""
+        for rank, tier in enumerate(self._tiers):
+            if of_tier := {who: work for (of, who), work in told.items() if of == rank}:
+                tier.share.note_elsewhere(of_tier, now)
+
     def first(self, limits: Mapping[Any, int], now: float) -> list[T]:
         """The next turns, in their order: of each lane no more than its limit. They stay where they
         are."""
@@ -213,6 +235,10 @@ class QueueOrder(Generic[T]):
     def ahead_of(self, rank: int) -> int:
         """How many wait in this tier and those above it."""
         return sum(tier.share.count for tier in self._tiers[: rank + 1])
+
+    def weight(self) -> float:
+        """The sum of the weights of the tenants whose requests wait, each once a tier."""
+        return sum(tier.share.weight() for tier in self._tiers)
 
     def oldest(self) -> list[float | None]:
         """For each rank, since when its oldest request waits; None if none waits."""

@@ -19,9 +19,11 @@ from gateway.domain.errors import QueueFull
 from gateway.domain.request import Request, Tier
 from gateway.scheduling.base import DeploymentConstraints, estimated_work
 from gateway.scheduling.queue.drain import DrainRate
+from gateway.scheduling.queue.foreign import WorkKey, by_model
 from gateway.scheduling.queue.order import QueueOrder
 from gateway.scheduling.queue.shares import QueueShares
 from gateway.scheduling.queue.tickets import Backlog, Capacity, Ticket
+from shared.protocol.demand import Demand
 
 MAX_RETRY_AFTER_S = 120.0
 """SDKs ignore a longer ``Retry-After``."""
@@ -68,6 +70,7 @@ class WaitingRoom:
         self._queues: dict[str, _ModelQueue] = {}
         self._numbers = itertools.count(1)
         self.shares = QueueShares()
+        self._told = False
         self.requests = 0
         self.body_bytes = 0
 
@@ -77,6 +80,26 @@ class WaitingRoom:
         self._weights.update(weights)
         for queue in self._queues.values():
             queue.line_up().reweigh()
+
+    def tell(self, told: bool) -> None:
+        """Whether :meth:`take_given` is called from now on, because there are other gateways."""
+        self._told = told
+        for queue in self._queues.values():
+            queue.turns.record_given(told)
+
+    def take_given(self) -> dict[WorkKey, float]:
+        """The work given since this was called last; below 0 for what is taken back."""
+        return {
+            (model, _TIERS[rank], tenant): work
+            for model, queue in self._queues.items()
+            for (rank, tenant), work in queue.turns.take_given().items()
+        }
+
+    def note_elsewhere(self, given: Mapping[WorkKey, float], now: float) -> None:
+        """The work that other gateways gave since this was called last, of models asked for here."""
+        for model, told in by_model(given, _TIER_RANK).items():
+            if model in self._queues:
+                self._queues[model].line_up().note_elsewhere(told, now)
 
     def enter(self, request: Request, capacity: Capacity, now: float, hold_s: float = 0.0) -> Ticket:
         """A place for ``request``. Raises QueueFull, with an honest ``retry_after_s``, over any bound. It may
@@ -117,11 +140,8 @@ class WaitingRoom:
         assert not ticket.waiting
         request = ticket.request
         queue = self._queue(request.model, now)
-        ticket.lane, ticket.begun, ticket.seen = (
-            DeploymentConstraints.of(request, avoid),
-            request.continuing,
-            None,
-        )
+        ticket.lane = DeploymentConstraints.of(request, avoid)
+        ticket.begun, ticket.seen = request.continuing, None
         if ticket.charged and not ticket.begun:
             queue.line_up().settle(ticket, 0.0, now)
         if refused:
@@ -197,6 +217,14 @@ class WaitingRoom:
         """Whether a realtime request waits for ``model``."""
         queue = self._queues.get(model)
         return queue is not None and queue.ahead_of(0) > 0
+
+    def demand(self, model: str, now: float) -> Demand | None:
+        """What waits for ``model``, as an agent is told; None when nothing does."""
+        backlog, queue = self.backlog(model), self._queues.get(model)
+        if backlog is None or queue is None:
+            return None
+        weight = queue.line_up().weight()
+        return Demand(backlog.requests, queue.ahead_of(0), max(0.0, now - backlog.oldest_s), weight)
 
     def depths(self) -> dict[str, int]:
         """Requests waiting, by model; models without any are left out."""
@@ -296,6 +324,8 @@ class WaitingRoom:
             if len(self._queues) >= EMPTY_QUEUES:
                 self._queues = {name: each for name, each in self._queues.items() if each.count}
             queue = self._queues[model] = _ModelQueue(self._weights, self._settings.ageing_s, now)
+            if self._told:
+                queue.turns.record_given()
         return queue
 
 

@@ -71,6 +71,18 @@ def make_backup(path: Path, source: sqlite3.Connection) -> None:
         fresh.unlink(missing_ok=True)
 
 
+def copy_files(path: Path, to: Path) -> None:
+    """Copy the database at ``path``, with what is only in its log, to a new file. Raises StateError."""
+    with _foreign_errors(to):
+        _empty(to)
+        uri = f"{path.absolute().as_uri()}?mode=rw"
+        with (
+            contextlib.closing(sqlite3.connect(uri, uri=True)) as source,
+            contextlib.closing(sqlite3.connect(to)) as target,
+        ):
+            source.backup(target)
+
+
 def prepare_restoring(path: Path, reason: str) -> None:
     """From now on the backup is to take the database's place. Raises StateError, having changed nothing."""
     backup, fresh = backup_path(path), _beside(path, ".restoring-new")

@@ -10,7 +10,7 @@ import os
 import shutil
 import sqlite3
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +19,19 @@ from sqlalchemy.dialects.sqlite import Insert, insert
 from sqlalchemy.exc import DatabaseError, IntegrityError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
+from gateway.domain.running_clock import running_s
 from gateway.storage.changes import ChangeCounter
-from gateway.storage.database import BUSY_TIMEOUT_S, Database, Merge
+from gateway.storage.database import BUSY_TIMEOUT_S, Database
 from gateway.storage.errors import (
     BadValue,
     StateBusy,
     StateCorrupt,
     StateError,
     StateMissing,
-    StateTooNew,
     StateUnwritable,
 )
-from gateway.storage.migrations import create_schema, upgrade_schema
+from gateway.storage.locks import running_gateway
+from gateway.storage.migrations import create_schema, refuse_too_new, upgrade_schema, write_version
 from gateway.storage.schema import SCHEMA_VERSION, metadata
 from gateway.storage.sqlite.copies import backup_path, make_backup
 
@@ -89,16 +90,8 @@ class SqliteDatabase(Database):
             yield connection
         self.changes.written()
 
-    def upsert(
-        self, table: Table, merge: Merge = lambda before, given: given, *, keep: Collection[str] = ()
-    ) -> Insert:
-        statement, key = insert(table), list(table.primary_key)
-        merged = {
-            column.name: merge(column, statement.excluded[column.name])
-            for column in table.columns
-            if not column.primary_key and column.name not in keep
-        }
-        return statement.on_conflict_do_update(index_elements=key, set_=merged)
+    def insert(self, table: Table) -> Insert:
+        return insert(table)
 
     def is_in_place(self) -> bool:
         try:
@@ -109,6 +102,18 @@ class SqliteDatabase(Database):
     def hold_open(self) -> None:
         with self._errors(), self._writer.connect(), self._reader.connect():
             pass
+
+    def now_s(self) -> float:
+        return time.time()
+
+    def interval_s(self, connection: Connection) -> float:
+        """The host's clock since it was booted, which nobody sets: its processes alone can share a file."""
+        return running_s()
+
+    def is_served(self) -> bool:
+        return running_gateway(self._path.parent) is not None
+
+    makes_backups = True
 
     def make_backup(self) -> None:
         """Through a connection that stays open from the first one on: it outlives the file."""
@@ -138,10 +143,8 @@ class SqliteDatabase(Database):
         self._watch.execute(f"PRAGMA busy_timeout = {int(BUSY_TIMEOUT_S * 1000)}")
         version = self._schema_version()
         if version > SCHEMA_VERSION:
-            raise StateTooNew(
-                f"{self._path} was written by a later version of Trunkline (schema {version}, this one reads "
-                f"up to {SCHEMA_VERSION}): upgrade Trunkline, or use another state directory"
-            )
+            with self.read() as connection:
+                refuse_too_new(version, connection, str(self._path))
         self._enter_wal()
         if version < SCHEMA_VERSION:
             with self.write() as connection:
@@ -180,11 +183,14 @@ class SqliteDatabase(Database):
     def _upgrade(self, connection: Connection) -> None:
         """Under the write lock; another process may have done it while we waited."""
         version: int = connection.exec_driver_sql("PRAGMA user_version").scalar_one()
+        if version >= SCHEMA_VERSION:
+            return refuse_too_new(version, connection, str(self._path))
         if version == 0:
             _make_indexes_partial()
             create_schema(connection)
         else:
             upgrade_schema(connection, version)
+        write_version(connection)
         connection.exec_driver_sql(f"PRAGMA application_id = {APPLICATION_ID}")
         connection.exec_driver_sql(f"PRAGMA user_version = {SCHEMA_VERSION}")
 

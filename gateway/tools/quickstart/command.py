@@ -14,7 +14,8 @@ import typer
 
 from gateway.domain.scopes import AdminRole
 from gateway.tools.quickstart.client import QUESTION, Client, Streamed, Verdict, chat_body, run_checks
-from gateway.tools.quickstart.processes import Children, QuickstartFailed, free_port
+from gateway.tools.quickstart.processes import Children, QuickstartFailed
+from shared.process.ports import free_port
 
 PREFERRED_PORT = 8787
 DEMO = "demo"

@@ -4,12 +4,12 @@ import contextlib
 import ctypes
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 STOP_GRACE_S = 10.0
 """How long a process may take to stop when asked before it is killed."""
@@ -28,20 +28,20 @@ class ProcessEnded(QuickstartFailed):
     """The gateway or the agent ended by itself, or never became ready."""
 
 
-def free_port(preferred: int = 0) -> int:
-    """``preferred`` if nobody listens there on loopback, else any free port."""
-    for port in (preferred, 0):
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            with contextlib.suppress(OSError):
-                probe.bind(("127.0.0.1", port))
-                return int(probe.getsockname()[1])
-    raise ProcessEnded("no free port on 127.0.0.1")
-
-
 def _die_with_parent() -> None:
     """In the child: ask the kernel for a SIGTERM when the parent (its thread) is gone, even if killed."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+class ChildProcess(Protocol):
+    """What a child is to its parent: of :class:`subprocess.Popen` what is used here."""
+
+    @property
+    def pid(self) -> int: ...
+    def poll(self) -> int | None: ...
+    def wait(self, timeout: float | None = None) -> int: ...
+    def send_signal(self, sig: int) -> None: ...
+    def terminate(self) -> None: ...
 
 
 class Child:
@@ -54,7 +54,7 @@ class Child:
         self.name = name
         self.log = log
         with log.open("wb") as output:
-            self._process = subprocess.Popen(  # noqa: S603 (our own interpreter and modules)
+            self._process: ChildProcess = subprocess.Popen(  # noqa: S603 (our own interpreter and modules)
                 [sys.executable, "-m", *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -104,8 +104,10 @@ class Child:
 class Children(contextlib.AbstractContextManager["Children"]):
     """The children in the order of their start; leaving the context stops them in the opposite order."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, make: "Callable[..., Child]" = Child) -> None:
+        """``make`` is called with what :class:`Child` is."""
         self._directory = directory
+        self._make = make
         self._children: list[Child] = []
         self.killed: list[Child] = []
         """Those that did not stop when they were asked to."""
@@ -116,7 +118,7 @@ class Children(contextlib.AbstractContextManager["Children"]):
 
     def start(self, name: str, *arguments: str, environment: Mapping[str, str] | None = None) -> Child:
         """Run ``python -m`` with ``arguments``; its log is ``name`` in the directory."""
-        child = Child(name, arguments, self._directory / f"{name}.log", environment)
+        child = self._make(name, arguments, self._directory / f"{name}.log", environment)
         self._children.append(child)
         return child
 

@@ -20,6 +20,7 @@ from gateway.tools.simulate.mix import MAX_REQUESTS, READY, THERE_ARE, Mix
 from gateway.tools.simulate.policies import PolicyChoice, choices, policy_names
 from gateway.tools.simulate.report import (
     COLUMNS,
+    GATEWAY_COLUMNS,
     ReportedTraffic,
     answer_columns,
     answer_rows,
@@ -31,6 +32,7 @@ from gateway.tools.simulate.simulation import (
     Goal,
     SimulationPlan,
     Trial,
+    gateway_counts,
     goals_of,
     simulate,
     smallest,
@@ -38,6 +40,7 @@ from gateway.tools.simulate.simulation import (
 from gateway.tools.simulate.tally import GOOD_TPOT_S, GOOD_TTFT_S, Slo
 from gateway.tools.simulate.traces import TraceFile
 from gateway.tools.simulate.world import REPAIR_S, Rules
+from shared.protocol.limits import OTHERS_EVERY_S
 
 EPILOG = f"Mixes by name: {', '.join(READY)}. Policies: {', '.join(policy_names())}; all for every one."
 
@@ -87,6 +90,24 @@ class SimulateOptions:
             metavar="NAME:…",
         ),
     ] = None
+    gateways: Annotated[
+        str,
+        typer.Option(
+            help="How many gateways there are; several numbers are compared, as 1,4,16.", metavar="N[,N…]"
+        ),
+    ] = "1"
+    rtt: Annotated[
+        float | None,
+        number_option("Round trip of devices of which the fleet says none.", metavar="MS"),
+    ] = None
+    others: Annotated[
+        float,
+        number_option(
+            "Agents tell each gateway what they run for others, at most so often; 0: never.",
+            metavar="MS",
+            least=0.0,
+        ),
+    ] = 1000 * OTHERS_EVERY_S
     slots: Annotated[
         int | None,
         typer.Option(
@@ -125,15 +146,18 @@ def simulate_command(options: SimulateOptions) -> None:
 
     Example: trunkline simulate --trace asked.jsonl --fleet '4*h100,4*l4' --policy cost,round-robin
 
+    Example: trunkline simulate --mix chat --fleet '8*l4' --policy cost --gateways 1,4,16
+
     Example: trunkline simulate --mix chat --duration 60 --fleet '1*l4' --policy cost --what-if 'ttft_p99<1'
     """
     plot = options.plot
     try:
         plan, chosen = _plan_of(options), choices(options.policy)
+        counts = gateway_counts(options.gateways)
         goals = goals_of(options.what_if) if options.what_if is not None else ()
         if plot is not None:
             check_plot(plot)
-        answers = _run(plan, chosen, goals)
+        answers = _run(plan, chosen, counts, goals)
     except BadSpec as error:
         raise typer.BadParameter(str(error), param_hint=error.option) from None
     except ImportError as error:
@@ -157,7 +181,7 @@ def _plan_of(options: SimulateOptions) -> SimulationPlan:
     own = dict(map(own_device, options.device or ()))
     return SimulationPlan(
         traffic=_traffic(options.trace, options.mix, options.seed),
-        fleet=fleet_of(options.fleet, own),
+        fleet=fleet_of(options.fleet, own, None if options.rtt is None else options.rtt / 1000),
         model=model_named(options.model),
         seed=options.seed,
         rate=options.rate,
@@ -166,7 +190,10 @@ def _plan_of(options: SimulateOptions) -> SimulationPlan:
         build=DeploymentBuild(options.slots, options.cold, options.spread, own),
         slo=Slo(options.slo_ttft, options.slo_tpot),
         rules=Rules(
-            max_wait_s=options.max_wait or NEVER, mtbf_s=options.mtbf or NEVER, repair_s=options.repair
+            max_wait_s=options.max_wait or NEVER,
+            mtbf_s=options.mtbf or NEVER,
+            repair_s=options.repair,
+            others_every_s=options.others / 1000 if options.others else None,
         ),
     )
 
@@ -179,19 +206,24 @@ def _traffic(trace: Path | None, mix: str | None, seed: int) -> Traffic:
     raise BadSpec("--trace", "give either --trace FILE or --mix SPEC")
 
 
-def _run(plan: SimulationPlan, chosen: list[PolicyChoice], goals: tuple[Goal, ...]) -> dict[str, FleetAnswer]:
-    """Simulate each policy on the fleet of ``plan``; with ``goals``, on the smallest that meets them."""
+def _run(
+    plan: SimulationPlan, chosen: list[PolicyChoice], counts: list[int], goals: tuple[Goal, ...]
+) -> dict[str, FleetAnswer]:
+    """Simulate each policy, with each number of gateways, on the fleet of ``plan``; with ``goals``, on the
+    smallest that meets them."""
     answers: dict[str, FleetAnswer] = {}
-    for number, choice in enumerate(chosen, 1):
-        name = choice.name
-        watched = replace(plan, traffic=ReportedTraffic(plan.traffic, name, sys.stderr))
+    runs = [(choice, count) for choice in chosen for count in counts]
+    for number, (choice, count) in enumerate(runs, 1):
+        name = choice.name if count == 1 else f"{choice.name}, {count} gateways"
+        watched = replace(plan, traffic=ReportedTraffic(plan.traffic, name, sys.stderr), gateways=count)
         if goals:
             note(f"{name}: the smallest fleet composed as {fleet_text(plan.fleet)} is searched")
             answer = smallest(watched, choice, goals, partial(_tell_trial, name, goals))
             if not answer.found.meets:
                 note(f"{name}: {answer.found.fleet} is not enough, and more were not tried")
         else:
-            note(f"{name}: policy {number} of {len(chosen)} on {fleet_text(plan.fleet)}")
+            of = "policy" if len(counts) == 1 else "run"
+            note(f"{name}: {of} {number} of {len(runs)} on {fleet_text(plan.fleet)}")
             began_s = time.perf_counter()
             trial = Trial(watched, simulate(watched, choice), meets=True)
             took_s = time.perf_counter() - began_s
@@ -241,7 +273,9 @@ def _tell(
     as_json: bool,
 ) -> None:
     if not as_json:
-        print_table(COLUMNS, rows_of(policies), "no policy was simulated")
+        several = any(each["gateways"] > 1 for each in policies.values())
+        columns = (*COLUMNS, *GATEWAY_COLUMNS) if several else COLUMNS
+        print_table(columns, rows_of(policies, several), "no policy was simulated")
         if goals:
             note(f"What if, {_assumed(plan, next(iter(answers.values())))}:")
             print_table(answer_columns(goals), answer_rows(answers, goals), "no policy was simulated")

@@ -4,10 +4,11 @@ which of these have a slot free."""
 import math
 import random
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from gateway.scheduling.base import DeploymentView
+from gateway.scheduling.load import DeploymentLoad
 from gateway.tools.simulate.devices import (
     DevicePace,
     SimulatedModel,
@@ -48,9 +49,13 @@ class Group:
 Fleet = tuple[Group, ...]
 
 
-def fleet_of(text: str, own: Collection[str] = ()) -> Fleet:
-    """Reads ``COUNT*CLASS[@RTTms][,…]``; ``own`` are further names of classes. Raises BadSpec."""
-    groups = tuple(_group(part, own) for part in text.split(","))
+def fleet_of(text: str, own: Collection[str] = (), rtt_s: float | None = None) -> Fleet:
+    """Reads ``COUNT*CLASS[@RTTms][,…]``; ``own`` are further names of classes, ``rtt_s`` the round trip of
+    those that say none. Raises BadSpec."""
+    if rtt_s is not None and not 0 <= rtt_s <= MAX_RTT_S:
+        raise BadSpec("--rtt", f"a round trip of {rtt_s:g} s is not from 0 to {MAX_RTT_S:g} s")
+    default_s = DEFAULT_RTT_S if rtt_s is None else rtt_s
+    groups = tuple(_group(part, own, default_s) for part in text.split(","))
     if device_count(groups) > MAX_DEVICES:
         raise BadSpec("--fleet", f"{device_count(groups):,} devices are more than {MAX_DEVICES:,}")
     return groups
@@ -71,7 +76,7 @@ def scaled(fleet: Fleet, times: int) -> Fleet:
     return tuple(replace(group, count=group.count // unit * times) for group in fleet)
 
 
-def _group(part: str, own: Collection[str]) -> Group:
+def _group(part: str, own: Collection[str], default_rtt_s: float) -> Group:
     match = _GROUP.fullmatch(part)
     if match is None:
         raise BadSpec(
@@ -82,36 +87,65 @@ def _group(part: str, own: Collection[str]) -> Group:
         device_named(card)
     if not count:
         raise BadSpec("--fleet", f"{part.strip()!r} has no device")
-    rtt_s = DEFAULT_RTT_S if rtt_ms is None else float(rtt_ms) / 1000
+    rtt_s = default_rtt_s if rtt_ms is None else float(rtt_ms) / 1000
     if rtt_s > MAX_RTT_S:
         raise BadSpec("--fleet", f"a round trip of {rtt_s:g} s is more than {MAX_RTT_S:g} s")
     return Group(count, card, rtt_s)
 
 
 @dataclass(slots=True, eq=False)
-class SimulatedDeployment:
-    """``view`` is all that a gateway would know."""
+class SimulatedDevice:
+    """A device with its engine."""
 
-    view: DeploymentView
     engine: SimulatedEngine
+    slots: int
     planned_s: float = NEVER
     """The engine's next event that is in the calendar."""
     epoch: int = 0
     """Counts its losses: what was sent before one never arrives."""
     held: list[EngineRun] = field(default_factory=list)
     """Those that came while it has not loaded its model; the first of them makes it load."""
+    seen: "list[SimulatedDeployment]" = field(default_factory=list)
+    """What each gateway sees of it."""
+
+    def report(self) -> None:
+        """The engine's state reaches the gateways, if it is one that says it."""
+        free = self.engine.memory.free
+        for deployment in self.seen:
+            if deployment.view.kv_free_tokens is not None:
+                deployment.view.kv_free_tokens = free
+
+
+@dataclass(slots=True, eq=False)
+class SimulatedDeployment:
+    """A device as one gateway sees it; ``view`` is all that the gateway would know."""
+
+    view: DeploymentView
+    device: SimulatedDevice
     counted_free: int = 0
     """Free slots as of when they were last counted."""
+    on_level: Callable[[], None] = lambda: None
+    """Called when the agent has lent it more slots or fewer."""
+
+    @property
+    def engine(self) -> SimulatedEngine:
+        return self.device.engine
 
     @property
     def one_way_s(self) -> float:
         """Half a round trip."""
         return self.view.rtt_s / 2
 
-    def report(self) -> None:
-        """The engine's state reaches the gateway, if it is one that says it."""
-        if self.view.kv_free_tokens is not None:
-            self.view.kv_free_tokens = self.engine.memory.free
+    def for_another(self) -> "SimulatedDeployment":
+        """The same device as another gateway sees it."""
+        return seen_on(self.device, replace(self.view, load=DeploymentLoad()))
+
+
+def seen_on(device: SimulatedDevice, view: DeploymentView) -> SimulatedDeployment:
+    """``device`` as the gateway with that view sees it."""
+    deployment = SimulatedDeployment(view, device)
+    device.seen.append(deployment)
+    return deployment
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +194,8 @@ def deployments_of(
             )
             own = varied(pace, build.spread, random.Random(f"{seed} {name}"))
             times = build.slower[len(sites) % len(build.slower)]
-            sites.append(SimulatedDeployment(view, SimulatedEngine(slowed(own, times, times), block_tokens)))
+            engine = SimulatedEngine(slowed(own, times, times), block_tokens)
+            sites.append(seen_on(SimulatedDevice(engine, view.slots), view))
     return sites
 
 

@@ -1,7 +1,7 @@
 """Those who wait in the simulated gateway: in the gateway's own order, or first come, first served."""
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -9,6 +9,7 @@ from gateway.domain.request import Tier
 from gateway.scheduling.base import PendingRequest
 from gateway.scheduling.queue.fair import QueuedRequest
 from gateway.scheduling.queue.order import QueueOrder
+from shared.protocol.demand import Demand
 
 AGEING_S = 20.0
 PATIENCE_S = 60.0
@@ -78,6 +79,30 @@ class FairQueue:
             return [turn.item for turn in self._waiting.values()]
         return [turn.item for turn in self._turns.first({False: limit, True: limit}, now)]
 
+    def share(self) -> None:
+        """There are other gateways."""
+        self._turns.record_given()
+
+    def take_given(self) -> dict[tuple[int, str], float]:
+        """See :class:`~gateway.scheduling.queue.order.QueueOrder`."""
+        return self._turns.take_given()
+
+    def note_elsewhere(self, told: Mapping[tuple[int, str], float], now: float) -> None:
+        """See :class:`~gateway.scheduling.queue.order.QueueOrder`."""
+        self._turns.note_elsewhere(told, now)
+
+    def demand(self, now: float) -> Demand | None:
+        """What waits, as an agent is told; None when nothing does."""
+        if not self._waiting:
+            return None
+        oldest_s = min((each for each in self._turns.oldest() if each is not None), default=now)
+        realtime = self._turns.ahead_of(_RANKS[Tier.REALTIME])
+        return Demand(len(self._waiting), realtime, max(0.0, now - oldest_s), self._turns.weight())
+
+    def tenants(self) -> set[str]:
+        """Whose requests wait."""
+        return {turn.tenant for turn in self._waiting.values()}
+
     def _put(self, turn: _Turn, now: float) -> None:
         self._waiting[turn.number] = turn
         self._turns.put(turn, now)
@@ -109,3 +134,7 @@ class FifoQueue:
     def front(self, limit: int, now: float) -> Sequence[PendingRequest]:
         small, large = (list(islice(items.values(), limit)) for items in self._items)
         return sorted(small + large, key=lambda item: item.number) if large else small
+
+    def tenants(self) -> set[str]:
+        """See :class:`FairQueue`."""
+        return {item.tenant for items in self._items for item in items.values()}

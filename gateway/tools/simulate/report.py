@@ -17,9 +17,15 @@ _TIMES = ("TTFT P50", "P95", "P99", "LATENCY P50", "P95", "P99")
 COLUMNS = ("POLICY", "DONE", "REFUSED", *_TIMES, "BUSY", "CV", "GOOD/S", "HITS")
 
 
-def rows_of(policies: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
-    """A row for each policy, from what ``--json`` prints under ``policies``."""
-    return [
+GATEWAY_COLUMNS = ("CROSSED", "IDLE", "FAIR")
+"""Of several gateways: requests that came when their slot had gone to another gateway; slots that nobody used
+while requests waited, on average; see :class:`~gateway.tools.simulate.tally.Fairness`."""
+
+
+def rows_of(policies: Mapping[str, Mapping[str, Any]], gateways: bool = False) -> list[list[str]]:
+    """A row for each policy, from what ``--json`` prints under ``policies``; with ``gateways``, those of
+    :data:`GATEWAY_COLUMNS` too."""
+    rows = [
         [
             name,
             str(each["completed"]),
@@ -33,6 +39,15 @@ def rows_of(policies: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
         ]
         for name, each in policies.items()
     ]
+    if gateways:
+        for row, each in zip(rows, policies.values(), strict=True):
+            fairness = each["fairness"]
+            row += [
+                f"{each['opens_refused']:.2%}",
+                f"{each['idle_while_wanted_s'] / max(each['ended_s'], 1e-9):.2f}",
+                "–" if fairness is None else f"{fairness:.2f}",
+            ]
+    return rows
 
 
 def answer_columns(goals: Iterable[Goal]) -> list[str]:

@@ -14,6 +14,7 @@ from itertools import islice
 from typing import Any
 
 from gateway.tools.bench.tally import Histogram
+from gateway.tools.simulate.calendar import Calendar
 from gateway.tools.simulate.devices import SimulatedModel
 from gateway.tools.simulate.fleet import (
     DeploymentBuild,
@@ -23,13 +24,16 @@ from gateway.tools.simulate.fleet import (
     fleet_text,
     scaled,
 )
+from gateway.tools.simulate.gateway import SimulatedGateway
 from gateway.tools.simulate.inputs import BadSpec, Job, Traffic
+from gateway.tools.simulate.lent_slots import LentSlots
 from gateway.tools.simulate.policies import PolicyChoice
 from gateway.tools.simulate.queues import FairQueue, FifoQueue
 from gateway.tools.simulate.tally import Figures, PolicyTally, Slo
 from gateway.tools.simulate.world import Rules, SimulatedWorld
 
 MAX_TRIED_DEVICES = 4096
+MAX_GATEWAYS = 64
 _TERM = re.compile(
     r"\s*(?:(ttft|latency|tpot|queued)_p(\d{1,2}(?:\.\d+)?)|(good|rejected))\s*([<>])\s*(\d+(?:\.\d+)?)\s*"
 )
@@ -51,6 +55,8 @@ class SimulationPlan:
     build: DeploymentBuild = field(default_factory=DeploymentBuild)
     slo: Slo = field(default_factory=Slo)
     rules: Rules = field(default_factory=Rules)
+    gateways: int = 1
+    """Each has its own queue and learns by itself; the agents divide their slots among them."""
 
     def jobs(self) -> Iterator[Job]:
         """The traffic as it comes in this plan. Raises BadTrace."""
@@ -65,15 +71,27 @@ def simulate(plan: SimulationPlan, choice: PolicyChoice) -> Figures:
     """Equal plans give equal figures. Raises BadSpec and BadTrace."""
     block_tokens = plan.traffic.block_tokens
     sites = deployments_of(plan.fleet, plan.model, block_tokens, plan.build, late=choice.late, seed=plan.seed)
+    calendar, gateways = Calendar(), list[SimulatedGateway]()
+    for number in range(plan.gateways):
+        seen = [site.for_another() for site in sites] if number else sites
+        gateways.append(
+            SimulatedGateway(
+                calendar,
+                seen,
+                choice.scheduler(seen, plan.seed),
+                FairQueue() if choice.late else FifoQueue(),
+                block_tokens=block_tokens,
+                knows_output_lengths=choice.knows_output_lengths,
+            )
+        )
+    devices = [site.device for site in sites]
+    lent: list[LentSlots] = []
+    if plan.gateways > 1 and choice.late:
+        lent = [LentSlots(calendar, device.seen, device.slots) for device in devices]
+        for gateway in gateways:
+            gateway.share(lent)
     world = SimulatedWorld(
-        sites,
-        choice.scheduler(sites, plan.seed),
-        FairQueue() if choice.late else FifoQueue(),
-        PolicyTally(plan.slo),
-        plan.rules,
-        block_tokens=block_tokens,
-        knows_output_lengths=choice.knows_output_lengths,
-        seed=plan.seed,
+        calendar, gateways, devices, lent, PolicyTally(plan.slo), plan.rules, seed=plan.seed
     )
     return world.run(plan.jobs())
 
@@ -145,6 +163,15 @@ class FleetAnswer:
             "arrivals_per_s": self.arrivals_per_s,
             "tried": {trial.fleet: trial.meets for trial in self.tried},
         }
+
+
+def gateway_counts(text: str) -> list[int]:
+    """How many gateways there are to be, as ``1,4,16`` says it. Raises BadSpec."""
+    counts = [part.strip() for part in text.split(",")]
+    for count in counts:
+        if not (count.isascii() and count.isdecimal() and 1 <= int(count) <= MAX_GATEWAYS):
+            raise BadSpec("--gateways", f"{count!r} is no number from 1 to {MAX_GATEWAYS}")
+    return list(dict.fromkeys(map(int, counts)))
 
 
 def goals_of(text: str) -> tuple[Goal, ...]:

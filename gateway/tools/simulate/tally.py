@@ -36,6 +36,15 @@ class PolicyTally:
     cached_tokens: int = 0
     preemptions: int = 0
     restarts: int = 0
+    opens: int = 0
+    """Requests that gateways sent to agents."""
+    opens_refused: int = 0
+    """Those for which there was no slot any more when they came."""
+    demands: int = 0
+    """How often gateways told an agent what waits."""
+    idle_wanted_s: float = 0.0
+    """Seconds of slots that nobody used while a request waited for each."""
+    fairness: "Fairness" = field(default_factory=lambda: Fairness())
     ttft: Histogram = field(default_factory=Histogram)
     latency: Histogram = field(default_factory=Histogram)
     tpot: Histogram = field(default_factory=Histogram)
@@ -85,6 +94,36 @@ class TimeWindows:
         return self._sum / self._count if self._count else 0.0
 
 
+class Fairness:
+    """How evenly tenants are served that all want more than they get: Jain's index of the work that they
+    were given within windows of time, 1 when it is the same. Only tenants count whose requests waited both
+    when a window began and when it ended."""
+
+    def __init__(self) -> None:
+        self._work: dict[str, float] = {}
+        self._waited: set[str] = set()
+        self._sum = 0.0
+        self._count = 0
+
+    def served(self, tenant: str, work: float) -> None:
+        """A request of ``tenant`` got a slot, or, below 0, lost it again."""
+        self._work[tenant] = self._work.get(tenant, 0.0) + work
+
+    def end(self, waiting: set[str]) -> None:
+        """A window is over; requests of these tenants wait."""
+        both = self._waited & waiting
+        given = [max(0.0, self._work.get(tenant, 0.0)) for tenant in both]
+        if len(both) > 1 and any(given):
+            self._sum += sum(given) ** 2 / (len(given) * sum(each * each for each in given))
+            self._count += 1
+        self._work, self._waited = {}, waiting
+
+    @property
+    def index(self) -> float | None:
+        """The mean of all windows; None where no two tenants waited."""
+        return self._sum / self._count if self._count else None
+
+
 @dataclass(frozen=True, slots=True)
 class Figures:
     """One policy's result. Percentiles are None where nothing was completed."""
@@ -98,6 +137,7 @@ class Figures:
     """The share of the span in which each device computed."""
     window_cv: float
     """See :class:`TimeWindows`."""
+    gateways: int = 1
 
     @property
     def utilisation(self) -> float:
@@ -131,6 +171,11 @@ class Figures:
             "restarts": tally.restarts,
             "span_s": self.span_s,
             "ended_s": self.ended_s,
+            "gateways": self.gateways,
+            "opens_refused": tally.opens_refused / max(1, tally.opens),
+            "demands": tally.demands,
+            "idle_while_wanted_s": tally.idle_wanted_s,
+            "fairness": tally.fairness.index,
         }
 
 

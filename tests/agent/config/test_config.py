@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from agent.config.config import AgentConfig, default_name, default_state_dir, tunnel_url
+from agent.config.config import AgentConfig, default_state_dir
 from agent.config.sources import load
 from shared.identity import is_name
 from shared.process.settings import ConfigError
@@ -234,22 +234,6 @@ def test_two_engines_of_one_name_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("gateway", "tunnel"),
-    [
-        ("https://gw.example.com", "wss://gw.example.com/tunnel"),
-        ("https://gw.example.com:8443/", "wss://gw.example.com:8443/tunnel"),
-        ("https://example.com/llm/", "wss://example.com/llm/tunnel"),
-        ("wss://gw.example.com/tunnel", "wss://gw.example.com/tunnel"),
-        ("http://localhost:8080", "ws://localhost:8080/tunnel"),
-        ("http://127.0.0.1:8080", "ws://127.0.0.1:8080/tunnel"),
-        ("http://[::1]:8080", "ws://[::1]:8080/tunnel"),
-    ],
-)
-def test_the_tunnel_is_at_the_gateways_url(gateway: str, tunnel: str) -> None:
-    assert tunnel_url(gateway) == tunnel
-
-
-@pytest.mark.parametrize(
     "gateway",
     [
         "gw.example.com",
@@ -265,8 +249,6 @@ def test_the_tunnel_is_at_the_gateways_url(gateway: str, tunnel: str) -> None:
     ],
 )
 def test_other_urls_are_refused_and_plain_http_beyond_loopback(gateway: str) -> None:
-    with pytest.raises(ValueError, match="https://"):
-        tunnel_url(gateway) if gateway != "https://x:99999" else tunnel_url("x")
     assert "--gateway" in mistakes({"gateway": gateway})
 
 
@@ -280,7 +262,6 @@ def test_other_urls_are_refused_and_plain_http_beyond_loopback(gateway: str) -> 
 )
 def test_the_clients_url_is_refused_with_the_agents(gateway: str, instead: str) -> None:
     assert mistakes({"gateway": gateway}).endswith(instead)
-    assert tunnel_url("https://gw/v10") == "wss://gw/v10/tunnel"
 
 
 @pytest.mark.parametrize(
@@ -333,6 +314,17 @@ def test_tls_and_the_proxy_are_worked_out_here(monkeypatch: pytest.MonkeyPatch, 
         load({"gateway": "https://gw", "ca_file": tmp_path / "none.pem"}, None).dial_settings()
 
 
+def test_a_process_of_the_gateway_is_dialled_on_this_host_only_where_the_gateway_is() -> None:
+    here, far = load(HERE, None), load({"gateway": "https://gw"}, None)
+    assert here.peer_dial_settings("http://127.0.0.1:8702").url == "ws://127.0.0.1:8702/tunnel"
+    assert far.peer_dial_settings("https://gw2").url == "wss://gw2/tunnel"
+    for address in ("http://127.0.0.1:8702", "https://localhost:8702"):
+        with pytest.raises(ValueError, match="on this host"):
+            far.peer_dial_settings(address)
+    with pytest.raises(ValueError, match="write https"):
+        far.peer_dial_settings("http://gw2")
+
+
 def test_a_certificate_for_the_gateways_tls_is_checked_at_the_start(tmp_path: Path) -> None:
     cert, key = make_certificate(tmp_path)
     shown = {"gateway": "https://gw", "client_cert": cert, "client_key": key}
@@ -356,15 +348,6 @@ def test_defaults_fit_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     assert default_state_dir({}) == Path.home() / ".local/state/trunkline/agent"
     monkeypatch.setattr("os.geteuid", lambda: 0)
     assert default_state_dir({}) == Path("/var/lib/trunkline/agent")
-    for host, name in {
-        "GPU_7.example": "gpu_7.example",
-        "-é-": "agent",
-        "héllo!": "h-llo",
-        "": "agent",
-    }.items():
-        monkeypatch.setattr("socket.gethostname", lambda host=host: host)
-        assert default_name() == name
-        assert is_name(default_name())
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """A stream through the engine and back, at the pace of the slower side, and every way it can end."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -9,9 +10,10 @@ import pytest
 
 from agent.engines.backend import BackendFailed, BackendTimeout, BackendUnreachable
 from agent.engines.http.openai import EngineSettings, OpenAIHTTPBackend
+from agent.requests.run import RequestRun
 from shared.protocol.errors import ErrorCode
 from shared.protocol.limits import STREAM_WINDOW_BYTES
-from shared.protocol.messages import Refusal, Trailers, Usage, UsageMode
+from shared.protocol.messages import Trailers, Usage, UsageMode
 from tests.agent.support.canned import until
 from tests.agent.support.requests_in import TOKEN, Set, agent_with, played, standing_still
 from tests.support.scripted_engine import Fault, ScriptedEngine
@@ -35,6 +37,31 @@ async def test_a_request_goes_through_and_its_answer_back() -> None:
     assert trailers == Trailers(None, 0.0, 0.5, 2.0)
     assert answer.names()[0] == "head"
     assert backend.released == 1
+
+
+async def test_a_request_that_fails_to_begin_keeps_no_other_of_its_turn_from_its_engine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begin, begun = RequestRun.begin, list[RequestRun]()
+
+    def begin_or_fail(run: RequestRun) -> None:
+        begun.append(run)
+        if len(begun) == 1:
+            raise ValueError("the first")
+        begin(run)
+
+    failures: list[str] = []
+    asyncio.get_running_loop().set_exception_handler(
+        lambda loop, context: failures.append(str(context["exception"]))
+    )
+    monkeypatch.setattr(RequestRun, "begin", begin_or_fail)
+    backend = played()
+    backend.response.pieces.put_nowait(None)
+    async with agent_with(backend) as here:
+        here.ask()
+        _, answer = here.ask()
+        await answer.until("end")
+    assert (len(begun), failures) == (2, ["the first"])
 
 
 async def test_usage_goes_into_the_trailers_and_out_of_the_answer_when_nobody_asked() -> None:
@@ -328,71 +355,3 @@ async def test_a_404_about_anything_else_passes_as_it_is(path: str, body: bytes)
 
 
 # --- Refusals ---
-
-BUSY = b'{"error":{"message":"server busy"}}'
-JSON = (("content-type", "application/json"),)
-
-
-@pytest.mark.parametrize(
-    ("status", "said", "refusal"),
-    [
-        (429, BUSY, Refusal.BUSY),
-        (503, BUSY, Refusal.BUSY),
-        (429, b"", Refusal.BUSY),
-        (503, b"", None),
-        (429, b"insufficient_quota", Refusal.REQUEST),
-        (500, BUSY, None),
-    ],
-)
-async def test_the_head_of_a_refusal_says_what_its_body_means(
-    status: int, said: bytes, refusal: Refusal | None
-) -> None:
-    backend = played(slots=4)
-    backend.response.status, backend.response.headers = status, JSON
-    for piece in (said[:5], said[5:], None):
-        if piece is None or piece:
-            backend.response.pieces.put_nowait(piece)
-    async with agent_with(backend) as here:
-        _, answer = here.ask()
-        head = await answer.until("head")
-        await answer.until("end")
-        assert (head.status, head.refusal) == (status, refusal)
-        assert answer.body == said
-        assert here.registry.levels("s") == {"e/m": 1 if refusal is Refusal.BUSY else 4}
-
-
-async def test_a_long_refusal_goes_on_as_any_answer_does() -> None:
-    backend = played()
-    backend.response.status, backend.response.headers = 503, JSON
-    pieces = [b"x" * 3000, b"y" * 3000, b"z" * 100_000]
-    async with agent_with(backend) as here:
-        _, answer = here.ask()
-        for piece in (*pieces, None):
-            backend.response.pieces.put_nowait(piece)
-        head = await answer.until("head")
-        await answer.until("end")
-    assert head.refusal is None
-    assert answer.body == b"".join(pieces)
-
-
-async def test_a_refusal_whose_body_does_not_come_is_a_failure() -> None:
-    backend = played()
-    backend.response.status = 503
-    backend.response.pieces.put_nowait(b"too")
-    backend.response.pieces.put_nowait(BackendTimeout("silent"))
-    async with agent_with(backend) as here:
-        _, answer = here.ask()
-        assert await answer.until("reset") == (ErrorCode.ENGINE_TIMEOUT, "silent")
-        assert "head" not in answer.names()
-
-
-async def test_a_refused_request_that_its_gateway_lets_go_lowers_the_slots_all_the_same() -> None:
-    backend = played(slots=4)
-    backend.response.status = 429
-    backend.response.pieces.put_nowait(b"x" * 5000)
-    async with agent_with(backend) as here:
-        stream, answer = here.ask()
-        await answer.until("head")
-        stream.reset(ErrorCode.CANCELLED)
-        await answer.until("closed")
-        assert here.registry.levels("s") == {"e/m": 1}

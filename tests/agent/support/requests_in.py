@@ -10,6 +10,7 @@ from agent.engines.http.openai import OpenAIHTTPBackend
 from agent.requests.runner import RequestRunner
 from shared.protocol.endpoint import Stream
 from shared.protocol.messages import DeploymentState
+from shared.protocol.peers import GPU_SECONDS
 from tests.agent.support.joined import Joined, PlayedBackend
 from tests.support.clock import ManualClock
 from tests.support.tunnels import Recorder, request_head
@@ -21,9 +22,11 @@ class Agent(Recorder):
     """The agent's listener: gives streams to the runner."""
 
     runner: RequestRunner
+    tells_gpu_s = False
+    """What its gateway has agreed on."""
 
     def on_open(self, stream: Stream) -> None:
-        self.runner.open("s", stream)
+        self.runner.open("s", stream, agreed=(GPU_SECONDS,) if self.tells_gpu_s else ())
 
 
 class Set:
@@ -49,10 +52,11 @@ class Set:
 
 @asynccontextmanager
 async def agent_with(
-    backend: PlayedBackend | OpenAIHTTPBackend, clock: ManualClock | None = None
+    backend: PlayedBackend | OpenAIHTTPBackend, clock: ManualClock | None = None, *, tells_gpu_s: bool = False
 ) -> AsyncIterator[Set]:
     clock = clock or ManualClock()
     registry, listener = EngineRegistry(clock), Agent()
+    listener.tells_gpu_s = tells_gpu_s
     registry.add(backend)
     listener.runner = RequestRunner(registry, clock)
     joined = Joined(listener, Recorder())

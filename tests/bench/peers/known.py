@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from gateway.tools.quickstart.processes import free_port
+from shared.process.ports import free_port
 from tests.bench.peers.stage import Peer, Running, Stage
 from tests.bench.peers.tools import CACHE, version_of
 from tests.bench.peers.workloads import MODEL

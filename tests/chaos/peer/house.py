@@ -7,14 +7,13 @@ away for ten seconds, and with a fault every second soon all of them.
 """
 
 import asyncio
-import os
 import signal
 import subprocess
 import time
-import zlib
 from pathlib import Path
 
-from gateway.tools.quickstart.processes import Child, free_port
+from gateway.tools.quickstart.processes import Child
+from shared.process.ports import free_port
 from tests.chaos.house import ChaosHouse
 from tests.chaos.town import Post, Town
 from tests.support import programs
@@ -22,7 +21,6 @@ from tests.support.programs import program
 from tests.support.proxy import FaultyProxy
 
 PACKAGES = {"nginx": "nginx", "sshd": "openssh-server", "ssh": "openssh-client"}
-_BELOW_EPHEMERAL = 20_000
 
 
 def install() -> None:
@@ -30,11 +28,6 @@ def install() -> None:
     problem = programs.install(PACKAGES)
     if problem is not None:
         raise SystemExit(f"the comparison needs them: {problem}")
-
-
-def _quiet_port(name: str) -> int:
-    """One that no outgoing connection gets by chance while its tunnel is down."""
-    return free_port(_BELOW_EPHEMERAL + zlib.crc32(f"{os.getpid()}/{name}".encode()) % 10_000)
 
 
 class _Nginx(Child):
@@ -58,7 +51,7 @@ class PeerHouse(ChaosHouse):
     async def _start(self) -> None:
         for post in self.town.posts:
             self._start_engine(post)
-            self._ports[post.name] = _quiet_port(post.name)
+            self._ports[post.name] = free_port()
         self._make_keys()
         self._start_sshd()
         self._write_nginx()

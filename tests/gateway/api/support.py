@@ -11,14 +11,23 @@ import orjson
 from gateway.api.exchange.buffers import BufferBudget
 from gateway.api.exchange.exchange import HttpExchange, HttpSettings
 from gateway.api.exchange.middleware import RequestMiddleware, with_origin_checks
+from gateway.api.jobs.pages import JobAccess, JobsPage, jobs_pages
+from gateway.api.jobs.respond_async import AsyncRequests
+from gateway.api.jobs.responses import responses_pages
+from gateway.api.openai.batches import batches_pages
+from gateway.api.openai.files import files_pages
+from gateway.api.openai.uploads import uploads_pages
 from gateway.api.routes import build_router
 from gateway.api.server.client_addresses import PerAddressLimiter
 from gateway.api.server.request_parser import ConnectionLimits
 from gateway.api.server.server import Address, bind, build_server
-from gateway.dispatch.response import Sink
+from gateway.dispatch.response import READ_BYTES, Sink
 from gateway.domain.errors import RequestError, StreamBroken, Unauthenticated
 from gateway.domain.request import Principal, Request
 from gateway.fleet.registry import ServedModel
+from gateway.jobs.batches.service import BatchService
+from gateway.jobs.files import FileService
+from gateway.jobs.uploads import UploadService
 from gateway.observability.metrics import Metrics
 from gateway.pipeline.aliases import AliasCatalog
 from gateway.pipeline.bodies import BodyReader
@@ -27,6 +36,7 @@ from gateway.pipeline.relay import Response
 from gateway.quota.usage import UsageLedger
 from gateway.runtime.lifecycle import Lifecycle
 from shared.protocol.messages import Headers, Trailers
+from tests.gateway.api.jobs.access import accept_webhook
 
 CHAT = "/v1/chat/completions"
 ASK = b'{"model":"m","messages":[]}'
@@ -85,6 +95,7 @@ class FakeResponse:
         self.headers = headers
         self.agent = "gpu-1"
         self.version = ""
+        self.ran_by = ""
         self.queue_s = 0.0125
         self.attempts = 1
         self.continued = False
@@ -118,6 +129,12 @@ class FakeResponse:
         self._broken = broken
         self._sink = None
         self._news.set()
+
+    def take_whole(self) -> bytes | None:
+        if not self._ended or self._broken is not None or sum(map(len, self._chunks)) > READ_BYTES:
+            return None
+        chunks, self._chunks = self._chunks, []
+        return b"".join(chunks)
 
     async def next_chunks(self, sink: Sink | None = None) -> list[bytes]:
         while True:
@@ -225,11 +242,31 @@ class Surface:
     accounts: UsageLedger | None = None
     keys: FakeKeys = field(default_factory=FakeKeys)
     reader: BodyReader | None = None
+    files: FileService | None = None
+    jobs: JobAccess | None = None
+    uploads: UploadService | None = None
+    batches: BatchService | None = None
 
     def __post_init__(self) -> None:
         keys = self.keys
         pipeline = Pipeline(keys, self.dispatcher.run, self.accounts, facts=self.settings.facts)
-        router = build_router(pipeline, keys, self.catalog, FakeMetrics(), self.lifecycle, self.settings)
+        files = {} if self.files is None else files_pages(keys, self.files)
+        if self.uploads is not None:
+            files |= uploads_pages(keys, self.uploads)
+        batches = {} if self.batches is None else batches_pages(keys, self.batches, accept_webhook)
+        jobs: dict[str, JobsPage] = {}
+        if self.jobs is not None:
+            jobs = jobs_pages(keys, self.jobs) | responses_pages(keys, self.jobs)
+        router = build_router(
+            pipeline,
+            keys,
+            self.catalog,
+            FakeMetrics(),
+            self.lifecycle,
+            self.settings,
+            files={**files, **batches, **jobs},
+            later=None if self.jobs is None else AsyncRequests(keys, self.jobs),
+        )
         self.budget = BufferBudget(self.buffer_bytes)
         self.app = RequestMiddleware(
             with_origin_checks(router, self.settings),

@@ -75,7 +75,7 @@ class Talk:
         self.record = AnswerRecord("chat", RecordBudget()) if self.recorded else None
         self.response = EngineResponse(
             ResponseHead(200, self.headers),
-            self.engine,  # type: ignore[arg-type]
+            self.engine,
             agent="gpu-1",
             deployment="gpu-1/d",
             queue_s=0.0,

@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import ssl
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -13,10 +14,12 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.app.app import Gateway, StopSignals
+from gateway.app import app
+from gateway.app.app import Gateway
 from gateway.runtime.config import ConfigError, load
+from gateway.runtime.stop_signals import StopSignals
 from gateway.storage import Store
-from gateway.tools.quickstart.processes import free_port
+from shared.process.ports import free_port
 from tests.support.tls import make_certificate
 
 
@@ -45,7 +48,11 @@ async def running(
     settings = load({"listen": "127.0.0.1:0", **flags}, None, {}).settings
     gateway, stop = Gateway(settings, store), StopSignals()
     url: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-    task = asyncio.create_task(gateway.run(stop, url.set_result))
+
+    async def announce(where: str) -> None:
+        url.set_result(where)
+
+    task = asyncio.create_task(gateway.run(stop, announce))
     async with httpx.AsyncClient(base_url=await url, verify=verify) as client:
         try:
             yield Running(gateway, stop, task, client)
@@ -66,6 +73,23 @@ async def test_a_gateway_serves_from_its_store(no_leaks: None, store: Store) -> 
         assert (asked.status_code, asked.json()["error"]["code"]) == (404, "model_not_found")
         metrics = (await house.client.get("/metrics", headers=authorization)).text
         assert 'trunkline_requests_total{model="other",route="embeddings",status="4xx"} 1.0' in metrics
+
+
+async def test_one_that_leaves_answers_once_more_on_each_connection_and_takes_no_other(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.app.app.LEAVE_S", 60.0)
+    async with running(store) as house:
+        assert "connection" not in (await house.client.get("/healthz")).headers
+        house.stop.leave()
+        while not house.gateway._server._left:  # noqa: ASYNC110 (nobody tells us)
+            await asyncio.sleep(0)
+        last = await house.client.get("/readyz")
+        assert (last.status_code, last.headers["connection"]) == (200, "close")
+        with pytest.raises(httpx.ReadTimeout):
+            await house.client.get("/healthz", timeout=0.2)
+        house.stop.end_at_once()
+        await house.ended()
 
 
 async def test_a_model_served_before_a_restart_is_waited_for(store: Store) -> None:
@@ -211,3 +235,21 @@ async def test_a_policy_there_is_none_of_is_a_setting_that_is_wrong(store: Store
     settings = load({"dispatch": {"policy": "astrology"}}, None, {}).settings
     with pytest.raises(ConfigError, match="astrology"):
         Gateway(settings, store)
+
+
+async def test_the_loop_turns_while_it_is_told_where_clients_connect(store: Store) -> None:
+    """Whoever tells it asks the store, which may hang."""
+    asked, told = threading.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def announce(url: str) -> None:
+        loop.call_soon_threadsafe(told.set)
+        asked.wait(30.0)
+
+    settings = load({"listen": "127.0.0.1:0"}, None, {}).settings
+    running = asyncio.create_task(app._run(settings, lambda: settings, store, announce, None))
+    async with asyncio.timeout(30.0):
+        await told.wait()
+    asked.set()
+    os.kill(os.getpid(), signal.SIGTERM)
+    await running

@@ -109,6 +109,7 @@ def test_a_revoked_agent_does_not_come_back_by_joining(house: House) -> None:
 
 def test_a_certificate_that_the_store_has_forgotten_is_refused(house: House) -> None:
     _, certificate = house.join(house.token())
+    house.wall_s += 3600
     for _ in range(4):
         house.wall_s += 1
         house.join(house.token())
@@ -191,3 +192,12 @@ def test_revoking_a_name_does_not_end_the_session_of_its_next_holder(house: Hous
     second, _ = house.join(token, key=key_of("replacement"))
     assert house.directory.refusal(first) == "agent gpu-7 was revoked"
     assert house.directory.refusal(second) is None
+
+
+def test_an_agent_that_is_held_comes_and_is_known_to_be(house: House) -> None:
+    admitted, certificate = house.join(house.token())
+    assert not admitted.principal.held
+    house.store.agents.hold("gpu-7", NOW_S, held=True)
+    assert house.directory.changed()
+    assert house.directory.rights(admitted).held
+    assert house.come_back(certificate)[0].principal.held

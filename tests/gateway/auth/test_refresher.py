@@ -8,7 +8,8 @@ import pytest
 
 from gateway.auth.refresher import StoreRefresher
 from gateway.storage.changes import ChangeCounter
-from gateway.storage.errors import StateBusy
+from gateway.storage.errors import StateBusy, StateUnreachable
+from tests.support.clock import ManualClock
 
 
 class Shelf:
@@ -157,3 +158,46 @@ async def test_one_thread_reads_and_is_gone_at_the_end(shelf: Shelf, fresh: Stor
     (thread,) = fresh._threads._threads
     thread.join(30)
     assert not thread.is_alive()
+
+
+def _look_once(at_most_s: float, stopping: threading.Event) -> None:
+    stopping.wait()
+
+
+class LostShelf:
+    """A store that is lost just when it is read."""
+
+    def __init__(self) -> None:
+        self.version, self.there = 1, True
+
+    def data_version(self) -> int:
+        if not self.there:
+            raise StateUnreachable("no answer")
+        return self.version
+
+    def read(self) -> Callable[[], None]:
+        self.there = self.version == 1
+        if not self.there:
+            raise StateUnreachable("no answer")
+        return lambda: None
+
+
+async def test_a_store_that_is_lost_while_it_is_read_leaves_what_is_known_for_as_long_as_that_is_good() -> (
+    None
+):
+    shelf, clock = LostShelf(), ManualClock(1000.0)
+    changes = ChangeCounter(shelf.data_version, clock, stale_s=60.0, wait=_look_once)
+    fresh = StoreRefresher(changes, "reads")
+    fresh.add(shelf.read)
+    fresh.refresh_here()
+    changes.start_polling()
+    try:
+        shelf.version = 2
+        clock.advance(1.0)
+        await fresh.refresh()
+        assert not shelf.there
+        clock.advance(61.0)
+        with pytest.raises(StateUnreachable):
+            await fresh.refresh()
+    finally:
+        changes.close()

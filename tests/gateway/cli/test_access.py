@@ -10,7 +10,9 @@ from typer.testing import CliRunner, Result
 from gateway.api.admin.resources.table import OPERATIONS
 from gateway.cli import access as cli_access
 from gateway.cli.access import GatewayAccess, HttpAccess, StateAccess, with_gateway_options
+from gateway.domain.store_address import StoreAddress
 from gateway.storage import Store
+from gateway.storage.address_file import note_address
 
 URL = "http://127.0.0.1:1"
 
@@ -32,7 +34,8 @@ def chosen(*arguments: str, **environment: str) -> tuple[str, Result]:
         """Show."""
         assert (name, often) == ("it", 2)
         if isinstance(gateway, StateAccess):
-            found.append(gateway.state.name)
+            server = "" if gateway.address is None else f" at {gateway.address}"
+            found.append(f"{gateway.state.name}{server}")
         else:
             found.append(f"{gateway.url} {gateway.key}")
 
@@ -40,6 +43,7 @@ def chosen(*arguments: str, **environment: str) -> tuple[str, Result]:
     return (found[0] if found else ""), result
 
 
+SERVER, NAMED = "postgresql://u:s3cret@h/d", "PostgreSQL at h, database d"
 ENVIRONMENT = {"TRUNKLINE_URL": URL, "TRUNKLINE_KEY": "k"}
 CASES: list[tuple[list[str], dict[str, str], str]] = [
     ([], {}, "usual"),
@@ -52,6 +56,10 @@ CASES: list[tuple[list[str], dict[str, str], str]] = [
     (["--state", "there"], ENVIRONMENT, "there"),
     (["--state", "there", "--key", "o"], ENVIRONMENT, "there"),
     ([], ENVIRONMENT | {"TRUNKLINE_STATE": "there"}, "there"),
+    (["--store", SERVER], ENVIRONMENT, f"usual at {NAMED}"),
+    ([], ENVIRONMENT | {"TRUNKLINE_STORE": SERVER}, f"usual at {NAMED}"),
+    (["--state", "there"], {"TRUNKLINE_STORE": SERVER}, f"there at {NAMED}"),
+    (["--url", "https://x"], ENVIRONMENT | {"TRUNKLINE_STORE": SERVER}, "https://x k"),
 ]
 
 
@@ -77,6 +85,24 @@ def test_on_a_gateways_host_commands_go_on_working_on_its_state_and_say_so(usual
 def test_two_gateways_at_once_are_wrong_usage() -> None:
     what, result = chosen("--state", "there", "--url", URL)
     assert (what, result.exit_code) == ("", 2)
+
+
+def test_a_server_and_a_running_gateway_at_once_are_wrong_usage() -> None:
+    result = chosen("--store", SERVER, "--url", URL)[1]
+    assert (result.exit_code, "--store or --url" in result.output) == (2, True)
+
+
+def test_an_address_of_a_server_that_cannot_be_is_wrong_usage_and_not_repeated() -> None:
+    result = chosen("--store", "postgresql://u:s3cret/x@h/d")[1]
+    assert result.exit_code == 2
+    assert "--store" in result.output
+    assert "s3cret" not in result.output
+
+
+def test_on_the_host_of_a_gateway_with_a_server_commands_work_on_its_state(usual: Path) -> None:
+    usual.mkdir()
+    note_address(usual, StoreAddress(SERVER))
+    assert chosen(**ENVIRONMENT)[0] == "usual"
 
 
 def test_a_gateway_that_runs_wants_a_key(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,9 +10,10 @@ from typer.testing import CliRunner, Result
 
 from gateway.cli import audit as cli_audit
 from gateway.cli import resources as cli_resources
-from gateway.observability.audit import AuditUnwritable, audit_files
+from gateway.observability.audit import AuditUnwritable, Retention, audit_files
 from gateway.observability.audit.records import AuditEntry
 from gateway.storage import Store
+from gateway.storage.audit_heads import AuditHead
 from tests.gateway.observability.audit.logs import DAY_S, NOON_S, append
 
 Run = Callable[..., Result]
@@ -137,3 +138,52 @@ def test_a_command_is_done_though_the_log_cannot_be_written_and_is_in_it_later(
     assert "this is done; the audit log will have it as soon as it can be written" in result.stderr
     run("key", "create", "--name", "bob")
     assert exported(run("audit", "export", "--kind", "key.")) == ["alice", "bob"]
+
+
+def test_a_log_is_held_against_the_line_that_the_store_knows_and_other_logs_are_named(
+    run: Run, log: Path, tmp_path: Path
+) -> None:
+    report = json.loads(run("audit", "verify", "--json").stdout)
+    assert (report["chain"], report["anchored"], report["elsewhere"]) == ("gateway", None, [])
+    seq, _, digest = report["end"].partition(":")
+    other = AuditHead("gateway2-5f0c", 1200, "cd" * 32, NOON_S, "host-2")
+    with Store.open(tmp_path) as store:
+        store.audit_heads.note(AuditHead("gateway", int(seq), digest, NOON_S, "host-1"))
+        store.audit_heads.note(other)
+    result = run("audit", "verify")
+    assert result.exit_code == 0
+    assert "the store knows line 9 of this log, gateway" in result.stderr
+    said = "not read: the log gateway2-5f0c on host-2, which had line 1200 at 2026-11-21 12:00 UTC"
+    assert said in result.stderr.replace("\n", " ")
+
+    for path in log.parent.iterdir():
+        path.unlink()
+    with Store.open(tmp_path) as store:  # with the gateway's own key, so that the log alone is sound
+        append(audit_files(store), [AuditEntry(NOON_S, "key.create", {"name": "forged"})] * 20, NOON_S)
+    result = run("audit", "verify")
+    assert result.exit_code == 1
+    assert "line 9 is not the one that the store has known since 2026-11-21T12:00:00.000Z" in result.stderr
+    with Store.open(tmp_path) as store:
+        for path in log.parent.iterdir():
+            path.unlink()
+        append(audit_files(store), [AuditEntry(NOON_S, "key.create", {"name": "forged"})], NOON_S)
+    assert "line 9, which the store has known since" in run("audit", "verify").stderr
+
+    assert run("audit", "forget-head", "nobody").exit_code == 1
+    forgotten = run("audit", "forget-head", "gateway")
+    assert f"it was 9:{digest}" in forgotten.stderr
+    assert run("audit", "verify").exit_code == 0
+    assert "audit.forget_head" in run("audit", "export", "--kind", "audit.").stdout
+
+
+def test_a_line_that_was_deleted_in_order_is_not_held_against_the_log(run: Run, tmp_path: Path) -> None:
+    with Store.open(tmp_path) as store:
+        files = audit_files(store, Retention(days=1))
+        head = append(files, [AuditEntry(NOON_S, "x", {})], NOON_S)
+        store.audit_heads.note(AuditHead("gateway", head.seq, head.hash, NOON_S, "host-1"))
+        append(files, [AuditEntry(NOON_S, "x", {})], NOON_S + 5 * DAY_S)
+        with files.held(NOON_S) as appender:
+            assert appender.prune(NOON_S + 5 * DAY_S)
+    result = run("audit", "verify")
+    assert result.exit_code == 0
+    assert "note: line 2, which the store has known since" in result.stderr

@@ -93,7 +93,7 @@ def announced(store: Store, monkeypatch: pytest.MonkeyPatch, *, terminal: bool) 
     said: list[str] = []
     monkeypatch.setattr(cli_gateway, "note", said.append)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
-    cli_gateway._announce("http://127.0.0.1:8700", store, load({}, None, {}).settings)
+    cli_gateway.announce("http://127.0.0.1:8700", store, load({}, None, {}).settings)
     return "\n".join(said)
 
 

@@ -101,6 +101,11 @@ def test_status_shows_agents_and_how_much_runs_and_waits(server: Server) -> None
     assert {credentials for *_, credentials in server.asked} == {f"Bearer {KEY}"}
 
 
+def test_status_shows_that_an_agent_which_is_away_is_held(server: Server) -> None:
+    server.answers["GET", "/admin/agents"] = [(200, {"agents": [AWAY | {"draining": True}]})]
+    assert run(server, "status").stdout.splitlines()[1].split() == ["gpu-2", "away,", "draining"]
+
+
 def engine(name: str, status: str, **facts: Any) -> dict[str, Any]:
     return {"name": name, "status": status, "kind": "", "reason": "", "models": [], "loading": ""} | facts
 
@@ -305,3 +310,45 @@ def test_a_name_that_is_no_text_reaches_the_gateway_as_its_bytes(server: Server)
 def test_every_command_has_help_with_an_example_and_needs_a_key(server: Server, command: str) -> None:
     assert "Example:" in run(server, command, "--help").stdout
     assert run(server, command, *(["x"] if command == "drain" else []), key="").exit_code != 0
+
+
+def test_status_shows_the_processes_of_a_gateway_that_has_several(server: Server) -> None:
+    here = {"process": "h-0", "up": True, "state": "serving", "pid": 7, "requests": 3, "agents": 1}
+    there = here | {"process": "i-0", "host": "i", "shared_limits": None}
+    there["others"] = {"known_s": 61.25, "told_s": {"h-0": 3.0}}
+    away = [{"process": "h-1", "up": False}, {"process": "j-0", "up": False, "why": "no answer within 2 s"}]
+    server.answers["GET", "/admin/processes"] = [(200, {"processes": [here, there, *away]})]
+    server.answers["GET", "/admin/queue"] = [(200, {"waiting": 1, "models": {}, "missing": ["h-1", "j-0"]})]
+    shown = run(server, "status")
+    assert shown.exit_code == 0
+    lines = [line.split() for line in shown.output.splitlines()]
+    assert ["h-0", "serving", "7", "3", "1"] in lines, "an earlier version does not tell its host"
+    assert ["i-0", "i", "serving", "7", "3", "1", "61.2", "s", "ago"] in lines
+    assert ["h-1", "away"] in lines
+    assert "away: no answer within 2 s" in shown.output
+    assert "they do not answer: h-1, j-0" in shown.output
+    assert "have every limit for themselves (see --shared): i-0" in shown.output
+    found = json.loads(run(server, "status", "--json").stdout)
+    assert found["processes"] == [here, there, *away]
+
+
+def test_status_says_where_limits_are_kept_together_and_who_cannot_reach_that(server: Server) -> None:
+    def process(name: str, *, reachable: bool) -> dict[str, Any]:
+        limits = {"store": "redis://limits:6379/0", "reachable": reachable}
+        facts = {"host": "h", "state": "serving", "pid": 7, "requests": 3, "agents": 1}
+        return {"process": name, "up": True, "shared_limits": limits, **facts}
+
+    server.answers["GET", "/admin/processes"] = [(200, {"processes": [process("a", reachable=True)]})]
+    said = "limits are kept together in redis://limits:6379/0, which"
+    assert f"{said} answers" in run(server, "status").stderr
+    both = [process("a", reachable=True), process("b", reachable=False)]
+    server.answers["GET", "/admin/processes"] = [(200, {"processes": both})]
+    assert f"{said} does not answer b" in run(server, "status").stderr
+
+
+def test_status_of_a_gateway_that_cannot_tell_of_processes_is_shown_as_ever(server: Server) -> None:
+    shown = run(server, "status")
+    assert shown.exit_code == 0
+    assert "PROCESS" not in shown.output
+    server.answers["GET", "/admin/processes"] = [(500, {})]
+    assert run(server, "status").exit_code == 1

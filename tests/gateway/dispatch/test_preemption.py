@@ -11,19 +11,17 @@ from gateway.domain.errors import QueueFull
 from gateway.domain.request import Principal, RequestBody, Tier
 from shared.protocol.errors import ErrorCode
 from shared.protocol.messages import UsageMode
-from tests.gateway.dispatch.behaviour.test_giving_on import answer as answer_whole
-from tests.gateway.dispatch.behaviour.test_giving_on import read as read_whole
-from tests.gateway.dispatch.behaviour.test_going_on import (
+from tests.gateway.dispatch.answers import answer as answer_whole
+from tests.gateway.dispatch.answers import quiet, read_to_end
+from tests.gateway.dispatch.recovery.engines import Style
+from tests.gateway.dispatch.recovery.going_on import seen_in_chat
+from tests.gateway.dispatch.streamed_answers import (
     BODY,
     UNDISTURBED,
     able,
     answer,
-    quiet,
-    read,
     whole,
 )
-from tests.gateway.dispatch.recovery.engines import Style
-from tests.gateway.dispatch.recovery.going_on import seen_in_chat
 from tests.gateway.fleet.fleet import Client, FakeAgent, Fleet, deployment
 from tests.gateway.fleet.tunnels import resume, suspend
 
@@ -50,6 +48,13 @@ def preempted(fleet: Fleet, tier: str = "batch") -> float:
     return found or 0.0
 
 
+def interrupt(fleet: Fleet, agent: FakeAgent) -> Client:
+    """A realtime request comes when the agent's first stream has been answered so far."""
+    answer(agent.streams[0], 700)
+    fleet.settle()
+    return ask(fleet, Tier.REALTIME)
+
+
 async def serve(fleet: Fleet, agent: FakeAgent, client: Client) -> None:
     """The request that runs at ``agent`` last is answered."""
     answer(agent.streams[-1])
@@ -62,9 +67,7 @@ async def serve(fleet: Fleet, agent: FakeAgent, client: Client) -> None:
 async def test_a_batch_stream_gives_way_and_goes_on_where_it_was() -> None:
     fleet, (one,) = fleet_of(1)
     batch = ask(fleet)
-    answer(one.streams[0], 700)
-    fleet.settle()
-    urgent = ask(fleet, Tier.REALTIME)
+    urgent = interrupt(fleet, one)
     assert one.streams[0].reset_code is ErrorCode.CANCELLED
     assert preempted(fleet) == 1
     one.streams[0].confirm()
@@ -106,9 +109,7 @@ async def test_a_stream_that_gave_way_may_go_on_at_another_deployment() -> None:
     fleet, (one, two) = fleet_of(1, 1)
     batch = ask(fleet)
     busy = ask(fleet, Tier.STANDARD)
-    answer(one.streams[0], 700)
-    fleet.settle()
-    urgent = ask(fleet, Tier.REALTIME)
+    urgent = interrupt(fleet, one)
     one.streams[0].confirm()
     fleet.settle()
     await serve(fleet, two, busy)
@@ -121,9 +122,7 @@ async def test_a_stream_that_gave_way_may_go_on_at_another_deployment() -> None:
 async def test_who_waits_after_giving_way_is_kept_alive_and_never_sent_away() -> None:
     fleet, (one,) = fleet_of(1)
     batch = ask(fleet)
-    answer(one.streams[0], 700)
-    fleet.settle()
-    urgent = ask(fleet, Tier.REALTIME)
+    urgent = interrupt(fleet, one)
     one.streams[0].confirm()
     fleet.settle()
     answer(one.streams[1], 100)
@@ -142,7 +141,7 @@ async def test_who_waits_after_giving_way_is_kept_alive_and_never_sent_away() ->
     answer(one.streams[2])
     fleet.settle()
     batch.response.consumed(len(got))
-    assert seen_in_chat(got + await read(batch)) == seen_in_chat(UNDISTURBED)
+    assert seen_in_chat(got + await read_to_end(batch)) == seen_in_chat(UNDISTURBED)
     quiet(fleet)
 
 
@@ -150,9 +149,7 @@ async def test_who_waits_after_giving_way_is_kept_alive_and_never_sent_away() ->
 async def test_what_cannot_be_continued_soundly_keeps_its_slot(more: dict[str, Any]) -> None:
     fleet, (one,) = fleet_of(1)
     batch = ask(fleet, body=RequestBody(orjson.dumps(orjson.loads(BODY) | more)))
-    answer(one.streams[0], 700)
-    fleet.settle()
-    urgent = ask(fleet, Tier.REALTIME)
+    urgent = interrupt(fleet, one)
     fleet.advance(5.0)
     assert one.streams[0].reset_code is None
     assert preempted(fleet) == 0
@@ -180,9 +177,7 @@ async def test_an_answer_whose_engine_cannot_go_on_is_left_alone() -> None:
     fleet = Fleet(settings=DispatchSettings(slow_start_s=0))
     one = fleet.connect("a", deployment())
     ask(fleet)
-    answer(one.streams[0], 700)
-    fleet.settle()
-    ask(fleet, Tier.REALTIME)
+    interrupt(fleet, one)
     assert one.streams[0].reset_code is None
 
 
@@ -210,7 +205,7 @@ async def test_a_request_without_an_answer_starts_over(streaming: bool) -> None:
     assert one.streams[2].body == BODY
     answer_whole(one.streams[2])
     fleet.settle()
-    assert await read_whole(batch) == b"hello"
+    assert await read_to_end(batch) == b"hello"
     quiet(fleet)
 
 
@@ -335,9 +330,7 @@ def test_a_wait_that_becomes_long_is_noticed_though_nothing_happens() -> None:
 async def test_a_client_that_leaves_while_it_waits_after_giving_way_leaves_nothing() -> None:
     fleet, (one,) = fleet_of(1)
     batch = ask(fleet)
-    answer(one.streams[0], 700)
-    fleet.settle()
-    urgent = ask(fleet, Tier.REALTIME)
+    urgent = interrupt(fleet, one)
     batch.response.abort()
     urgent.cancel()
     quiet(fleet)

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from gateway.dispatch.response import EngineResponse
+from gateway.dispatch.response import READ_BYTES, EngineResponse
 from gateway.domain.errors import StreamBroken
 from shared.protocol.errors import ErrorCode
 from shared.protocol.limits import STREAM_WINDOW_FLOOR_BYTES
@@ -116,4 +116,53 @@ async def test_a_break_wakes_the_reader_of_a_sink() -> None:
     with pytest.raises(StreamBroken):
         await task
     assert sink.taken == b"half"
+    fleet.assert_quiet()
+
+
+async def test_a_body_that_is_all_there_is_taken_in_one_piece() -> None:
+    fleet, engine, response = begun()
+    for piece in (b"one", b"two"):
+        engine.stream.send_data(piece)
+    fleet.settle()
+    assert response.take_whole() is None, "its end has not come"
+    engine.stream.end(Trailers())
+    fleet.settle()
+    assert response.take_whole() == b"onetwo"
+    response.consumed(6)
+    assert await response.next_chunks() == []
+    fleet.settle()
+    fleet.assert_quiet()
+
+
+async def test_a_body_without_bytes_is_whole_when_it_ends() -> None:
+    fleet, engine, response = begun()
+    engine.stream.end(Trailers())
+    fleet.settle()
+    assert response.take_whole() == b""
+    fleet.assert_quiet()
+
+
+async def test_a_long_body_is_not_taken_whole() -> None:
+    fleet, engine, response = begun()
+    for _ in range(READ_BYTES // len(PIECE) + 1):
+        engine.stream.send_data(PIECE)
+    engine.stream.end(Trailers())
+    fleet.settle()
+    assert response.take_whole() is None
+    read_bytes = 0
+    while chunks := await response.next_chunks():
+        read_bytes += sum(map(len, chunks))
+        response.consumed(sum(map(len, chunks)))
+    assert read_bytes > READ_BYTES
+    fleet.assert_quiet()
+
+
+async def test_a_body_that_broke_is_not_whole() -> None:
+    fleet, engine, response = begun()
+    engine.stream.send_data(b"half")
+    engine.stream.reset(ErrorCode.ENGINE_FAILED, "it crashed")
+    fleet.settle()
+    assert response.take_whole() is None
+    response.abort()
+    fleet.settle()
     fleet.assert_quiet()

@@ -9,6 +9,7 @@ from gateway.scheduling.learning.performance import Speeds
 from gateway.scheduling.policies.late_binding import OFFERED
 from shared.protocol.errors import ErrorCode
 from shared.protocol.messages import ResponseHead, Trailers, Usage
+from tests.gateway.dispatch.answers import read_to_end
 from tests.gateway.fleet.fleet import Client, FakeAgent, Fleet, deployment
 
 HEAD = ResponseHead(200, (("content-type", "text/event-stream"),))
@@ -31,8 +32,7 @@ async def serve(fleet: Fleet, agent: FakeAgent, client: Client, seconds: float =
     stream.send_data(DONE)
     stream.end(Trailers(usage=Usage(900, 40)))
     fleet.settle()
-    while chunks := await client.response.next_chunks():
-        client.response.consumed(sum(map(len, chunks)))
+    await read_to_end(client)
     fleet.settle()
 
 

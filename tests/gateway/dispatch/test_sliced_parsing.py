@@ -1,7 +1,7 @@
 """What is long is read a slice at a time; the event loop goes round between the slices."""
 
 from gateway.dispatch.sliced_parsing import TURN_US, SlicedParser
-from tests.gateway.fleet.fleet import Loop
+from tests.gateway.fleet.manual_timers import Loop
 
 
 class Book:

@@ -15,6 +15,7 @@ from shared.protocol.messages import (
     Trailers,
     UsageMode,
 )
+from tests.gateway.dispatch.answers import read_to_end
 from tests.gateway.domain.test_json_members import with_usage
 from tests.gateway.fleet.fleet import Client, EngineStream, FakeAgent, Fleet
 
@@ -55,15 +56,6 @@ def take(fleet: Fleet, stream: EngineStream) -> None:
     fleet.settle()
 
 
-async def read(client: Client) -> bytes:
-    got = b""
-    while chunks := await client.response.next_chunks():
-        got += b"".join(chunks)
-        client.response.consumed(sum(map(len, chunks)))
-    client.response.abort()
-    return got
-
-
 def lengths(stream: EngineStream) -> tuple[int, int]:
     return int(dict(stream.head.headers)["content-length"]), len(stream.body)
 
@@ -74,7 +66,7 @@ async def carried_out(fleet: Fleet, agent: FakeAgent) -> None:
     client = ask(fleet)
     reject(fleet, agent.streams[count])
     take(fleet, agent.streams[count + 1])
-    assert await read(client) == WHOLE
+    assert await read_to_end(client) == WHOLE
     fleet.settle()
 
 
@@ -91,13 +83,13 @@ async def test_an_engine_that_rejects_the_option_is_asked_without_it_and_it_is_r
     assert lengths(agent.streams[1]) == (len(PLAIN), len(PLAIN))
     take(fleet, agent.streams[1])
     assert client.response.status == 200
-    assert await read(client) == WHOLE
+    assert await read_to_end(client) == WHOLE
     for turn in range(2, 5):
         again = ask(fleet)
         assert agent.streams[turn].body == PLAIN
         assert lengths(agent.streams[turn]) == (len(PLAIN), len(PLAIN))
         take(fleet, agent.streams[turn])
-        assert await read(again) == WHOLE
+        assert await read_to_end(again) == WHOLE
         fleet.settle()
     fleet.advance(2.0)
     fleet.assert_quiet()
@@ -110,7 +102,7 @@ async def test_a_request_that_is_wrong_is_told_so_after_one_more_try() -> None:
     reject(fleet, agent.streams[0])
     reject(fleet, agent.streams[1])
     assert client.response.status == 422
-    assert b"Unexpected" in await read(client)
+    assert b"Unexpected" in await read_to_end(client)
     fleet.settle()
     assert len(agent.streams) == 2
     ask(fleet)

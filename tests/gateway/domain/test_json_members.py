@@ -19,6 +19,7 @@ from gateway.domain.json_members import (
     value_end,
 )
 from gateway.domain.request import RequestBody
+from tests.support import json_texts
 
 
 def with_usage(body: bytes, options: dict[str, Any] | None, *, present: bool, cut: int = 0) -> bytes:
@@ -32,33 +33,32 @@ def with_usage(body: bytes, options: dict[str, Any] | None, *, present: bool, cu
     return held.prefix
 
 
-_text = st.text(st.characters(exclude_categories=["Cs"]))
-_keys = _text | st.sampled_from(["stream_options", "model", '"', "\\", ":{}[],"])
-_values = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | _text,
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(_keys, inner, max_size=4),
-    max_leaves=12,
-)
+@given(st.data(), st.binary(min_size=2, max_size=20), st.binary(max_size=5))
+def test_an_edit_of_one_piece_is_that_of_many(data: st.DataObject, body: bytes, new: bytes) -> None:
+    places = st.integers(0, len(body))
+    spans = st.tuples(places, places).map(lambda span: (min(span), max(span)))
+    start, end = data.draw(spans)
+    models = data.draw(st.lists(spans.filter(lambda span: span[0] < span[1]), max_size=3))
+    cut = data.draw(st.integers(1, len(body) - 1))
+    one = RequestBody(body, size_bytes=len(body), models=models)
+    many = RequestBody([body[:cut], body[cut:]], size_bytes=len(body), models=models)
+    for held in (one, many):
+        held.edit([(start, end, new)])
+    assert b"".join(one.pieces) == b"".join(many.pieces) == body[:start] + new + body[end:]
+    assert (one.held_bytes, one.size_bytes, one.models) == (many.held_bytes, many.size_bytes, many.models)
+    assert all(one.pieces) or list(one.pieces) == [b""]
+
+
+_keys = json_texts.keys("stream_options", "model")
+_values = json_texts.values(_keys)
 _bodies = st.dictionaries(_keys.filter(lambda key: key != "stream_options"), _values, max_size=6)
-_options = st.none() | st.dictionaries(_text, _values, max_size=3)
-
-
-@st.composite
-def _written(draw: st.DrawFn, value: Any) -> bytes:
-    """``value`` as JSON in one of the ways people write it."""
-    text = json.dumps(
-        value,
-        ensure_ascii=draw(st.booleans()),
-        indent=draw(st.none() | st.integers(0, 3)),
-        separators=draw(st.sampled_from([(",", ":"), (", ", ": "), (" , ", " : ")])),
-    )
-    return (draw(st.sampled_from(["", " ", "\n\t"])) + text).encode()
+_options = st.none() | st.dictionaries(json_texts.texts, _values, max_size=3)
 
 
 @given(st.data(), _bodies)
 def test_the_option_is_added_and_nothing_else_changes(data: st.DataObject, body: dict[str, Any]) -> None:
     body = {"stream": True, **body}
-    spliced = with_usage(data.draw(_written(body)), None, present=False)
+    spliced = with_usage(data.draw(json_texts.written(body)), None, present=False)
     assert orjson.loads(spliced) == {**body, "stream_options": {"include_usage": True}}
 
 
@@ -69,7 +69,7 @@ def test_an_option_that_is_there_is_replaced_in_place(
     items = list(body.items())
     items.insert(place, ("stream_options", options))
     whole = dict(items)
-    spliced = with_usage(data.draw(_written(whole)), options, present=True, cut=cut)
+    spliced = with_usage(data.draw(json_texts.written(whole)), options, present=True, cut=cut)
     expected = {**whole, "stream_options": {**(options or {}), "include_usage": True}}
     assert orjson.loads(spliced) == expected
 

@@ -10,6 +10,9 @@ from gateway.domain.residency import (
     BadResidency,
     EmptyResidency,
     Residency,
+    are_label_values,
+    label_values,
+    labels_within,
     narrowed,
     read_where,
     where_of,
@@ -95,3 +98,32 @@ def test_what_is_narrowed_allows_what_both_allow_and_nothing_else(
 def test_who_says_nothing_changes_nothing(where: Residency) -> None:
     assert narrowed(where, None) == narrowed(None, where) == narrowed(where, where) == where
     assert narrowed(None, None) is None
+
+
+def test_an_identity_may_have_several_values_of_a_label() -> None:
+    assert label_values("eu,us") == {"eu", "us"}
+    assert all(map(are_label_values, ("eu", "", "eu,us", "a.b,c/d")))
+    assert not any(
+        map(are_label_values, ("eu,", ",", "eu,eu", "eu, us", "a b", "x" * 64, ",".join("x" * 600)))
+    )
+
+
+@pytest.mark.parametrize(
+    ("identity", "said", "exact", "found"),
+    [
+        ({"region": "eu"}, {}, False, {"region": "eu"}),
+        ({"region": "eu"}, {"region": "us"}, False, {"region": "eu"}),
+        ({"region": "eu"}, {}, True, {}),
+        ({"region": "eu"}, {"region": "us", "rack": "7"}, True, {}),
+        ({"region": "eu"}, {"region": "eu"}, True, {"region": "eu"}),
+        ({"region": "eu,us"}, {}, False, {}),
+        ({"region": "eu,us"}, {"region": "us"}, False, {"region": "us"}),
+        ({"region": "eu,us"}, {"region": "us"}, True, {"region": "us"}),
+        ({"region": "eu,us"}, {"region": "eu,us"}, True, {}),
+        ({"region": "eu,us"}, {"region": "ca"}, True, {}),
+    ],
+)
+def test_a_deployment_has_what_its_agents_identity_allows_of_what_is_said(
+    identity: dict[str, str], said: dict[str, str], exact: bool, found: dict[str, str]
+) -> None:
+    assert labels_within(identity, said, exact=exact) == found

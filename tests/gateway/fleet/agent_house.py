@@ -18,7 +18,8 @@ from gateway.storage import Store
 from shared.handshake import AgentHandshake, ResumeRequest
 from shared.identity import JoinToken
 from shared.tunnel import DialledTunnel, dial
-from tests.gateway.fleet.fleet import FakeAgent, Loop
+from tests.gateway.fleet.fleet import FakeAgent
+from tests.gateway.fleet.manual_timers import Loop
 
 
 async def eventually(condition: Callable[[], object], within_s: float = 5.0) -> None:

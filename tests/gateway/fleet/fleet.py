@@ -1,10 +1,11 @@
 """A gateway's core with agents in memory: real sessions without sockets, time under the test's control."""
 
-from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from gateway.cluster.ownership import Ownership
+from gateway.cluster.placement_demands import PlacementDemands
 from gateway.dispatch.dispatcher import Dispatcher, DispatchSettings, QueueSettings
 from gateway.dispatch.exchange import RequestExchange
 from gateway.dispatch.placement import PlacementSettings
@@ -14,6 +15,7 @@ from gateway.fleet.registry import Registry, RegistrySettings
 from gateway.fleet.session import AgentSession
 from gateway.observability.metrics import Metrics
 from shared.protocol.credit import OWN_WINDOWS, WindowSettings, own_limits
+from shared.protocol.demand import Demand
 from shared.protocol.endpoint import SessionEndpoint, Stream
 from shared.protocol.errors import ErrorCode, TrunklineError, TunnelClosed
 from shared.protocol.frames import TunnelRole
@@ -26,60 +28,15 @@ from shared.protocol.messages import (
     ResponseHead,
     Trailers,
 )
+from shared.protocol.others import Others
+from shared.protocol.peers import Peers
 from shared.protocol.session import ProtocolSession
-from tests.support.clock import ManualClock, Timer
+from tests.gateway.fleet.manual_timers import Loop
 
 MESSAGE_BUDGET_BYTES = 1 << 20
 
 
 _STEP_S = 0.5
-
-
-class Loop(ManualClock):
-    """A manual clock that is also the gateway's ``Timers``."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._soon: deque[Call] = deque()
-        self._set: list[Timer] = []
-
-    def time(self) -> float:
-        return self.now_s
-
-    def call_at(self, when_s: float, callback: Callable[[], None]) -> Timer:
-        timer = super().call_at(when_s, callback)
-        self._set.append(timer)
-        return timer
-
-    @property
-    def pending(self) -> int:
-        """Timers that are set, neither fired nor cancelled."""
-        self._set = [timer for timer in self._set if timer._callback is not None]
-        return len(self._set)
-
-    def call_soon(self, callback: Callable[[], None]) -> "Call":
-        call = Call(callback)
-        self._soon.append(call)
-        return call
-
-    def turn(self) -> bool:
-        """Run what was called for soon. False when there was nothing."""
-        ran = bool(self._soon)
-        for _ in range(len(self._soon)):
-            self._soon.popleft().run()
-        return ran
-
-
-class Call:
-    def __init__(self, callback: Callable[[], None]) -> None:
-        self._callback: Callable[[], None] | None = callback
-
-    def cancel(self) -> None:
-        self._callback = None
-
-    def run(self) -> None:
-        if self._callback is not None:
-            self._callback()
 
 
 class EngineStream:
@@ -140,7 +97,7 @@ class FakeAgent:
     labels: Mapping[str, str] = field(default_factory=dict)
     streams: list[EngineStream] = field(default_factory=list)
     """Every stream the gateway opened, oldest first."""
-    demand: Mapping[str, int] | None = None
+    demand: Mapping[str, Demand] | None = None
     drained: Drain | None = None
     takes_bodies: bool = True
     """What ``takes_body`` is for new streams."""
@@ -161,8 +118,14 @@ class FakeAgent:
     def on_state(self, state: AgentState) -> None:
         raise AssertionError("agents get no state")
 
-    def on_demand(self, waiting: Mapping[str, int]) -> None:
-        self.demand = waiting
+    def on_demand(self, demands: Mapping[str, Demand]) -> None:
+        self.demand = demands
+
+    def on_peers(self, peers: Peers) -> None:
+        self.peers = peers
+
+    def on_others(self, others: Others) -> None:
+        raise AssertionError("agents are told nothing of others")
 
     def on_command(self, command: Mapping[str, Any]) -> None:
         if self.host is not None:
@@ -215,6 +178,8 @@ class Fleet:
         registry: RegistrySettings | None = None,
         policy: str = "least-outstanding",
         placement: PlacementSettings | None = None,
+        ownership: Ownership | None = None,
+        demands: PlacementDemands | None = None,
     ) -> None:
         self.loop = Loop()
         self.metrics = Metrics()
@@ -230,6 +195,8 @@ class Fleet:
             policy=policy,
             placement=placement,
             jitter=lambda: 0.0,
+            ownership=ownership,
+            demands=demands,
         )
         self.agents: list[FakeAgent] = []
         self.sessions: dict[int, AgentSession] = {}

@@ -9,7 +9,7 @@ from gateway.fleet.model_index import ModelIndex
 from gateway.observability.metrics import Metrics
 from gateway.scheduling.health import HealthSettings
 from gateway.scheduling.health.failover import Trouble
-from tests.gateway.fleet.fleet import Loop
+from tests.gateway.fleet.manual_timers import Loop
 
 
 class Tunnel:
@@ -17,7 +17,7 @@ class Tunnel:
 
     def __init__(self) -> None:
         self.endpoint: Any = None
-        self.full = self.closed = self.suspended = False
+        self.full = self.closed = self.suspended = self.tells_gpu_s = self.tells_others = False
         self.takes_work = True
         self.model_memory_bytes: int | None = None
         self.deployments: dict[str, Deployment] = {}

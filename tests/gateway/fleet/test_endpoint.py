@@ -19,8 +19,8 @@ from gateway.domain.slices import run_at_once
 from gateway.fleet.endpoint import CHECKED_AT_ONCE, RETRY_AFTER_S, AgentEndpointSettings
 from gateway.fleet.registry import RegistrySettings
 from gateway.fleet.session import AgentSession
-from gateway.storage import AgentRecord, AgentStore, Store, identity
-from gateway.storage.errors import StateBusy
+from gateway.storage import AgentRecord, AgentStore, Store
+from gateway.storage.identity import IdentityStore
 from shared.identity import JoinToken
 from shared.protocol import limits
 from shared.protocol.errors import ErrorCode, HandshakeRejected, TunnelClosed
@@ -99,6 +99,29 @@ async def test_a_revoked_agent_loses_its_tunnel_and_its_running_streams_are_told
         with pytest.raises(HandshakeRejected) as rejected:
             await host.dial()
         assert rejected.value.code is ErrorCode.REVOKED
+
+
+async def test_a_hold_that_any_process_writes_counts_within_a_second_and_for_who_comes_later(
+    tmp_path: Path,
+) -> None:
+    async with running_gateway(tmp_path) as gateway:
+        host = Host(gateway)
+        tunnel, agent = await host.dial()
+        agent.serve(deployment("m"))
+        await eventually(lambda: any(model.ready for model in gateway.registry.models()))
+        with Store.open(tmp_path) as elsewhere:
+            elsewhere.agents.hold("gpu-1", time.time(), held=True)
+        await eventually(lambda: not gateway.registry.models()[0].ready, 1.0)
+        tunnel.endpoint.close(ErrorCode.NO_ERROR, "bye")
+        await eventually(lambda: not gateway.registry.agents_connected)
+        _, agent = await host.dial()
+        assert gateway.registry.agents()[0].draining, "at once"
+        agent.serve(deployment("m"))
+        await eventually(lambda: gateway.registry.agents()[0].deployments)
+        assert not gateway.registry.models()[0].ready
+        await asyncio.to_thread(gateway.store.agents.hold, "gpu-1", time.time(), held=False)
+        await gateway.agents.follow_store()
+        assert gateway.registry.models()[0].ready
 
 
 async def test_an_agent_that_is_no_good_is_told_why(tmp_path: Path) -> None:
@@ -200,18 +223,18 @@ class Readers:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.of_agents: set[int] = set()
         self.of_keys: set[int] = set()
-        changed_since, read = AgentStore.changed_since, identity._read
+        changed_since, read = AgentStore.changed_since, IdentityStore._read
 
         def agents(store: AgentStore, revision: int) -> tuple[int, Sequence[AgentRecord]]:
             self.of_agents.add(threading.get_ident())
             return changed_since(store, revision)
 
-        def keys(connection: Connection) -> dict[str, str]:
+        def keys(store: IdentityStore, connection: Connection) -> dict[str, str]:
             self.of_keys.add(threading.get_ident())
-            return read(connection)
+            return read(store, connection)
 
         monkeypatch.setattr(AgentStore, "changed_since", agents)
-        monkeypatch.setattr(identity, "_read", keys)
+        monkeypatch.setattr(IdentityStore, "_read", keys)
 
 
 async def test_the_event_loops_thread_reads_neither_agents_nor_the_gateways_keys(
@@ -349,32 +372,3 @@ async def test_an_agent_that_goes_without_a_word_or_with_a_fault_is_lost(
             await eventually(lambda: not gateway.registry.agents_connected)
     (lost,) = [line for line in logs if line["event"] in ("agent_left", "agent_lost")]
     assert (lost["event"], lost["log_level"]) == ("agent_lost", "warning")
-
-
-class BrokenDirectory(AgentDirectory):
-    """One whose database cannot be read at times."""
-
-    broken = False
-    asked = 0
-
-    def changed(self) -> bool:
-        self.asked += 1
-        if self.broken:
-            raise StateBusy("disk I/O error")
-        return super().changed()
-
-
-async def test_a_revocation_is_seen_once_the_database_can_be_read_again(tmp_path: Path) -> None:
-    async with running_gateway(tmp_path) as gateway:
-        directory = BrokenDirectory(gateway.store)
-        gateway.agents._directory = directory
-        tunnel, _ = await Host(gateway).dial()
-        directory.broken = True
-        gateway.store.agents.revoke("gpu-1", "", time.time())
-        asked = directory.asked
-        await eventually(lambda: directory.asked > asked + 2)
-        assert tunnel.open
-        directory.broken = False
-        error = await tunnel.wait_closed()
-        assert isinstance(error, TunnelClosed)
-        assert error.code is ErrorCode.REVOKED

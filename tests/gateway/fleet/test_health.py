@@ -216,6 +216,7 @@ def test_one_far_slower_than_its_peers_is_set_aside_and_comes_back_slowly() -> N
     assert [each.shut for each in fleet] == [False, False, True, False]
     assert site.value("trunkline_circuits", model="m", state="ejected") == 1
     assert site.value("trunkline_deployments_ejected_total", model="m") == 1
+    assert [hint.reason for hint in site.health.hints.told(site.now)] == ["slow"]
     site.advance(30.0)
     assert fleet[2].free == 2
     site.advance(30.0)

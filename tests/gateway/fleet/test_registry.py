@@ -278,43 +278,24 @@ def test_an_agent_that_comes_back_with_fewer_rights_serves_no_more_than_those() 
     assert [model.id for model in fleet.registry.models() if model.ready] == ["m", "n"]
 
 
-def test_an_agent_from_which_an_operator_keeps_work_stays_so_when_it_comes_back() -> None:
+def test_an_agent_from_which_an_operator_keeps_work_gets_none_until_it_may() -> None:
     fleet = Fleet()
-    agent = fleet.connect("a", deployment("m"))
-    assert fleet.registry.hold("a", True)
+    fleet.connect("a", deployment("m"))
+    (session,) = fleet.registry.sessions
+    fleet.registry.allow(session, AgentPrincipal("a", held=True))
     assert not fleet.registry.models()[0].ready
     assert fleet.registry.agents()[0].draining
     assert run_at_once(fleet.registry.figures()).agents == {"draining": 1}
-    fleet.cut(agent)
-    fleet.connect("a", deployment("m"))
-    assert not fleet.registry.models()[0].ready
-    assert fleet.registry.hold("a", False)
+    fleet.registry.allow(session, AgentPrincipal("a"))
     assert fleet.registry.models()[0].ready
     assert not fleet.registry.agents()[0].draining
 
 
-def test_only_agents_that_are_there_are_kept_from_work() -> None:
+def test_a_hold_holds_no_claims_against_an_agent_again() -> None:
     fleet = Fleet()
-    assert not fleet.registry.hold("a", True)
-    agent = fleet.connect("a", deployment("m"))
-    assert fleet.registry.models()[0].ready
-    fleet.registry.hold("a", True)
-    fleet.cut(agent)
-    assert fleet.registry.hold("a", False)
-    assert not fleet.registry.hold("a", False)
-    fleet.connect("a", deployment("m"))
-    assert fleet.registry.models()[0].ready
-
-
-def test_work_is_kept_from_an_agent_under_its_new_name_too() -> None:
-    fleet = Fleet()
-    fleet.connect("a", deployment("m"))
-    fleet.registry.hold("a", True)
-    fleet.registry.allow(fleet.registry.sessions[0], AgentPrincipal("b"))
-    assert fleet.registry.agents()[0].draining
-    assert not fleet.registry.hold("a", False)
-    assert fleet.registry.hold("b", False)
-    assert not fleet.registry.agents()[0].draining
+    fleet.connect("a", deployment("m"), deployment("n"), models=("m",))
+    fleet.registry.allow(fleet.registry.sessions[0], AgentPrincipal("a", ("m",), {}, held=True))
+    assert sample(fleet, "trunkline_agent_claims_refused_total", reason="not_allowed") == 1.0
 
 
 @pytest.mark.parametrize("names", ["bcd", "bac", "bca", "dab", "cab"])

@@ -3,24 +3,27 @@
 import asyncio
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from agent.link.membership import Membership
 from gateway.auth.agents import AdmittedAgent
 from gateway.domain.request import AgentPrincipal
-from gateway.fleet.renewals import AT_ONCE, Renewals
+from gateway.fleet.renewals import AT_ONCE, OTHERS_WAIT_S, Renewals, RenewalThreads
 from shared.handshake import Renewal
-from shared.identity import CERTIFICATE_LIFE_S
+from shared.identity import CERTIFICATE_LIFE_S, GatewayIdentity, GatewayKeys
+from shared.link.membership import Membership
 from shared.protocol.errors import HandshakeError, LocalError, TunnelClosed
 from shared.protocol.messages import CommandResult, ResponseHead, Trailers
 from shared.tunnel import DialledTunnel, dial
 from tests.gateway.fleet.agent_house import Gateway, Host, eventually, running_gateway
-from tests.gateway.fleet.fleet import FakeAgent, Fleet, Loop, deployment
+from tests.gateway.fleet.fleet import FakeAgent, Fleet, deployment
+from tests.gateway.fleet.manual_timers import Loop
 from tests.support.clock import ManualClock
+from tests.support.identities import key_of
 
 DAY_S = 86_400.0
 
@@ -308,3 +311,42 @@ async def test_nothing_is_issued_for_sessions_that_end_meanwhile() -> None:
     agents: dict[Any, Any] = {each: holding(1) for each in sessions}
     await Renewals(agents).look(lambda admitted: True, issue, 0.0)
     assert len(issued) == 1
+
+
+class Directory:
+    """What a sweep uses of :class:`gateway.auth.agents.AgentDirectory`."""
+
+    def __init__(self) -> None:
+        self.known_keys = GatewayKeys(GatewayIdentity(key_of("gateway")))
+        self.issued = 0
+        self.renewed: set[int] = set()
+        """Agents that another process has issued a certificate for."""
+
+    def renewal_check(self, wall_s: float) -> Any:
+        return lambda admitted: True
+
+    def renewed_since(self, admitted: AdmittedAgent) -> bool:
+        return admitted.agent_id in self.renewed
+
+    def renew(self, admitted: AdmittedAgent, wall_s: float) -> Any:
+        self.issued += 1
+        return Paper(9), None
+
+
+async def test_of_several_processes_the_owner_renews_and_others_what_it_left_for_long() -> None:
+    session, directory = Session(), Directory()
+    agents: dict[Any, Any] = {session: holding(1)}
+    renewals, what = Renewals(agents), cast(Any, directory)
+    with ThreadPoolExecutor(1) as thread:
+        threads = RenewalThreads(thread, thread)
+        for wall_s, issued in ((0.0, 0), (OTHERS_WAIT_S - 1, 0), (OTHERS_WAIT_S, 1)):
+            await renewals.sweep(what, threads, wall_s, owns=False)
+            assert directory.issued == issued, wall_s
+        agents[session] = holding(2)
+        renewals = Renewals(agents)
+        await renewals.sweep(what, threads, 0.0, owns=False)
+        directory.renewed.add(1)
+        await renewals.sweep(what, threads, OTHERS_WAIT_S, owns=False)
+        assert directory.issued == 1, "the owner has sent it"
+        await renewals.sweep(what, threads, OTHERS_WAIT_S, owns=True)
+        assert directory.issued == 2, "a new owner cannot know whether the one before it was heard"

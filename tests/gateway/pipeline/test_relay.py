@@ -1,7 +1,7 @@
 import orjson
 import pytest
 
-from gateway.dispatch.response import Sink
+from gateway.dispatch.response import READ_BYTES, Sink
 from gateway.domain.errors import (
     DeadlineExceeded,
     EngineError,
@@ -30,20 +30,26 @@ class Answer:
         self.started = started
         self.head: tuple[int, dict[bytes, bytes], bool] | None = None
         self.writes: list[tuple[bytes, int]] = []
-        self.settled = self.ended = False
+        self.settled = self.ended = self.followed = False
+        self.comments: object | None = object()
         self.direct: Sink | None = None
         self._response = response
 
     async def settle(self) -> None:
-        self.settled = True
+        self.settled, self.comments = True, None
 
-    async def start(self, status: int, headers: HeaderList, *, event_stream: bool = False) -> None:
+    async def start(
+        self, status: int, headers: HeaderList, *, event_stream: bool = False, body_follows: bool = False
+    ) -> None:
+        self.followed = body_follows
         self.head = (status, dict(headers), event_stream)
 
     async def write(self, data: bytes) -> None:
         self.writes.append((data, self._response.consumed_bytes))
 
-    async def end(self) -> None:
+    async def end(self, data: bytes = b"") -> None:
+        if data:
+            await self.write(data)
         self.ended = True
 
 
@@ -58,6 +64,28 @@ async def relayed(response: FakeResponse, *, started: bool = False, facts: bool 
 async def test_everything_that_has_arrived_goes_out_in_one_write() -> None:
     answer = await relayed(FakeResponse(chunks=(b"a", b"b", b"c")))
     assert [data for data, _ in answer.writes] == [b"abc"]
+    assert answer.ended
+
+
+async def test_a_body_that_is_all_there_goes_out_with_its_head_and_its_end() -> None:
+    response = FakeResponse(chunks=(b"abc",))
+    response.next_chunks = None  # type: ignore[method-assign,assignment] # nobody asks
+    answer = await relayed(response)
+    assert answer.head is not None
+    assert answer.followed
+    assert [data for data, _ in answer.writes] == [b"abc"]
+    assert answer.ended
+
+
+@pytest.mark.parametrize(
+    "response",
+    [FakeResponse(204, chunks=(b"not sent",)), FakeResponse(chunks=(b"x" * (READ_BYTES + 1),))],
+    ids=["bodiless", "long"],
+)
+async def test_any_other_body_is_read_bit_by_bit(response: FakeResponse) -> None:
+    answer = await relayed(response)
+    assert not answer.followed
+    assert all(len(data) <= READ_BYTES for data, _ in answer.writes)
     assert answer.ended
 
 

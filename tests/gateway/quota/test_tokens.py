@@ -195,6 +195,22 @@ def test_no_engine_reads_more_than_was_reserved(
     assert reads * choices <= asked.most_tokens
 
 
+@given(
+    st.dictionaries(
+        st.sampled_from([*NAMES, "n", "temperature", "model", "options.num_predict", "MAX_TOKENS"]),
+        JSON | st.integers(1, 10**8),
+        max_size=3,
+    ),
+    st.sampled_from([CHAT, "/v1/completions", "/v1/responses", "/api/chat", "/generate", "/elsewhere"]),
+    st.integers(0, 4),
+)
+def test_a_member_that_says_nothing_of_tokens_changes_nothing(
+    members: dict[str, Any], path: str, prompts: int
+) -> None:
+    """With it a body is read member by member, which most need not be."""
+    assert demand_of_json(members, path, prompts) == demand_of_json({**members, "top_k": 1}, path, prompts)
+
+
 def test_prompts_of_engines_own_bodies_are_counted() -> None:
     assert prompts_of({"text": ["a", "b", "c"]}) == 3
     assert prompts_of({"input_ids": [[1, 2], [3]]}) == 2

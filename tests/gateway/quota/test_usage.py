@@ -76,16 +76,6 @@ def test_a_request_belongs_to_the_day_on_which_it_ended() -> None:
     assert ledger.take() == {account("2026-11-21"): Amount(2, 5, 5), account(): Amount(1, 2, 2)}
 
 
-def test_what_could_not_be_written_is_added_to_what_came_meanwhile() -> None:
-    ledger = UsageLedger(Wall(MIDNIGHT_S))
-    ledger.finished(request(), used(1, 1))
-    ledger.finished(request("old"), used(2, 2))
-    taken = ledger.take()
-    ledger.finished(request(), used(10, 10))
-    ledger.put_back(taken)
-    assert ledger.take() == {account(): Amount(2, 11, 11), account(model="old"): Amount(1, 2, 2)}
-
-
 def test_the_ledger_is_bounded_and_says_once_that_it_is_full() -> None:
     ledger = UsageLedger(Wall(MIDNIGHT_S), most=2)
     with capture_logs() as logs:

@@ -26,11 +26,13 @@ class Book:
         self.full = False
         self.threads: set[int] = set()
         self.used: list[Mapping[Account, Amount]] = []
+        self.batches: list[int] = []
 
-    def add(self, amounts: Mapping[Account, Amount]) -> None:
+    def add(self, amounts: Mapping[Account, Amount], batch: int) -> None:
         self.threads.add(threading.get_ident())
         if self.full:
             raise StateUnwritable("no room")
+        self.batches.append(batch)
         self.used.append(amounts)
 
     def note(self, first_s: Mapping[str, float], served: Collection[str], wall_s: float, most: int) -> None:
@@ -77,7 +79,7 @@ async def test_what_a_full_disk_did_not_take_is_written_later_and_complained_abo
     assert [line["event"] for line in logs] == ["state_written_again"]
 
 
-async def test_usage_that_was_not_taken_is_written_with_what_came_since() -> None:
+async def test_usage_that_was_not_taken_is_written_as_it_was_before_what_came_since() -> None:
     fleet, book, ledger = Fleet(), Book(), UsageLedger(lambda: 5.0)
     keeper = keeper_of(fleet, book, ledger)
     book.full = True
@@ -87,7 +89,8 @@ async def test_usage_that_was_not_taken_is_written_with_what_came_since() -> Non
     book.full = False
     await keeper.write()
     await keeper.write()
-    assert [[amount.requests for amount in used.values()] for used in book.used] == [[2]]
+    assert [[amount.requests for amount in used.values()] for used in book.used] == [[1], [1]]
+    assert book.batches == [1, 2]
     assert threading.get_ident() not in book.threads
 
 
@@ -185,8 +188,8 @@ async def test_usage_is_written_while_a_backup_takes_its_time() -> None:
     written = asyncio.Event()
     loop = asyncio.get_running_loop()
 
-    def added(amounts: Mapping[Account, Amount]) -> None:
-        book.add(amounts)
+    def added(amounts: Mapping[Account, Amount], batch: int) -> None:
+        book.add(amounts, batch)
         loop.call_soon_threadsafe(written.set)
 
     settings = BackgroundWriterSettings(tick_s=0.001)

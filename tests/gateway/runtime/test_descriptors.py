@@ -14,7 +14,7 @@ from gateway.runtime.descriptors import (
     DescriptorBudget,
     _lowest_free,
 )
-from tests.gateway.fleet.fleet import Loop
+from tests.gateway.fleet.manual_timers import Loop
 
 LIMIT = 800
 LAST = LIMIT - 64

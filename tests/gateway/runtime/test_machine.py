@@ -9,7 +9,8 @@ import structlog
 
 from gateway.observability.metrics import Metrics
 from gateway.runtime.machine import QUIET_S, GatewayLoopReporter
-from shared.process.watchdog import BEAT_S, LoopWatchdog, watched_loop
+from shared.process.stand_stills import BEAT_S
+from shared.process.watchdog import LoopWatchdog, watched_loop
 
 BLOCKED_S = 1.0
 

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from gateway.storage import Enrolment, Store
-from gateway.storage.agents import CERTIFICATES_KEPT
+from gateway.storage.acts import acting_as, process_owner
+from gateway.storage.agents import CERTIFICATES_KEPT, RECENT_KEPT, RECENT_S
 from gateway.storage.errors import (
     AgentKeyRevoked,
     EnrolmentRefused,
@@ -15,6 +16,11 @@ from gateway.storage.errors import (
 NOW_S = 1_800_000_000.0
 END_S = NOW_S + 90 * 86_400
 KEY, OTHER_KEY = b"k" * 32, b"o" * 32
+
+
+@pytest.fixture
+def store(any_store: Store) -> Store:
+    return any_store
 
 
 @pytest.fixture
@@ -128,11 +134,20 @@ def test_only_active_agents_can_be_revoked(store: Store, token_id: str) -> None:
 def test_old_certificates_stay_good_but_not_without_end(store: Store, token_id: str) -> None:
     record = store.agents.enrol(enrolment(token_id, serial="s0"), NOW_S)
     for n in range(1, 8):
-        store.agents.renew(record.id, f"s{n}", END_S, NOW_S + n // 3)
+        store.agents.renew(record.id, f"s{n}", END_S, NOW_S + n // 3 * RECENT_S)
     renewed = store.agents.get("gpu-7")
     assert renewed is not None
     assert len(renewed.certificates) == CERTIFICATES_KEPT
     assert "s7" in renewed.certificates
+
+
+def test_recent_certificates_stay_good_up_to_a_number(store: Store, token_id: str) -> None:
+    record = store.agents.enrol(enrolment(token_id, serial="s0"), NOW_S)
+    for n in range(1, RECENT_KEPT + 5):
+        store.agents.renew(record.id, f"s{n}", END_S, NOW_S + n)
+    renewed = store.agents.get("gpu-7")
+    assert renewed is not None
+    assert set(renewed.certificates) == {f"s{n}" for n in range(5, RECENT_KEPT + 5)}
 
 
 def test_a_certificate_that_seems_over_stays_known_for_the_clock_may_be_wrong(
@@ -192,3 +207,21 @@ def test_a_certificate_made_after_a_clock_was_put_back_is_known(store: Store, to
     assert renewed is not None
     assert {"right", "ahead-3"} <= set(renewed.certificates)
     assert len(renewed.certificates) == CERTIFICATES_KEPT
+
+
+def test_a_hold_is_of_the_key_whatever_the_name_and_ends_with_it(store: Store, token_id: str) -> None:
+    store.agents.enrol(enrolment(token_id), NOW_S)
+    with acting_as("key:1"):
+        store.agents.hold("gpu-7", 5.0, held=True)
+    assert store.agents.hold("gpu-7", 9.0, held=True).held_s == 5.0, "it was held before"
+    renamed = store.agents.rename("gpu-7", "gpu-8")
+    assert (renamed.held_s, renamed.held_by) == (5.0, "key:1")
+    revision, _ = store.agents.changed_since(0)
+    freed = store.agents.hold("gpu-8", 6.0, held=False)
+    assert (freed.held_s, freed.held_by) == (None, None)
+    assert [each.name for each in store.agents.changed_since(revision)[1]] == ["gpu-8"]
+    store.agents.revoke("gpu-8", "", 7.0)
+    with pytest.raises(UnknownRecord, match="gpu-8"):
+        store.agents.hold("gpu-8", 8.0, held=True)
+    kinds = [(act.kind, act.who) for act in store.acts.pending(99) if act.kind.endswith("drain")]
+    assert kinds == [("agent.drain", "key:1"), ("agent.undrain", process_owner())]

@@ -6,11 +6,16 @@ from pathlib import Path
 import pytest
 
 from gateway.domain.aliases import Alias, AliasMirror, AliasTarget
-from gateway.storage import DATABASE_NAME, Store, migrations
+from gateway.storage import DATABASE_NAME, Store, migrations, schema
 from gateway.storage.aliases import CHANGES, MOST_ALIASES
 from gateway.storage.errors import BadValue, UnknownRecord
 
 V1, V2 = AliasTarget("m", "v1"), AliasTarget("m", "v2")
+
+
+@pytest.fixture
+def store(any_store: Store) -> Store:
+    return any_store
 
 
 def now(store: Store, name: str = "m") -> Alias | None:
@@ -137,11 +142,10 @@ def test_values_that_make_no_sense_change_nothing(store: Store) -> None:
 
 def test_there_is_an_end_to_the_number_of_aliases(store: Store) -> None:
     with store._database.write() as connection:
-        definition = '{"targets": [], "sticky": true, "mirror": null, "fallback": []}'
-        for number in range(MOST_ALIASES):
-            connection.exec_driver_sql(
-                "INSERT INTO aliases VALUES (?, ?, 1.0, 1.0)", (f"a{number}", definition)
-            )
+        definition = {"targets": [], "sticky": True, "mirror": None, "fallback": []}
+        times = {"created_s": 1.0, "changed_s": 1.0}
+        rows = [{"name": f"a{number}", "definition": definition, **times} for number in range(MOST_ALIASES)]
+        connection.execute(schema.aliases.insert(), rows)
     with pytest.raises(BadValue, match="256 aliases"):
         store.aliases.set_targets("one-more", (V1,), 1.0)
 

@@ -10,7 +10,7 @@ import pytest
 
 from gateway.storage import KEY_NAME, Store
 from gateway.storage.errors import BadValue, IdentityUnusable, KeyStillCounts
-from gateway.storage.identity import NEXT_NAME, PREVIOUS_NAME
+from gateway.storage.key_files import NEXT_NAME, PREVIOUS_NAME
 from shared.identity import GatewayIdentity, GatewayKeys, load_key, save_key
 from tests.support.identities import OTHER_GATEWAY
 

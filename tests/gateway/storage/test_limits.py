@@ -14,6 +14,11 @@ from gateway.storage.errors import BadValue, StateCorrupt, UnknownRecord
 from gateway.storage.sqlite import SqliteDatabase
 
 
+@pytest.fixture
+def store(any_store: Store) -> Store:
+    return any_store
+
+
 def test_a_tenant_keeps_what_is_not_named_and_loses_what_is_named_with_nothing(store: Store) -> None:
     tenants = store.limits.tenants
     tenants.change("acme", {"rpm": 60, "tokens_per_day": 1000, "queue_share": 0.2, "weight": 3.0}, 1.0)

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from gateway.domain.state_dir import PID_NAME
 from gateway.storage import Store
 from gateway.storage.errors import StateInUse
-from gateway.storage.locks import PID_NAME, ServerLock, running_gateway
+from gateway.storage.locks import ServerLock, running_gateway
 
 
 def test_a_second_gateway_is_told_who_has_the_state(state_dir: Path) -> None:

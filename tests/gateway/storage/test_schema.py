@@ -1,6 +1,7 @@
 """Tables and statements are such as PostgreSQL understands, too."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from sqlalchemy import ClauseElement, Engine, event
@@ -10,6 +11,9 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 
 from gateway.domain.aliases import AliasTarget
 from gateway.storage import Account, Amount, Enrolment, Store, UsageGrouping, schema
+from gateway.storage.audit_heads import AuditHead
+from gateway.storage.ownership import OwnershipClaim
+from gateway.storage.processes import ProcessRecord
 
 DIALECT = postgresql.dialect()  # type: ignore[no-untyped-call]
 
@@ -47,6 +51,7 @@ def test_what_the_store_asks_is_no_dialect(store: Store, compiled: list[str]) ->
     store.agents.renew(agent.id, "cd", 99.0, 2.0, in_use="ab")
     store.agents.rename("a", "b")
     store.agents.touch(["b"], 3.0)
+    store.agents.hold("b", 3.0, held=True)
     store.agents.revoke("b", "", 4.0)
     store.tokens.revoke(token.id_text, 5.0)
     for model in ("m", "n"):
@@ -65,6 +70,15 @@ def test_what_the_store_asks_is_no_dialect(store: Store, compiled: list[str]) ->
         assert store.usage.totals(by, after=place) == ()
     assert store.usage.spent("2026-11-01")
     store.acts.forget([act.id for act in store.acts.pending(1)])
+    process = ProcessRecord("a", 1, None, "host", "1", 1.0)
+    store.processes.beat(process, sweep=True)
+    store.processes.leave("a", store.processes.next_incarnation("a", 1))
+    for each in (process, replace(process, id="b")):
+        store.ownership.claim(OwnershipClaim("leader", each.id, 1, 0.0, 1))
+    store.ownership.release("leader", "b", 1)
+    store.audit_heads.note(AuditHead("a", 1, "0" * 64, 1.0, "host"))
+    assert store.audit_heads.list()
+    store.audit_heads.forget("a")
     store.identity.rotate(60.0, 1.0)
     store.backup.keep(0.0)
     assert len(compiled) > 80

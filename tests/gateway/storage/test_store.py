@@ -8,6 +8,7 @@ import pytest
 
 from gateway.storage import DATABASE_NAME, KEY_NAME, Store
 from gateway.storage.errors import IdentityUnusable, StateMissing, StateUnwritable
+from gateway.storage.locks import ServerLock, running_gateway
 from shared.identity import save_key
 from tests.support.identities import OTHER_GATEWAY
 from tests.support.race import race
@@ -163,3 +164,13 @@ def test_a_database_behind_a_link_is_used_as_it_is_and_not_made(state_dir: Path,
     elsewhere.chmod(0o644)
     Store.open(state_dir).close()
     assert mode_of(elsewhere) == 0o644
+
+
+def test_a_supervisor_keeps_other_gateways_away_and_its_workers_serve_together(state_dir: Path) -> None:
+    state_dir.mkdir(parents=True)
+    lock = ServerLock(state_dir)
+    with Store.open(state_dir, serve=True, locked=True), Store.open(state_dir, serve=True, locked=True):
+        assert running_gateway(state_dir) is not None
+    assert running_gateway(state_dir) is not None, "workers that end leave the lock to the supervisor"
+    lock.close()
+    assert running_gateway(state_dir) is None

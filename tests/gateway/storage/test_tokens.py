@@ -14,6 +14,11 @@ from tests.support.race import race
 NOW_S = 1_800_000_000.0
 
 
+@pytest.fixture
+def store(any_store: Store) -> Store:
+    return any_store
+
+
 def make(store: Store, **changes: Any) -> JoinToken:
     values: dict[str, Any] = {"expires_in_s": 3600, "uses": 1, "models": ["*"], "labels": {}, "wall_s": NOW_S}
     return store.tokens.create(**(values | changes))[0]
@@ -26,8 +31,9 @@ def redeem(store: Store, token_id: str, wall_s: float) -> None:
 
 
 def test_a_token_carries_the_gateways_fingerprint_and_is_kept_without_its_secret(
-    store: Store, state_dir: Path
+    file_store: Store, state_dir: Path
 ) -> None:
+    store = file_store
     token, text = store.tokens.create(3600, 3, ["llama-*", "qwen"], {"region": "eu"}, NOW_S)
     assert JoinToken.decode(text) == token
     assert token.fingerprint == store.gateway_identity.fingerprint
@@ -131,7 +137,8 @@ def test_what_names_no_token_or_several_is_refused(store: Store, monkeypatch: py
         store.tokens.revoke("tlj_short", NOW_S)
 
 
-def test_processes_that_redeem_at_once_share_the_uses_out_exactly(store: Store, state_dir: Path) -> None:
+def test_processes_that_redeem_at_once_share_the_uses_out_exactly(file_store: Store, state_dir: Path) -> None:
+    store = file_store
     token = make(store, uses=25)
     printed = race(
         "from pathlib import Path; from gateway.storage import Store; "

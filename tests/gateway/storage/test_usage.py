@@ -1,27 +1,75 @@
 """Sums on disk: added to what is there, and totalled by key, tenant, model and day."""
 
 import sqlite3
+import time
 from pathlib import Path
 
 import pytest
+from sqlalchemy import select
 
-from gateway.storage import DATABASE_NAME, Account, Amount, Store, Total, UsageGrouping
+from gateway.domain.store_address import StoreAddress
+from gateway.storage import DATABASE_NAME, Account, Amount, Store, Total, UsageGrouping, schema
 from gateway.storage.errors import StateUnwritable
-from gateway.storage.usage import MOST
+from gateway.storage.usage import BATCHES_KEPT_S, MOST
 from tests.gateway.storage.fillers import full_database
+
+
+@pytest.fixture
+def store(any_store: Store) -> Store:
+    return any_store
 
 
 def facts(totals: tuple[Total, ...]) -> list[tuple[str, str | None, int, int]]:
     return [(total.name, total.tenant, total.amount.requests, total.amount.prompt_tokens) for total in totals]
 
 
-def test_sums_grow_and_survive_reopening(store: Store) -> None:
+def test_sums_grow_and_survive_reopening(store: Store, any_address: StoreAddress | None) -> None:
     account = Account("2026-11-21", "k", "t", "m")
     store.usage.add({account: Amount(1, 10, 5, 2)})
     store.usage.add({account: Amount(2, 1, 1, 1)})
     store.usage.add({})
-    with Store.open(store.state_dir) as again:
+    with Store.open(store.state_dir, address=any_address) as again:
         assert again.usage.totals(UsageGrouping.MODEL) == (Total("m", None, Amount(3, 11, 6, 3)),)
+
+
+def test_a_batch_that_is_added_again_counts_once(store: Store) -> None:
+    day = Account("2026-11-21", "k", "t", "m")
+    store.usage.add({day: Amount(1, 10)}, 1)
+    store.usage.add({day: Amount(1, 10)}, 1)
+    store.usage.add({day: Amount(2, 20)}, 2)
+    store.usage.add({day: Amount(2, 20)}, 2)
+    assert [total.amount for total in store.usage.totals(UsageGrouping.DAY)] == [Amount(3, 30)]
+
+
+def test_batches_of_other_processes_have_numbers_of_their_own(
+    store: Store, any_address: StoreAddress | None
+) -> None:
+    day = Account("2026-11-21", "k", "t", "m")
+    store.usage.add({day: Amount(1)}, 1)
+    with Store.open(store.state_dir, address=any_address) as other:
+        other.usage.add({day: Amount(1)}, 1)
+    assert store.usage.totals(UsageGrouping.DAY)[0].amount.requests == 2
+
+
+def test_the_latest_batch_of_each_process_is_remembered_and_those_that_ended_long_ago_are_not(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def known() -> list[tuple[str, int]]:
+        with store._database.read() as connection:
+            rows = connection.execute(select(schema.usage_batches).order_by(schema.usage_batches.c.process))
+            return [(row.process, row.batch) for row in rows]
+
+    day, ours = Account("2026-11-21", "k", "t", "m"), store.usage.process
+    store.usage.process = "ended"
+    monkeypatch.setattr(time, "time", lambda: 1000.0)
+    store.usage.add({day: Amount(1)}, 5)
+    monkeypatch.setattr(time, "time", lambda: 1001.0 + BATCHES_KEPT_S)
+    store.usage.process = ours
+    store.usage.add({day: Amount(1)}, 998)
+    store.usage.add({day: Amount(1)}, 999)
+    assert sorted(known()) == sorted([("ended", 5), (ours, 999)])
+    store.usage.add({day: Amount(1)}, 1000)
+    assert known() == [(ours, 1000)]
 
 
 def test_totals_by_tenant_model_and_day_since_a_day(store: Store) -> None:
@@ -84,7 +132,8 @@ def test_however_much_agents_say_was_used_a_gateway_can_read_what_its_tenants_sp
     assert store.usage.totals(UsageGrouping.TENANT)[0].amount.prompt_tokens == 600 * MOST
 
 
-def test_a_write_that_fails_adds_nothing(store: Store) -> None:
+def test_a_write_that_fails_adds_nothing(file_store: Store) -> None:
+    store = file_store
     kept = Account("2026-11-21", "k", "t", "m")
     store.usage.add({kept: Amount(1, 1)})
     many = {Account("2026-11-21", "k", "t", f"{'m' * 200}{n}"): Amount(1, 1) for n in range(2000)}

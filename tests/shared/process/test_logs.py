@@ -152,3 +152,18 @@ def test_lines_for_people_are_written_at_once() -> None:
     configure_logs("info", "text", stream=file)
     batched_log("gateway.request", lambda seconds, flush: None).info("request", id="one")
     assert "id=one" in file.getvalue()
+
+
+@pytest.mark.parametrize("style", ["json", "text"])
+def test_each_line_names_the_process_where_several_write_to_one_log(style: str) -> None:
+    stream = io.StringIO()
+    configure_logs("info", style, stream=stream, process="host-1")
+    structlog.get_logger("x").info("said")
+    structlog.get_logger("x").info("of another", process="host-2")
+    configure_logs("info", style, stream=stream)
+    structlog.get_logger("y").info("alone")
+    first, second, third = stream.getvalue().splitlines()
+    assert "host-1" in first
+    assert "host-2" in second
+    assert "host-1" not in second
+    assert "host" not in third

@@ -4,7 +4,8 @@ import asyncio
 import threading
 from collections.abc import Callable
 
-from shared.process.watchdog import BEAT_S, LoopWatchdog, stack_of, watched_loop
+from shared.process.stand_stills import BEAT_S
+from shared.process.watchdog import LoopWatchdog, stack_of, watched_loop
 
 
 class Reports:

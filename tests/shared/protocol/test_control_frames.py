@@ -3,10 +3,11 @@
 from collections.abc import Callable
 from contextlib import suppress
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.protocol import limits
+from shared.protocol import limits, other_requests
 from shared.protocol.control_frames import ControlFrameLimiter, control_frame_units
 from shared.protocol.errors import ControlFrameFlood
 from shared.protocol.frames import FrameType
@@ -15,6 +16,9 @@ LONGEST = limits.CONTROL_PAYLOAD_BYTES
 STATE_UNITS, STATE_UNITS_PER_S = limits.CONTROL_FRAMES_BURST / 2, limits.CONTROL_FRAMES_PER_S / 2
 SLOTS_UNITS, SLOTS_UNITS_PER_S = limits.CONTROL_FRAMES_BURST / 8, limits.CONTROL_FRAMES_PER_S / 4
 """What agents keep to for STATE, and for the SLOTS that no request brought about."""
+
+OTHERS_BYTES = limits.OTHERS_BYTES * 6 // 5
+"""The longest OTHERS."""
 
 LATE_STREAMS = 8
 """An agent's end of a stream and its SLOTS are a turn of its event loop apart, and but one SLOTS waits to
@@ -33,6 +37,8 @@ class HonestAgent:
     def __init__(self) -> None:
         self.now = 0.0
         self.limiter = ControlFrameLimiter(0.0)
+        self.others_units: float | None = None
+        """What it may spend on OTHERS; None: they are not agreed on."""
         self.owed_open: list[int] = []
         """For each open stream the SLOTS that are still to come."""
         self.owed_ended = 0
@@ -77,6 +83,16 @@ class HonestAgent:
                 self.slots_units -= limits.SLOTS_UNITS
                 self.send(LONGEST, FrameType.SLOTS)
 
+    def say_others(self, count: int) -> None:
+        """As often as it may; a frame may be more than what is left."""
+        if self.others_units is None:
+            self.others_units = other_requests.UNITS
+            self.limiter.allow_others()
+        for _ in range(min(count, 50)):
+            if self.others_units > 0:
+                self.others_units -= control_frame_units(OTHERS_BYTES)
+                self.send(OTHERS_BYTES, FrameType.OTHERS)
+
     def answer_commands(self, count: int) -> None:
         for _ in range(min(count, limits.COMMANDS)):
             self.limiter.earn(len(self.owed_open))
@@ -87,6 +103,9 @@ class HonestAgent:
         self.now += count / 10
         self.state_units = min(self.state_units + count / 10 * STATE_UNITS_PER_S, STATE_UNITS)
         self.slots_units = min(self.slots_units + count / 10 * SLOTS_UNITS_PER_S, SLOTS_UNITS)
+        if self.others_units is not None:
+            earned = count / 10 * other_requests.UNITS_PER_S
+            self.others_units = min(self.others_units + earned, other_requests.UNITS)
         self.send(8, FrameType.PONG)
         self.send(8, FrameType.PING)
 
@@ -98,6 +117,7 @@ WAYS = [
     HonestAgent.catch_up,
     HonestAgent.publish,
     HonestAgent.say_other_slots,
+    HonestAgent.say_others,
     HonestAgent.answer_commands,
     HonestAgent.wait,
 ]
@@ -153,3 +173,18 @@ def test_a_flood_ends_whatever_is_sent() -> None:
             for taken in range(limits.CONTROL_FRAMES_BURST + 1):  # noqa: B007
                 limiter.spend(control_frame_units(0, frame_type), 0.0)
         assert taken == limits.CONTROL_FRAMES_BURST
+
+
+def test_where_others_are_agreed_on_more_is_allowed_from_then_on() -> None:
+    limiter = ControlFrameLimiter(0.0)
+    limiter.allow_others()
+    limiter.allow_others()
+    limiter.spend(limits.CONTROL_FRAMES_BURST, 0.0)
+    with pytest.raises(ControlFrameFlood):
+        limiter.spend(1, 0.0)
+    limiter.spend(limits.CONTROL_FRAMES_PER_S + limits.OTHERS_UNITS_PER_S, 1.0)
+    limiter.spend(limits.CONTROL_FRAMES_BURST + limits.OTHERS_UNITS, 1000.0)
+    with pytest.raises(ControlFrameFlood, match="2500 at once, 600 a second"):
+        limiter.spend(1, 1000.0)
+    limiter.earn(0)
+    limiter.spend(limits.CONTROL_FRAMES_PER_STREAM, 1000.0)

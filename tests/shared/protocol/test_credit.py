@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from shared.protocol import limits
 from shared.protocol.credit import (
+    AGENT_WINDOWS,
     GATEWAY_WINDOWS,
     ReceiveCredit,
     SendCredit,
@@ -79,3 +80,12 @@ def test_session_credit_always_leaves_room_for_all_windows() -> None:
         credit.consume(70_000)
         credit.grant()
         assert credit.granted - credit.received >= GATEWAY_WINDOWS.shareable
+
+
+@given(st.integers(1, 32))
+def test_divided_windows_hold_together_what_one_would(sessions: int) -> None:
+    each = AGENT_WINDOWS.divided(sessions)
+    assert each.session * sessions <= AGENT_WINDOWS.session
+    assert 1 <= each.streams <= AGENT_WINDOWS.streams
+    assert each.floor * each.streams <= each.shareable
+    assert sessions > 1 or each is AGENT_WINDOWS

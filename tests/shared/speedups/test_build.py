@@ -28,16 +28,18 @@ def test_the_native_functions_can_be_turned_off() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "flag", "words"),
     [
-        ("'--prefix=/x' '--enable-optimizations'", "optimised build"),
-        ("'--prefix=/x'", "without optimisations"),
+        ("'--prefix=/x' '--enable-optimizations'", "-fprofile-use", ", optimised build"),
+        ("'--prefix=/x'", "-fprofile-use", "without optimisations"),
+        pytest.param("'--prefix=/usr'", "", ", optimised build", id="Debian's"),
     ],
 )
 def test_it_says_whether_the_interpreter_is_optimised(
-    arguments: str, words: str, monkeypatch: pytest.MonkeyPatch
+    arguments: str, flag: str, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sysconfig.get_config_var", {"CONFIG_ARGS": arguments}.get)
+    variables = {"CONFIG_ARGS": arguments, "PGO_PROF_USE_FLAG": flag}
+    monkeypatch.setattr("sysconfig.get_config_var", variables.get)
     assert words in describe_build()
 
 

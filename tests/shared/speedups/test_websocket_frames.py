@@ -6,14 +6,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from websockets.frames import Frame, Opcode
 
-from shared.speedups import NATIVE, native, websocket_frames
+from shared.speedups import native, websocket_frames
+from tests.shared.speedups.implementations import compares, each_implementation
 
-IMPLEMENTATIONS = [pytest.param(websocket_frames, id="python")]
-if NATIVE:
-    IMPLEMENTATIONS.append(pytest.param(native, id="native"))
-
-both = pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
-compares = pytest.mark.skipif(not NATIVE, reason="the native functions were not built")
+implementation = each_implementation(websocket_frames)
 
 MOST = 70_000
 LENGTHS = [0, 1, 7, 8, 9, 125, 126, 127, 65_535, 65_536, MOST]
@@ -24,7 +20,6 @@ def framed(message: bytes, *, masked: bool, opcode: Opcode = Opcode.BINARY, fin:
     return Frame(opcode, message, fin).serialize(mask=masked)
 
 
-@both
 @pytest.mark.parametrize("masked", [False, True])
 def test_what_the_library_frames_is_cut(implementation: ModuleType, masked: bool) -> None:
     messages = [bytes(n % 251 for n in range(length)) for length in LENGTHS]
@@ -32,14 +27,12 @@ def test_what_the_library_frames_is_cut(implementation: ModuleType, masked: bool
     assert implementation.cut_messages(data, 0, masked, MOST) == (messages, len(data))
 
 
-@both
 def test_without_masks_the_bytes_are_the_librarys(implementation: ModuleType) -> None:
     messages = [bytes(length) for length in LENGTHS]
     wire = b"".join(framed(message, masked=False) for message in messages)
     assert implementation.frame_messages(messages, b"") == wire
 
 
-@both
 def test_with_masks_the_messages_come_back(implementation: ModuleType) -> None:
     messages = [b"x" * length for length in LENGTHS]
     wire = implementation.frame_messages(messages, bytes(range(4 * len(messages))))
@@ -47,7 +40,6 @@ def test_with_masks_the_messages_come_back(implementation: ModuleType) -> None:
     assert implementation.cut_messages(wire, 0, True, MOST) == (messages, len(wire))
 
 
-@both
 @pytest.mark.parametrize(
     "other",
     [
@@ -73,7 +65,6 @@ def test_it_stops_before_anything_else(implementation: ModuleType, other: bytes)
     assert implementation.cut_messages(data, 7, False, MOST) == ([b"first"], 7 + len(before))
 
 
-@both
 def test_wrong_arguments_are_errors(implementation: ModuleType) -> None:
     for start in (-1, 2):
         with pytest.raises(ValueError, match="outside"):

@@ -23,6 +23,7 @@ class Connection:
 
     def __init__(self, client: socket.socket, server: socket.socket, link: Link) -> None:
         self._sockets = {Side.CLIENT: client, Side.SERVER: server}
+        self.client_port = int(client.getpeername()[1])
         self.up = Pipe(client, server, link)
         """From the client to the server."""
         self.down = Pipe(server, client, link)
@@ -73,22 +74,25 @@ class FaultyProxy:
         self.recordings: list[bytearray] | None = None
         """A list: what each new connection's client sends is kept in an entry of its own."""
         self._listener = socket.socket()
+        self._port = 0
+        self._accepting: asyncio.Task[None] | None = None
+        self._whose: Callable[[int], bool] | None = None
+        """Whose connections are parted; None: all."""
+        self._healed = asyncio.Event()
+        self._healed.set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._held: list[socket.socket] = []
 
     @property
     def port(self) -> int:
-        return int(self._listener.getsockname()[1])
+        return self._port
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
     async def __aenter__(self) -> Self:
-        self.link.prepare(self._listener)
-        self._listener.bind(("127.0.0.1", 0))
-        self._listener.listen(1024)
-        self._own(self._accept())
+        self._listen(0)
         return self
 
     async def __aexit__(
@@ -153,10 +157,51 @@ class FaultyProxy:
             for pipe in (connection.up, connection.down):
                 pipe.tamper = _flip_once(pipe)
 
-    def _own(self, work: Coroutine[None, None, None]) -> None:
+    def part(self, whose: Callable[[int], bool] | None = None) -> None:
+        """Nothing gets through until :meth:`heal`, on new connections neither; nothing is lost or ended.
+        ``whose``: only on connections of clients that it says this of, by their port."""
+        self._whose = whose
+        self._healed.clear()
+        for connection in self.connections:
+            if whose is None or whose(connection.client_port):
+                connection.up.stall()
+                connection.down.stall()
+
+    def heal(self) -> None:
+        """After :meth:`part`."""
+        self._healed.set()
+        self.resume()
+
+    async def _until_let_through(self, port: int) -> None:
+        while not self._healed.is_set() and (self._whose is None or self._whose(port)):
+            await self._healed.wait()
+
+    async def go_away(self) -> None:
+        """End all connections and refuse new ones, as the host of a process that is gone does."""
+        assert self._accepting is not None
+        self._accepting.cancel()
+        await asyncio.wait([self._accepting])
+        self._listener.close()
+        await self.cut()
+
+    def come_back(self) -> None:
+        """On the same port, after :meth:`go_away`."""
+        self._listener = socket.socket()
+        self._listen(self._port)
+
+    def _listen(self, port: int) -> None:
+        self.link.prepare(self._listener)
+        self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._listener.bind(("127.0.0.1", port))
+        self._listener.listen(1024)
+        self._port = int(self._listener.getsockname()[1])
+        self._accepting = self._own(self._accept())
+
+    def _own(self, work: Coroutine[None, None, None]) -> "asyncio.Task[None]":
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _accept(self) -> None:
         loop = asyncio.get_running_loop()
@@ -169,6 +214,14 @@ class FaultyProxy:
                 self._own(self._serve(client))
 
     async def _serve(self, client: socket.socket) -> None:
+        try:
+            await self._until_let_through(client.getpeername()[1])
+        except OSError:
+            client.close()
+            return
+        except asyncio.CancelledError:
+            client.close()
+            raise
         server = socket.socket()
         self.link.prepare(server)
         try:

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from tests.support.scripted_engine.http import EngineProtocol
 
 
+PEAK_S = 0.05
+
+
 @dataclass(slots=True)
 class Stats:
     """What an engine has seen; ``GET /_stats`` gives the same as JSON."""
@@ -25,6 +28,9 @@ class Stats:
     running: int = 0
     """Requests whose answer has not ended."""
     peak_running: int = 0
+    peak_lasting: int = 0
+    """The most that ran together for ``PEAK_S``: a new request may be read just before the end of the
+    connection that a caller closed first."""
     started: int = 0
     finished: int = 0
     cancelled: int = 0
@@ -91,6 +97,8 @@ class ScriptedEngine:
         self._server: asyncio.Server | None = None
         self._control: asyncio.Server | None = None
         self._protocols: set[EngineProtocol] = set()
+        self._least_running: int | None = None
+        """Since somebody began to look whether a peak lasts."""
 
     @property
     def port(self) -> int:
@@ -135,6 +143,21 @@ class ScriptedEngine:
         for server in servers:
             await server.wait_closed()
 
+    def watch_peak(self, loop: asyncio.AbstractEventLoop) -> None:
+        """A request has begun: see whether as many run together for a while as never before."""
+        if self._least_running is None and self.stats.running > self.stats.peak_lasting:
+            self._least_running = self.stats.running
+            loop.call_later(PEAK_S, self._note_peak)
+
+    def peak_passed(self) -> None:
+        """A request has ended."""
+        if self._least_running is not None:
+            self._least_running = min(self._least_running, self.stats.running)
+
+    def _note_peak(self) -> None:
+        self.stats.peak_lasting = max(self.stats.peak_lasting, self._least_running or 0)
+        self._least_running = None
+
     async def suffer(self, trouble: Trouble) -> None:
         """From now on this is wrong with it; NONE heals it."""
         refused, self.trouble = self.trouble is Trouble.REFUSE, trouble
@@ -171,6 +194,11 @@ class ScriptedEngine:
     def interrupt(self) -> int:
         """End every stream that runs, as if that were in order; gives their number."""
         return sum(protocol.interrupt() for protocol in tuple(self._protocols))
+
+    def step(self) -> None:
+        """Every stream whose tokens come by steps goes on by one."""
+        for protocol in tuple(self._protocols):
+            protocol.step()
 
     def next_id(self, prefix: str) -> str:
         """As engines make them: never the same again, nor that of another engine."""

@@ -79,6 +79,8 @@ class Script:
     """The answer comes to its own end (``stop``) after this many tokens; 0: only its length ends it."""
     tokens_per_s: float = 0.0
     """Pace of a streamed answer; 0 is as fast as the reader takes it."""
+    stepped: bool = False
+    """Each token of a streamed answer but the first waits for a ``POST /_step``."""
     pad_bytes: int = 0
     """Each token is padded with dots to at least this many bytes."""
     stamp: bool = False

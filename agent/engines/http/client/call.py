@@ -16,6 +16,7 @@ from agent.engines.http.client.connections import ConnectionPool
 from agent.engines.http.client.upload import EngineUpload, NoBody
 from agent.engines.settings import EngineTimeouts
 from shared.protocol.messages import RequestHead
+from shared.speedups import OutPath
 
 STALE_S = 1.0
 """An engine that closed a kept connection before it saw the request says so within a round trip. One that
@@ -92,14 +93,14 @@ class EngineCall:
 
     # --- what the connection says
 
-    def on_answer(self) -> None:
+    def on_answer(self) -> OutPath | None:
         connection = self._connection
         assert connection is not None
         if connection.status < 200:
             raise BackendFailed(f"the engine answered with status {connection.status}")
         headers = self._format.response_headers(connection.raw_headers)
         connection.expect_within(self._timeouts.idle_s)
-        self._receiver.on_response(connection.status, headers)
+        return self._receiver.on_response(connection.status, headers)
 
     def on_over(self, error: Exception | None) -> None:
         if error is not None and self._kept and self._may_begin_again():

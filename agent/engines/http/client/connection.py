@@ -12,6 +12,7 @@ from typing import Protocol, cast
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 from agent.engines.backend import BackendFailed, BackendTimeout
+from shared.speedups import ChunkReader, HeaderCollector, OutPath
 
 KIB = 1024
 
@@ -32,8 +33,9 @@ header line with each further piece of that line."""
 class AnswerReceiver(Protocol):
     """Who sent the request that a connection has. What the first two raise ends the answer."""
 
-    def on_answer(self) -> None:
-        """The answer's head has come: ``status`` and ``raw_headers`` of the connection."""
+    def on_answer(self) -> OutPath | None:
+        """The answer's head has come: ``status`` and ``raw_headers`` of the connection. See
+        :meth:`agent.engines.backend.ResponseReceiver.on_response`."""
 
     def on_body(self, piece: bytes) -> bool:
         """See :meth:`agent.engines.backend.ResponseReceiver.on_body`."""
@@ -49,6 +51,7 @@ class EngineConnection(asyncio.Protocol):
     """
 
     transport: asyncio.Transport
+    data_received: Callable[[bytes], object]  # type: ignore[assignment]
 
     def __init__(self, on_closed: Callable[["EngineConnection"], None]) -> None:
         self._on_closed = on_closed
@@ -58,6 +61,11 @@ class EngineConnection(asyncio.Protocol):
         self._pieces: list[bytes] = []
         """Pieces of the answer's body that were not passed on yet."""
         self.on_body = self._pieces.append  # the parser's; no frame of Python
+        self._collector = HeaderCollector(self._take_line, HEADER_LINES, HEADER_LINE_BYTES)
+        self.on_header = self._collector  # so is this
+        self.chunks = ChunkReader(self._receive, self._now, self._pieces)
+        self.data_received = self.chunks
+        """The way of every token, past :meth:`_receive` for those that the answer's path takes."""
         self._parser: HttpResponseParser | None = HttpResponseParser(self)
         self._parser.set_dangerous_leniencies(
             lenient_headers=True, lenient_optional_cr_before_lf=True, lenient_spaces_after_chunk_size=True
@@ -78,7 +86,9 @@ class EngineConnection(asyncio.Protocol):
         self.status = 0
         """0 until the head has come."""
         self.raw_headers: list[tuple[bytes, bytes]] = []
-        self.began_s = self.heard_s = self._now()
+        """Names in lower case."""
+        self._collector.fields, self._collector.open = self.raw_headers, True
+        self.began_s = self.chunks.heard_s = self._now()
         """``heard_s``: when something of the answer came last, or when it was last waited for anew."""
         self.whole = False
         """All of the answer has come; some of it may still have to be given."""
@@ -87,6 +97,8 @@ class EngineConnection(asyncio.Protocol):
         self._head_only = head_only
         self._told = False
         """The receiver was told of the answer's head."""
+        self._path: OutPath | None = None
+        """Of the answer's body, where it may have one of its own."""
         self._held = False
         """The receiver wants no more of the body for now."""
         self._limit_s: float | None = None
@@ -95,7 +107,7 @@ class EngineConnection(asyncio.Protocol):
         self._heads = 0
         """Answers of 1xx."""
         self._lines = 0
-        """Header lines and trailers."""
+        """Trailers."""
         self._keep_alive = False
         self._refused: BackendFailed | None = None
         """Why the answer is rejected although the parser accepts it; None: it is not."""
@@ -117,29 +129,29 @@ class EngineConnection(asyncio.Protocol):
     def expect_within(self, limit_s: float | None) -> None:
         """From now on the engine may be silent for so long; None: for ever."""
         self._limit_s = limit_s
-        self.heard_s = self._now()
-        if limit_s is not None and self.heard_s + limit_s < self._timer_s:
+        self.chunks.heard_s = self._now()
+        if limit_s is not None and self.chunks.heard_s + limit_s < self._timer_s:
             self._set_timer(limit_s)
 
     def resume(self) -> None:
         """See :meth:`agent.engines.backend.BackendRequest.resume`."""
         if self._held:
             self._held = False
-            self.heard_s = self._now()
+            self.chunks.heard_s = self._now()
             self._tell(0)
 
     def fail(self, error: Exception) -> None:
         """End the answer with ``error``, and the connection with it."""
         receiver = self._receiver
         if receiver is not None:
-            self._receiver = None
+            self._receiver = self.chunks.path = None
             self.whole = self._keep_alive = False
             self.transport.abort()
             receiver.on_over(error)
 
     def end(self) -> None:
         """The receiver hears no more of the answer."""
-        self._receiver = None
+        self._receiver = self.chunks.path = None
         if self._pieces:
             self._pieces.clear()
         if not self._reading and not self.transport.is_closing():
@@ -161,12 +173,12 @@ class EngineConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
 
-    def data_received(self, data: bytes) -> None:
-        """The way of every token."""
+    def _receive(self, data: bytes) -> None:
+        """Takes what came, unless the answer's path took it."""
         if self._receiver is None:  # nobody asked for it
             self.transport.abort()
             return
-        self.heard_s = self._now()
+        self.chunks.heard_s = self._now()
         size_bytes = len(data)
         try:
             if size_bytes <= SLICE_BYTES:
@@ -176,7 +188,11 @@ class EngineConnection(asyncio.Protocol):
         except (HttpParserError, HttpParserUpgrade) as error:
             self._malformed(error, size_bytes)
             return
+        if self.chunks.pieces:
+            self.chunks.pieces = self._mute_bytes = 0
         self._tell(size_bytes)
+        if self._path is not None:
+            self._follow(data)
 
     def eof_received(self) -> None:
         self._closed(None)
@@ -187,6 +203,8 @@ class EngineConnection(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
         self._parser, self._timer, self._feed = None, None, _ignore  # the parser holds us
+        self.chunks.close()
+        self._collector.close()
 
     def pause_writing(self) -> None:
         self.full = True
@@ -200,19 +218,17 @@ class EngineConnection(asyncio.Protocol):
 
     # --- what the parser says; what is wrong is only noted, as what it passed on before still counts
 
-    def on_header(self, name: bytes, value: bytes) -> None:
+    def _take_line(self, name: bytes, value: bytes) -> None:
+        """A header that is too long or one too many, or a trailer, of which nobody is told."""
         self._lines += 1
         if len(name) + len(value) > HEADER_LINE_BYTES:
             self._refuse(f"a header of more than {HEADER_LINE_BYTES} bytes")
-        if self._lines > HEADER_LINES:
+        if self._lines > HEADER_LINES or not self.status:
             self._refuse(f"more than {HEADER_LINES} headers")
-        if not self.status:  # else a trailer: nobody is told
-            self.raw_headers.append((name, value))
 
     def on_headers_complete(self) -> None:
         if self.status:
             return
-        self._lines = 0
         assert self._parser is not None
         status = self._parser.get_status_code()
         if 100 <= status < 200 and status != 101:
@@ -222,6 +238,7 @@ class EngineConnection(asyncio.Protocol):
                 self._refuse(f"more than {INTERIM_HEADS} answers of 1xx before the answer")
             return
         self.status = status
+        self._collector.open = False
         self.whole = self._head_only
 
     def on_message_begin(self) -> None:
@@ -244,14 +261,18 @@ class EngineConnection(asyncio.Protocol):
     def _feed_slices(self, data: memoryview) -> None:
         fruitless_bytes = 0
         for start in range(0, len(data), SLICE_BYTES):
-            before = len(self._pieces), self._lines, self._heads, self.status
+            before = self._progress()
             self._feed(data[start : start + SLICE_BYTES])  # type: ignore[arg-type]
-            if before != (len(self._pieces), self._lines, self._heads, self.status):
+            if before != self._progress():
                 fruitless_bytes = 0
             else:
                 fruitless_bytes += SLICE_BYTES
             if fruitless_bytes > 2 * HEADER_LINE_BYTES and not self.whole:
                 self._refuse(f"a line of more than {HEADER_LINE_BYTES} bytes")
+
+    def _progress(self) -> tuple[int, ...]:
+        """What came of the answer so far."""
+        return len(self._pieces), len(self.raw_headers), self._lines, self._heads, self.status
 
     def _tell(self, size_bytes: int, broken: Exception | None = None) -> None:
         """Pass on what has come of the answer, in order; ``broken``: there will be no more of it."""
@@ -278,7 +299,17 @@ class EngineConnection(asyncio.Protocol):
         self._mute_bytes = 0
         if self._head_only:
             self._pieces.clear()
-        receiver.on_answer()
+        self._path = receiver.on_answer()
+
+    def _follow(self, data: bytes) -> None:
+        """Let the body, whose beginning is in ``data``, have its path if it comes in chunks and this is
+        certain."""
+        path, self._path = self._path, None
+        fields = [field.lower() for name, field in self.raw_headers if name == b"transfer-encoding"]
+        head_end = data.find(b"\n\r\n") + 3
+        certain = data.startswith(b"HTTP/1.1 200 ") and not self._heads and b"\n\n" not in data[:head_end]
+        if path is not None and certain and fields == [b"chunked"] and not self._head_only and not self.whole:
+            self.chunks.follow(path, data, head_end)
 
     def _settle(self, receiver: AnswerReceiver, broken: Exception | None) -> None:
         """End the answer if it is over; else read on, or do not."""
@@ -338,7 +369,7 @@ class EngineConnection(asyncio.Protocol):
         limit_s = self._limit_s
         if self._receiver is None or limit_s is None:
             return
-        left_s = limit_s if self._held else self.heard_s + limit_s - self._now()
+        left_s = limit_s if self._held else self.chunks.heard_s + limit_s - self._now()
         if left_s > 0:
             self._set_timer(left_s)
         else:
@@ -354,7 +385,7 @@ def _ends_with_connection(status: int, headers: list[tuple[bytes, bytes]]) -> bo
     """The body is as long as the connection lives (RFC 9112 §6.3)."""
     if status in (204, 304):
         return False
-    fields = {name.lower(): value for name, value in headers}
+    fields = dict(headers)
     encoding = fields.get(b"transfer-encoding")
     if encoding is not None:
         return not encoding.lower().rstrip().endswith(b"chunked")

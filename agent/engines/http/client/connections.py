@@ -119,7 +119,7 @@ class ConnectionPool:
     @property
     def heard_s(self) -> float:
         """When something of an answer came last, on the loop's clock; 0 if none ever did."""
-        return max([self._heard_s, *(each.heard_s for each in self._busy if each.status)])
+        return max([self._heard_s, *(each.chunks.heard_s for each in self._busy if each.status)])
 
     def kept(self) -> EngineConnection | None:
         """The connection that has been at rest for the shortest time, if there is one."""
@@ -143,8 +143,8 @@ class ConnectionPool:
     def end(self, connection: EngineConnection, *, keep: bool) -> None:
         """Keeps the connection, if ``keep`` and it can be; else closes it."""
         self._busy.discard(connection)
-        if connection.status and connection.heard_s > self._heard_s:
-            self._heard_s = connection.heard_s
+        if connection.status and connection.chunks.heard_s > self._heard_s:
+            self._heard_s = connection.chunks.heard_s
         if not (keep and connection.reusable) or len(self._idle) >= IDLE or self._closed:
             connection.transport.abort()
             connection.end()

@@ -68,7 +68,7 @@ _NEW_TOKEN = (
         "--models --model",
         default=["*"],
     ),
-    labels_field("A label for its agents, k=v. Repeatable.", {}),
+    labels_field("A label for its agents, k=v. Repeatable; one that is repeated has all the values.", {}),
 )
 _CREATE = ResourceCommand("create", _created_text, last_line="token")
 
@@ -143,7 +143,7 @@ _AGENT_TABLE = Table(
     "agents",
     {
         "NAME": "name",
-        "STATE": "state",
+        "STATE": lambda facts: f"{facts['state']}{', draining' if facts.get('held_s') else ''}",
         "MODELS": "models",
         "LABELS": "labels",
         "JOINED": "joined_s",
@@ -285,4 +285,6 @@ def agent_facts(record: "AgentRecord") -> Json:
         "certificate_expires_s": max(record.certificates.values(), default=None),
         "revoked_s": record.revoked_s,
         "revoked_reason": record.revoked_reason,
+        "held_s": record.held_s,
+        "held_by": record.held_by,
     }

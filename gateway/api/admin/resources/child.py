@@ -8,12 +8,14 @@ import asyncio
 import os
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 import orjson
 
 import gateway
 from gateway.api.admin.resources.resource import LONGEST_S, AdminRequest, Json
+from gateway.domain.store_address import StoreAddress
 from gateway.storage import Store
 from gateway.storage.errors import BadValue, StateError, StateUnwritable
 from shared.process.startup import environment_of_child
@@ -25,12 +27,17 @@ NICENESS = 10
 """Streams come first."""
 
 
-async def run_in_child(state_dir: Path, operation: str, body: Json) -> Json:
+async def run_in_child(
+    state_dir: Path, operation: str, body: Json, address: StoreAddress | None = None
+) -> Json:
     """The operation's answer. The process ends with the task that waits for it.
 
     Raises StateError, BadValue, and what starting a process raises as StateUnwritable.
     """
-    task = orjson.dumps({"state": str(state_dir), "operation": operation, "body": body})
+    store = None if address is None else asdict(address)
+    task = orjson.dumps(
+        {"state": str(state_dir), "store": store, "operation": operation, "body": body}, default=str
+    )
     try:
         child = await asyncio.create_subprocess_exec(
             *CHILD,
@@ -50,6 +57,11 @@ async def run_in_child(state_dir: Path, operation: str, body: Json) -> Json:
             child.kill()
             await child.wait()
     return _answer(output, child.returncode)
+
+
+def _address(url: str, cluster_key: str | None, password_file: str | None, **_: object) -> StoreAddress:
+    key, password = (None if name is None else Path(name) for name in (cluster_key, password_file))
+    return StoreAddress(url, key, password)
 
 
 def _answer(output: bytes, code: int | None) -> Json:
@@ -74,7 +86,8 @@ def main() -> None:
     task = orjson.loads(sys.stdin.buffer.read())
     found: Json
     try:
-        with Store.open(Path(task["state"])) as store:
+        address = None if task["store"] is None else _address(**task["store"])
+        with Store.open(Path(task["state"]), address=address) as store:
             request = AdminRequest(time.time(), lambda model, version: False, (), task["body"])
             found = {"done": run_operation(store, task["operation"], request)}
     except BadValue as error:

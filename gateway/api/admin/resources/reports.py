@@ -89,20 +89,40 @@ def _facts(by: UsageGrouping, total: "Total") -> dict[str, Any]:
     own_process=True,
 )
 def verify_audit(store: "Store", request: AdminRequest) -> Json:
-    """Whether the log is whole, what is wrong with it, and its end, to be kept elsewhere. Reads all of it.
-    ``expect`` is an end of the log that was written down, SEQ:HASH."""
+    """Whether the log is whole, what is wrong with it, and its end, to be kept elsewhere. Reads all of it,
+    and holds it against the line that the store knows. ``expect`` is an end of the log that was written down,
+    SEQ:HASH. ``elsewhere`` are logs that are not in this state directory: they were not read."""
     from gateway.observability.audit import Anchor, trusted_keys, verify
+    from gateway.observability.audit.records import timestamp
     from gateway.observability.audit.segments import DIRECTORY
 
     expect = request.body.get("expect")
     seq, _, digest = (expect or "").partition(":")
-    anchor = None if expect is None else Anchor(int(seq), digest.lower())
-    report = verify(store.state_dir / DIRECTORY, trusted_keys(store), anchor)
+    anchors = [] if expect is None else [Anchor(int(seq), digest.lower())]
+    heads = store.audit_heads.list()  # before the files: what is noted later may not be in them yet
+    own = next((each for each in heads if each.chain == store.audit_chain), None)
+    if own is not None:
+        where = f"the store has known since {timestamp(own.at_s)}"
+        anchors.append(Anchor(own.seq, own.hash, where, may_be_deleted=True))
+    report = verify(store.state_dir / DIRECTORY, trusted_keys(store), anchors)
     return facts_of(report, ("sound", "findings", "notes", "lines", "segments")) | {
         "first": report.first_seq,
         "last": report.last_seq,
         "end": f"{report.last_seq}:{report.last_hash}",
+        "chain": store.audit_chain,
+        "anchored": None if own is None else facts_of(own, ("seq", "hash", "at_s")),
+        "elsewhere": [facts_of(each, _HEAD) for each in heads if each is not own],
     }
+
+
+_HEAD = ("chain", "host", "seq", "hash", "at_s")
+
+
+@AUDIT.operation("DELETE", "/heads/{chain}")
+def forget_audit_head(store: "Store", request: AdminRequest) -> Json:
+    """Forget the line that the store knows of an audit log: of a log that is gone for good, or that goes on
+    from a backup. ``verify`` held that against it."""
+    return facts_of(store.audit_heads.forget(request.name), _HEAD)
 
 
 @AUDIT.operation(

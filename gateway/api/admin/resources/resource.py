@@ -201,6 +201,8 @@ class Resource:
     """Of operations that say none."""
     default: str = ""
     """The command that is meant when none is given."""
+    within: str = ""
+    """The name of the resource, earlier in the table, among whose commands the group of this one is."""
     operations: list[Operation] = field(default_factory=list)
 
     def operation(

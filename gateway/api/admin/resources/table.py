@@ -9,6 +9,7 @@ from gateway.api.admin.resources.keys import KEYS
 from gateway.api.admin.resources.reports import AUDIT, USAGE
 from gateway.api.admin.resources.resource import AdminRequest, BadInput, Json, Operation
 from gateway.api.admin.resources.tenants import PRICES, TENANTS
+from gateway.api.admin.resources.webhooks import WEBHOOK_SECRETS, WEBHOOKS
 from gateway.domain.aliases import BadAlias
 from gateway.domain.quotas import BadQuota
 from gateway.domain.residency import BadResidency
@@ -16,7 +17,10 @@ from gateway.domain.residency import BadResidency
 if TYPE_CHECKING:
     from gateway.storage import Store
 
-RESOURCES = (TOKENS, KEYS, TENANTS, PRICES, AGENTS, IDENTITY, ALIASES, USAGE, AUDIT)
+RESOURCES = (
+    *(TOKENS, KEYS, TENANTS, PRICES, AGENTS, IDENTITY, ALIASES, USAGE, AUDIT),
+    *(WEBHOOKS, WEBHOOK_SECRETS),
+)
 
 OPERATIONS: dict[str, Operation] = {each.name: each for resource in RESOURCES for each in resource.operations}
 """All operations of the admin API, by name."""

@@ -34,14 +34,15 @@ def split_commas(texts: list[str]) -> list[str]:
 
 
 def read_labels(pairs: list[str]) -> dict[str, str]:
-    """The labels in ``k=v`` texts."""
-    labels: dict[str, str] = {}
+    """The labels in ``k=v`` texts. A label that is named more than once has all the values."""
+    labels: dict[str, list[str]] = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
-        if not equals or name in labels:
+        values = labels.setdefault(name, [])
+        if not equals or value in values:
             raise BadInput(f"{pair!r} {'is given twice' if equals else 'is no label; write k=v'}", "--label")
-        labels[name] = value
-    return labels
+        values.append(value)
+    return {name: ",".join(values) for name, values in labels.items()}
 
 
 def duration_field(name: str, option: str, about: str, default: str | None = None) -> Field:

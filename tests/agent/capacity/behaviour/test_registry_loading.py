@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.capacity.engine_registry import EngineRegistry, EngineSlot
+from agent.capacity.capacity import EngineSlot
+from agent.capacity.engine_registry import EngineRegistry
 from agent.capacity.model_memory import ModelMemory
 from agent.engines.backend import BackendRefused
 from shared.protocol.messages import (

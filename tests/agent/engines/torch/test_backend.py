@@ -151,6 +151,20 @@ async def test_without_unix_sockets_the_engine_listens_on_loopback_and_wants_a_k
         assert response.status == 200
 
 
+async def test_where_temporary_files_lie_too_deep_for_a_socket_it_is_as_without(
+    houses: list[House], clock: ManualClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deep = tmp_path / ("d" * 100)
+    deep.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(deep))
+    house = await make(houses, clock, "serve")
+    await house.until(DeploymentStatus.LOADED)
+    async with asked(house.backend, HEAD, Body()) as response:
+        assert response.status == 200
+    await house.backend.close()
+    assert list(deep.iterdir()) == []
+
+
 async def test_a_crash_fails_what_runs_and_the_engine_is_started_again(
     houses: list[House], clock: ManualClock
 ) -> None:

@@ -1,9 +1,12 @@
 """A gateway over a store and a fleet under a manual clock, whose admin API is asked over raw ASGI."""
 
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import orjson
+from sqlalchemy import update
 
 from gateway.api.admin.bodies import MODELS
 from gateway.api.admin.fleet import FleetAdmin
@@ -13,13 +16,26 @@ from gateway.api.admin.store import StoreAdmin
 from gateway.api.exchange.buffers import BufferBudget
 from gateway.api.exchange.exchange import HttpSettings
 from gateway.api.exchange.middleware import RequestMiddleware
+from gateway.api.jobs.pages import JobsPage, jobs_pages
+from gateway.api.jobs.responses import responses_pages
+from gateway.api.openai.batches import BatchesPage, batches_pages
+from gateway.api.openai.files import FilesPage, files_pages
+from gateway.api.openai.uploads import uploads_pages
 from gateway.api.routes import build_router
 from gateway.auth.keys import KeyRing
 from gateway.domain.errors import RequestError
 from gateway.domain.scopes import AdminRole
+from gateway.domain.webhooks import DeliveryState, WebhookEvent
+from gateway.jobs.batches.service import BatchService
+from gateway.jobs.files import FileService
+from gateway.jobs.objects import ObjectOpener
+from gateway.jobs.uploads import UploadService
 from gateway.pipeline.pipeline import Pipeline
 from gateway.runtime.lifecycle import Lifecycle
-from gateway.storage import Enrolment, Store
+from gateway.storage import Enrolment, Store, schema
+from gateway.storage.objects import ObjectStore
+from gateway.storage.webhooks.events import note_events
+from tests.gateway.api.jobs.access import accept_webhook, job_access
 from tests.gateway.api.support import JSON_TYPE, MIB, Call, FakeCatalog, FakeDispatcher, FakeMetrics
 from tests.gateway.fleet.fleet import Fleet
 
@@ -41,7 +57,6 @@ class House:
         self.fleet = Fleet()
         self.depths = {"m": 3, "n": 1}
         self.ring = KeyRing(self.store, lambda: NOW_S)
-        self.noted: list[tuple[str, str, str]] = []
         self.failures: list[RequestError | None] = []
         clock, index = self.fleet.registry.clock, self.fleet.registry.index
         self.stored = StoreAdmin(self.store, lambda: index.models, lambda: NOW_S)
@@ -50,12 +65,34 @@ class House:
             self.store.agents,
             lambda: self.depths,
             clock,
-            note=lambda kind, who, *, agent: self.noted.append((kind, who, agent)),
+            apply=partial(follow_holds, self.fleet, self.store),
         )
         admin = admin_pages(self.ring, [*fleet.methods(), *self.stored.methods()])
         settings, lifecycle = HttpSettings(), Lifecycle()
         pipeline = Pipeline(self.ring, FakeDispatcher().run)
-        router = build_router(pipeline, self.ring, FakeCatalog(), FakeMetrics(), lifecycle, settings, admin)
+        kept = FileService(
+            self.store.files, ObjectOpener(lambda: ObjectStore.in_directory(directory / "objects"))
+        )
+        uploads = UploadService(self.store.uploads, self.store.files, kept)
+        batches = BatchService(self.store.batches, lambda: None, kept.wall)
+        jobs = job_access(self.store, directory / "objects")
+        files: dict[str, FilesPage | BatchesPage | JobsPage] = {
+            **files_pages(self.ring, kept),
+            **uploads_pages(self.ring, uploads),
+            **batches_pages(self.ring, batches, accept_webhook),
+            **jobs_pages(self.ring, jobs),
+            **responses_pages(self.ring, jobs),
+        }
+        router = build_router(
+            pipeline,
+            self.ring,
+            FakeCatalog(),
+            FakeMetrics(),
+            lifecycle,
+            settings,
+            admin,
+            files=files,
+        )
         self.router = router
         self.app = RequestMiddleware(router, settings, BufferBudget(MIB), lifecycle, lambda *facts: None)
         lifecycle.serve()
@@ -80,6 +117,23 @@ class House:
         return call.status, orjson.loads(call.content), call.headers
 
 
+async def follow_holds(fleet: Fleet, store: Store) -> None:
+    """As the endpoint of agents does when the store has changed."""
+    for session in fleet.registry.sessions:
+        record = store.agents.get(session.principal.name)
+        held = record is not None and record.held_s is not None
+        fleet.registry.allow(session, replace(session.principal, held=held))
+
+
 def enrol(store: Store, name: str) -> None:
     token, _ = store.tokens.create(3600, 1, ["llama-*"], {"region": "eu"}, 1.0)
     store.agents.enrol(Enrolment(token.id_text, name, name.encode().ljust(32), name, 4e9), 2.0)
+
+
+def note_failed_delivery(store: Store) -> None:
+    """One of a webhook, with the id evt_1."""
+    event = WebhookEvent("acme", "job_1", "job.failed", "https://a.example/")
+    with store.database.write() as connection:
+        note_events(connection, [event], 1.0)
+        values = {"id": "evt_1", "state": DeliveryState.FAILED.value}
+        connection.execute(update(schema.webhook_deliveries).values(values))

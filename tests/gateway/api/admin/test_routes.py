@@ -18,8 +18,9 @@ from gateway.domain.scopes import AdminRole
 from gateway.observability.audit import append_pending_acts
 from gateway.runtime.lifecycle import Lifecycle
 from gateway.storage import KeyRecord, KeyStore
+from gateway.storage.audit_heads import AuditHead
 from gateway.storage.errors import StateBusy, StateCorrupt, StateError, StateMissing, StateUnwritable
-from tests.gateway.api.admin.house import NEW_KEY, QUERIES, House, enrol
+from tests.gateway.api.admin.house import NEW_KEY, QUERIES, House, enrol, note_failed_delivery
 from tests.gateway.api.support import JSON_TYPE, MIB, Call
 from tests.gateway.fleet.fleet import deployment
 
@@ -73,6 +74,13 @@ RIGHTS = [
     ("GET", "/admin/identity", AdminRole.VIEWER),
     ("GET", "/admin/audit/verify", AdminRole.VIEWER),
     ("GET", "/admin/audit", AdminRole.ADMIN),
+    ("DELETE", "/admin/audit/heads/gateway", AdminRole.ADMIN),
+    ("GET", "/admin/webhooks/secrets", AdminRole.ADMIN),
+    ("POST", "/admin/webhooks/secrets", AdminRole.ADMIN),
+    ("POST", "/admin/webhooks/secrets/acme/rotate", AdminRole.ADMIN),
+    ("DELETE", "/admin/webhooks/secrets/acme", AdminRole.ADMIN),
+    ("GET", "/admin/webhooks/deliveries", AdminRole.OPERATOR),
+    ("POST", "/admin/webhooks/deliveries/evt_1/redeliver", AdminRole.OPERATOR),
     ("DELETE", "/admin/keys/its-none", AdminRole.ADMIN),
 ]
 
@@ -81,6 +89,7 @@ BODIES: dict[tuple[str, str], dict[str, Any]] = {
     ("POST", "/admin/keys"): NEW_KEY,
     ("PUT", "/admin/aliases/org/llama"): {"targets": []},
     ("PATCH", "/admin/keys/its-none"): {"rpm": 5},
+    ("POST", "/admin/webhooks/secrets"): {"tenant": "acme"},
     ("PATCH", "/admin/agents/gpu-2"): {"models": ["m"]},
     ("PATCH", "/admin/aliases/org/llama"): {"fallback": ["m"]},
     ("PATCH", "/admin/tenants/acme"): {"tpm": 100},
@@ -92,7 +101,9 @@ async def test_each_act_takes_its_role_and_less_will_not_do(house: House) -> Non
     append_pending_acts(house.store)
     enrol(house.store, "gpu-1")
     enrol(house.store, "gpu-2")
+    house.store.audit_heads.note(AuditHead("gateway", 1, "0" * 64, 1.0, "host"))
     house.fleet.connect("gpu-1", deployment("m"))
+    note_failed_delivery(house.store)
     for turn, (method, path, needed) in enumerate(RIGHTS):
         body = BODIES.get((method, path))
         if body is not None and "targets" in body:
@@ -153,7 +164,7 @@ async def test_no_web_page_is_let_in_whatever_origins_are_allowed_elsewhere(hous
     [
         ("POST", "/admin/keys", {"name": "x" * 60_000}, "begin with a letter or digit."),
         ("DELETE", "/admin/keys/" + "x" * 6_000, None, "see: trunkline key list."),
-        ("POST", f"/admin/agents/{'x' * 6_000}/drain", None, "is connected here."),
+        ("POST", f"/admin/agents/{'x' * 6_000}/drain", None, "see: trunkline agents list."),
     ],
 )
 async def test_a_refusal_quotes_only_the_beginning_of_a_name_that_is_too_long(

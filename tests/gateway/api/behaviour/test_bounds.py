@@ -56,6 +56,16 @@ async def test_a_head_that_begins_behind_a_late_body_has_its_time_too(address: s
         assert b"408" in await answered(client, LENGTH, b"helloGET / HT")
 
 
+async def test_who_is_quiet_after_some_requests_is_not_kept_for_ever(address: str) -> None:
+    async with wire(address) as client:
+        client.post(ASK)
+        client.post(ASK)
+        await client.until(b'{"ok":true}')
+        await client.until(b'{"ok":true}')
+        async with asyncio.timeout(5):
+            assert await client.rest() == b""
+
+
 async def test_a_late_body_does_not_end_the_connection(address: str) -> None:
     async with wire(address) as client:
         client.send(STRANGER + LENGTH)

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from gateway.api.server.protocol import BoundedHttpProtocol
 from gateway.api.server.request_parser import ConnectionLimits
 from gateway.api.server.server import LAST_WORDS_S, Address, GatewayServer, bind, build_server
 from tests.gateway.api.server.test_server import ASK, STREAM, Wire, wire
@@ -33,6 +34,45 @@ async def test_idle_connections_are_closed_at_once(caplog: pytest.LogCaptureFixt
         async with asyncio.timeout(LAST_WORDS_S):
             await serving
     assert not caplog.records
+
+
+async def test_a_timer_that_wakes_before_a_client_was_quiet_for_long_waits_again() -> None:
+    async with client_of(Surface()) as (server, serving, client):
+        client.post(ASK)
+        await client.until(b'{"ok":true}')
+        (connection,) = server.server_state.connections
+        assert isinstance(connection, BoundedHttpProtocol)
+        first = connection.timeout_keep_alive_task
+        connection.timeout_keep_alive_handler()
+        again = connection.timeout_keep_alive_task
+        assert first is not None
+        assert again is not None
+        assert again is not first
+        client.post(ASK)
+        await client.until(b'{"ok":true}')
+        assert connection.timeout_keep_alive_task is again, "one timer for all of its requests"
+        connection._idle_until_s = asyncio.get_running_loop().time() - 1
+        connection.timeout_keep_alive_handler()
+        assert await client.rest() == b""
+        server.should_exit = True
+        await serving
+
+
+async def test_no_timer_ends_a_connection_whose_request_is_being_answered() -> None:
+    surface = Surface()
+    slow = surface.dispatcher.answer(FakeResponse(headers=EVENTS, ended=False))
+    async with client_of(surface) as (server, serving, client):
+        client.post(STREAM)
+        await client.until(b"\r\n\r\n")
+        (connection,) = server.server_state.connections
+        assert isinstance(connection, BoundedHttpProtocol)
+        connection.timeout_keep_alive_handler()
+        slow.feed(b"data: late\n\n")
+        await client.until(b"late")
+        slow.end()
+        await client.until(b"0\r\n\r\n")
+        server.should_exit = True
+        await serving
 
 
 async def test_a_half_sent_request_does_not_keep_it(caplog: pytest.LogCaptureFixture) -> None:

@@ -21,6 +21,7 @@ from tests.gateway.api.support import (
     EVENTS,
     MIB,
     STREAM,
+    Call,
     FakeResponse,
     Surface,
     error_in,
@@ -168,8 +169,8 @@ async def test_a_file_is_streamed_once_its_model_is_known(surface: Surface, mode
     assert dict(request.headers)["content-length"] == str(len(body))
 
 
-async def test_a_body_that_stops_coming_fails_its_upload(surface: Surface) -> None:
-    surface = Surface(HttpSettings(BodyLimits(grace_s=0.01)))
+def half_an_upload(surface: Surface) -> Call:
+    """More of a body than is read before dispatch, to an engine that reads all of it."""
 
     async def serve(request: Request) -> FakeResponse:
         await whole_body(request)
@@ -178,6 +179,11 @@ async def test_a_body_that_stops_coming_fails_its_upload(surface: Surface) -> No
     surface.dispatcher.serve = serve
     call = surface.ask("POST", "/engines/m/upload", BEARER, (b"transfer-encoding", b"chunked"))
     call.body(b"x" * (MIB + 1), more=True)
+    return call
+
+
+async def test_a_body_that_stops_coming_fails_its_upload() -> None:
+    call = half_an_upload(Surface(HttpSettings(BodyLimits(grace_s=0.01))))
     assert (await call.done()).status == 408
 
 
@@ -247,13 +253,7 @@ async def test_a_client_that_leaves_a_silent_stream_frees_the_engine(surface: Su
 
 
 async def test_a_client_that_leaves_its_upload_frees_the_engine(surface: Surface) -> None:
-    async def serve(request: Request) -> FakeResponse:
-        await whole_body(request)
-        return json_response()
-
-    surface.dispatcher.serve = serve
-    call = surface.ask("POST", "/engines/m/upload", BEARER, (b"transfer-encoding", b"chunked"))
-    call.body(b"x" * (MIB + 1), more=True)
+    call = half_an_upload(surface)
     await surface.dispatcher.arrived.wait()
     call.disconnect()
     await call.done()

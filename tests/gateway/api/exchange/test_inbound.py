@@ -56,13 +56,13 @@ async def test_a_body_is_put_together() -> None:
 async def test_a_body_in_tiny_pieces_takes_the_memory_of_its_bytes() -> None:
     pieces = 8000
 
-    async def trickle() -> dict[str, Any]:
+    async def receive() -> dict[str, Any]:
         nonlocal pieces
         pieces -= 1
         await asyncio.sleep(0)
         return piece(bytes((pieces % 251, 7)), more=pieces > 0)
 
-    body = Inbound(trickle, None, BodyLimits(), BufferBudget(10**9))
+    body = Inbound(receive, None, BodyLimits(), BufferBudget(10**9))
     tracemalloc.start()
     try:
         assert len(await body.read(whole)) == 16_000
@@ -111,6 +111,14 @@ async def passes(clock: ManualClock, by_s: float) -> None:
         await asyncio.sleep(0)
 
 
+async def trickle(clock: ManualClock, feed: Feed, times: int, every_s: float) -> None:
+    """A byte, so many times."""
+    for _ in range(times):
+        await passes(clock, every_s)
+        feed.queue.put_nowait(piece(b"x"))
+    await passes(clock, 0.0)
+
+
 @pytest.fixture
 async def clock(monkeypatch: pytest.MonkeyPatch) -> ManualClock:
     """The event loop's."""
@@ -144,10 +152,7 @@ async def test_bytes_earn_time(clock: ManualClock) -> None:
 async def test_a_trickle_below_the_rate_times_out(clock: ManualClock) -> None:
     feed = Feed(piece(b"x"))
     reading = asyncio.create_task(inbound(feed, grace_s=30.0, rate_bytes_per_s=1024).read(whole))
-    for _ in range(6):
-        await passes(clock, 5.1)
-        feed.queue.put_nowait(piece(b"x"))
-    await passes(clock, 0.0)
+    await trickle(clock, feed, 6, 5.1)
     with pytest.raises(BodyTimeout):
         await reading
 
@@ -174,10 +179,7 @@ async def test_no_body_that_is_held_takes_longer_than_the_longest(clock: ManualC
     feed = Feed(piece(b"x" * 4 * MIB))
     body = inbound(feed, body_bytes=64 * MIB, grace_s=30.0, whole_s=600.0)
     reading = asyncio.create_task(body.read(whole))
-    for _ in range(64):
-        await passes(clock, 10.0)
-        feed.queue.put_nowait(piece(b"x"))
-    await passes(clock, 0.0)
+    await trickle(clock, feed, 64, 10.0)
     with pytest.raises(BodyTimeout):
         await reading
 
@@ -210,6 +212,18 @@ async def test_a_body_longer_than_all_memory_for_bodies_is_too_large_at_once() -
     assert feed.taken == 0
 
 
+async def rest_of(body: Inbound) -> list[bytes]:
+    rest = body.rest()
+    assert rest is not None
+    return [chunk async for chunk in rest]
+
+
+async def begun(body: Inbound) -> asyncio.Task[None]:
+    """Its first piece is read, and that the client leaves is waited for."""
+    await body.read(first)
+    return asyncio.create_task(body.until_gone())
+
+
 async def test_the_rest_comes_one_message_ahead_of_its_reader() -> None:
     feed = Feed(*(piece(b"%d" % i) for i in range(5)), piece(b"", more=False))
     body = inbound(feed)
@@ -228,38 +242,25 @@ async def test_the_rest_comes_one_message_ahead_of_its_reader() -> None:
 async def test_a_client_that_leaves_ends_the_rest_and_the_watch() -> None:
     feed = Feed(piece(b"a"), piece(b"b"), DISCONNECT)
     body = inbound(feed)
-    await body.read(first)
-    rest = body.rest()
-    assert rest is not None
-    watch = asyncio.create_task(body.until_gone())
+    watch = await begun(body)
     with pytest.raises(ClientGone):
-        [chunk async for chunk in rest]
+        await rest_of(body)
     await watch
 
 
 async def test_a_rest_that_grows_too_long_fails_its_reader() -> None:
     feed = Feed(piece(b"a"), piece(b"x" * 60), piece(b"x" * 60))
     body = inbound(feed)
-    await body.read(first)
-    rest = body.rest()
-    assert rest is not None
-    watch = asyncio.create_task(body.until_gone())
+    watch = await begun(body)
     with pytest.raises(BodyTooLarge):
-        [chunk async for chunk in rest]
+        await rest_of(body)
     feed.queue.put_nowait(DISCONNECT)
     await watch
 
 
-async def rest_of(body: Inbound) -> list[bytes]:
-    rest = body.rest()
-    assert rest is not None
-    return [chunk async for chunk in rest]
-
-
 async def test_silence_in_the_rest_times_out(clock: ManualClock) -> None:
     body = inbound(Feed(piece(b"a")), grace_s=30.0)
-    await body.read(first)
-    watch = asyncio.create_task(body.until_gone())
+    watch = await begun(body)
     reading = asyncio.create_task(rest_of(body))
     await passes(clock, 0.0)
     await passes(clock, 30.1)
@@ -271,13 +272,9 @@ async def test_silence_in_the_rest_times_out(clock: ManualClock) -> None:
 async def test_a_rest_that_trickles_times_out(clock: ManualClock) -> None:
     feed = Feed(piece(b"a"))
     body = inbound(feed, 64 * MIB, body_bytes=64 * MIB, grace_s=30.0)
-    await body.read(first)
-    watch = asyncio.create_task(body.until_gone())
+    watch = await begun(body)
     reading = asyncio.create_task(rest_of(body))
-    for _ in range(8):
-        await passes(clock, 10.0)
-        feed.queue.put_nowait(piece(b"x"))
-    await passes(clock, 0.0)
+    await trickle(clock, feed, 8, 10.0)
     with pytest.raises(BodyTimeout):
         await reading
     watch.cancel()
@@ -286,8 +283,7 @@ async def test_a_rest_that_trickles_times_out(clock: ManualClock) -> None:
 async def test_time_in_which_nobody_takes_the_rest_is_not_its_clients(clock: ManualClock) -> None:
     feed = Feed(piece(b"a"), piece(b"b"), piece(b"c", more=False))
     body = inbound(feed, grace_s=30.0)
-    await body.read(first)
-    watch = asyncio.create_task(body.until_gone())
+    watch = await begun(body)
     rest = body.rest()
     assert rest is not None
     assert await anext(rest) == b"b"

@@ -61,6 +61,31 @@ async def test_head_and_body_of_one_turn_are_one_write() -> None:
     assert (house.completed, house.transport.closed) == (1, False)
 
 
+async def test_a_head_whose_body_follows_goes_out_with_it_and_not_before() -> None:
+    house = House()
+    await house.cycle.start(200, LENGTH, body_follows=True)
+    await asyncio.sleep(0)
+    assert not house.transport.writes
+    await house.cycle.write(b"hello", more=False)
+    assert house.transport.writes == [b"HTTP/1.1 200 OK\r\ndate: now\r\ncontent-length: 5\r\n\r\nhello"]
+    assert house.completed == 1
+
+
+async def test_a_cycle_that_is_over_is_none_of_the_tasks() -> None:
+    house, tasks = House(), set[asyncio.Task[None]]()
+
+    async def app(scope: object, receive: object, send: object) -> None:
+        assert tasks == {asyncio.current_task()}
+        await house.cycle.start(200, LENGTH, body_follows=True)
+        await house.cycle.write(b"hello", more=False)
+
+    house.cycle.tasks = tasks
+    house.cycle.task = asyncio.create_task(house.cycle.run_asgi(app))
+    tasks.add(house.cycle.task)
+    await house.cycle.task
+    assert not tasks
+
+
 async def test_a_head_does_not_wait_for_a_body_that_comes_later() -> None:
     house = House()
     await house.cycle.start(200, LENGTH)

@@ -1,10 +1,14 @@
 """The short way of an answer's body and the ordinary one: the same bytes, the same credit, the same ends."""
 
 import asyncio
+import os
 import re
+import ssl
+from types import SimpleNamespace
 
 import pytest
 
+from gateway.api.server.response_writers import DirectWriter, WriteBatch
 from shared.protocol.errors import ErrorCode
 from shared.protocol.messages import Headers
 from shared.protocol.receiving import UNSAID_BYTES
@@ -293,3 +297,64 @@ async def test_nothing_of_an_answer_stays_behind() -> None:
         assert not [name for name, count in found.items() if count >= TIMES]
 
     await told(scenario, direct=True)
+
+
+async def test_a_path_lets_go_of_its_socket_before_that_is_closed() -> None:
+    async def scenario(talk: Talk) -> None:
+        await talk.begin()
+        await talk.say(*events(2))
+        path = talk.engine.path
+        assert path is not None
+        socket = os.fstat(path.descriptor).st_ino
+        talk.client.writer.transport.abort()
+        async with asyncio.timeout(5):
+            while path.descriptor >= 0:
+                assert os.fstat(path.descriptor).st_ino == socket
+                await asyncio.sleep(0)
+        assert not path.open
+
+    await told(scenario, direct=True)
+
+
+async def test_a_connection_s_next_request_takes_the_socket_from_the_path_of_the_one_before() -> None:
+    async def scenario(talk: Talk) -> None:
+        await talk.begin()
+        await talk.say(*events(2))
+        path = talk.engine.path
+        assert path is not None
+        assert path.descriptor >= 0
+        await talk.end()
+        await talk.begin()
+        assert path.descriptor == -1
+        await talk.say(*events(2))
+        assert talk.engine.path is not path
+        await talk.end()
+
+    await told(scenario, direct=True)
+
+
+@pytest.mark.parametrize(
+    ("extra", "expected"),
+    [
+        ({}, -1),
+        ({"socket": 7}, 7),
+        ({"socket": 7, "sslcontext": ssl.create_default_context()}, -1),
+        ({"socket": 7, "ssl_object": object()}, -1),
+    ],
+)
+def test_only_a_plain_connection_s_socket_is_given_to_the_path(
+    extra: dict[str, object], expected: int
+) -> None:
+    if "socket" in extra:
+        extra = {**extra, "socket": SimpleNamespace(fileno=lambda: 7)}
+    transport = SimpleNamespace(
+        write=lambda data: None, get_write_buffer_size=lambda: 0, get_extra_info=extra.get
+    )
+    cycle = SimpleNamespace(
+        transport=transport, flow=None, scope={"method": "POST"}, chunked_encoding=True, disconnected=False
+    )
+    writer = DirectWriter(cycle, WriteBatch())  # type: ignore[arg-type]
+    assert writer.path is not None
+    assert writer.path.descriptor == expected
+    writer.detach()
+    assert writer.path.descriptor == -1

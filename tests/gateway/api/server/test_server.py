@@ -12,9 +12,10 @@ import pytest
 from gateway.api.exchange.exchange import HttpSettings
 from gateway.api.exchange.inbound import BodyLimits
 from gateway.api.server.request_parser import ConnectionLimits
-from gateway.api.server.server import UNSENT_BYTES, Address, ListenFailed, bind, build_server
+from gateway.api.server.server import Address, bind, build_server
 from gateway.api.server.tls import TlsFiles
 from gateway.domain.errors import StreamBroken
+from gateway.runtime.listeners import UNSENT_BYTES, ListenFailed
 from shared.protocol.errors import ErrorCode
 from tests.gateway.api.support import EVENTS, FakeResponse, Surface, served
 
@@ -275,3 +276,53 @@ async def test_tls_files_that_are_none_are_said(tmp_path: Path) -> None:
         build_server(
             None, Address("127.0.0.1", 0, TlsFiles(nothing, nothing)), ConnectionLimits(), lambda: None
         )
+
+
+async def healthy(port: int) -> None:
+    async with asyncio.timeout(10), wire(f"127.0.0.1:{port}") as client:
+        client.send(b"GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+        assert (await client.rest()).startswith(b"HTTP/1.1 200")
+
+
+async def test_connections_of_another_worker_are_accepted_while_it_is_away(
+    no_leaks: None, surface: Surface
+) -> None:
+    server = build_server(surface.app, Address("127.0.0.1", 0), ConnectionLimits(), lambda **options: None)
+    other = bind(Address("127.0.0.1", 0))
+    port = other.getsockname()[1]
+    serving = asyncio.get_running_loop().create_task(server.serve([bind(Address("127.0.0.1", 0))]))
+    await server.ready.wait()
+    async with asyncio.timeout(20):
+        for _ in range(3):
+            early = asyncio.ensure_future(healthy(port))  # in the queue of the one that is away
+            await asyncio.sleep(0)
+            await server.cover(1, other.dup(), None)
+            await early
+            await server.hold(True)
+            held = asyncio.ensure_future(healthy(port))
+            await asyncio.sleep(0)
+            await server.hold(False)
+            await held
+            await server.release(1)
+            waiting = asyncio.ensure_future(healthy(port))  # for its successor
+            other.setblocking(False)
+            accepted, _ = await asyncio.get_running_loop().sock_accept(other)
+            waiting.cancel()
+            accepted.close()
+        await server.release(1)
+        await server.cover(1, other.dup(), None)
+        server.should_exit = True
+        await serving
+    other.close()
+
+
+async def test_one_that_leaves_covers_nobody(no_leaks: None, surface: Surface) -> None:
+    server = build_server(surface.app, Address("127.0.0.1", 0), ConnectionLimits(), lambda **options: None)
+    serving = asyncio.get_running_loop().create_task(server.serve([bind(Address("127.0.0.1", 0))]))
+    await server.ready.wait()
+    await server.leave()
+    other = bind(Address("127.0.0.1", 0))
+    await server.cover(1, other, None)
+    assert other.fileno() == -1
+    server.should_exit = True
+    await serving

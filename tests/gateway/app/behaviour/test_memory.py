@@ -13,7 +13,7 @@ from gateway.storage import Store
 from shared.protocol.errors import ErrorCode
 from shared.protocol.messages import ResponseHead, Trailers
 from tests.gateway.app.test_app import running
-from tests.gateway.dispatch.behaviour.test_giving_on import answer, read
+from tests.gateway.dispatch.answers import answer, read_to_end
 from tests.gateway.fleet.fleet import Fleet, deployment
 
 EVENTS = ResponseHead(200, (("content-type", "text/event-stream"),))
@@ -46,14 +46,14 @@ async def answered(fleet: Fleet) -> None:
     stream.send_data(b'data: {"choices":[{"index":0,"delta":{"content":"a"}}]}\n\ndata: [DONE]\n\n')
     stream.end(Trailers())
     fleet.settle()
-    await read(client)
+    await read_to_end(client)
 
 
 async def in_one_piece(fleet: Fleet) -> None:
     client = fleet.submit(fleet.request(streaming=False))
     answer(fleet.agents[0].open_streams[0])
     fleet.settle()
-    await read(client)
+    await read_to_end(client)
 
 
 async def failed(fleet: Fleet) -> None:

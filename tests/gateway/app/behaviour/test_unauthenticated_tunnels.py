@@ -33,7 +33,8 @@ class Stranger:
 
 def endpoint_for(settings: Settings, **bounds: int) -> AgentEndpoint:
     metrics, nobody = Metrics(), SimpleNamespace(changes=ChangeCounter(lambda: 0))
-    one = replace(agent_settings(settings), **(bounds or {"max_strangers_per_address": 1}))
+    changes: dict[str, Any] = {**bounds} or {"max_strangers_per_address": 1}
+    one = replace(agent_settings(settings), **changes)
     return AgentEndpoint(
         nobody,  # type: ignore[arg-type]
         Registry(metrics, lambda: 0.0),

@@ -7,17 +7,7 @@ from pathlib import Path
 import pytest
 
 from gateway.storage import Enrolment, Store
-from tests.gateway.cli.command_line import Run, running
-
-
-@pytest.fixture
-def state(tmp_path: Path) -> Path:
-    return tmp_path / "state"
-
-
-@pytest.fixture
-def run(state: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    return running(state, monkeypatch)
+from tests.gateway.cli.command_line import Run
 
 
 def enrol(state: Path, name: str = "gpu-7", uses: int = 1) -> str:

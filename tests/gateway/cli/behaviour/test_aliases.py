@@ -2,32 +2,22 @@
 
 import json
 import time
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
-import typer
-from typer.testing import CliRunner, Result
 
-from gateway.cli.resources import register
 from gateway.storage import Store
-
-Run = Callable[..., Result]
+from tests.gateway.cli.command_line import Run, running
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+def run(state: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """``trunkline alias ARGUMENTS`` on a state that is there."""
-    state = tmp_path / "state"
     with Store.open(state) as store:
         served = dict.fromkeys(("m", "x"), 1.0)
         store.models.note(served, list(served), time.time(), 10)
-    app = typer.Typer()
-    register(app)
-    monkeypatch.setenv("TRUNKLINE_STATE", str(state))
-    monkeypatch.setenv("TERM", "dumb")
-    monkeypatch.setenv("COLUMNS", "200")
-    return lambda *arguments: CliRunner().invoke(app, ["alias", *arguments])
+    return partial(running(state, monkeypatch), "alias")
 
 
 def shares(run: Run, name: str) -> dict[str, float]:

@@ -11,7 +11,7 @@ import pytest
 from gateway.api.admin.resources.resource import Operation, ResourceCommand
 from gateway.api.admin.resources.table import OPERATIONS, RESOURCES
 from gateway.storage import Enrolment, Store
-from tests.gateway.api.admin.house import House
+from tests.gateway.api.admin.house import House, note_failed_delivery
 from tests.gateway.cli.command_line import Run, running
 
 STORY: list[tuple[str, str, tuple[str, ...], dict[str, Any] | None]] = [
@@ -46,13 +46,19 @@ STORY: list[tuple[str, str, tuple[str, ...], dict[str, Any] | None]] = [
     ("alias list", "list_aliases", (), None),
     ("alias history a", "show_alias", ("a",), None),
     ("alias remove a", "remove_alias", ("a",), None),
+    ("webhook secret create acme", "create_webhook_secret", (), {"tenant": "acme"}),
+    ("webhook secret rotate acme", "rotate_webhook_secret", ("acme",), {}),
+    ("webhook secret list", "list_webhook_secrets", (), None),
+    ("webhook secret remove acme", "remove_webhook_secret", ("acme",), None),
+    ("webhook deliveries", "list_webhook_deliveries", (), None),
+    ("webhook redeliver evt_1", "redeliver_webhook", ("evt_1",), None),
     ("identity show", "show_identity", (), None),
 ]
 """A command, and the operation that does the same over HTTP: names in its path, and its body."""
 
 OF_ONE_STATE = {
     *("id", "key", "token", "hint", "created_s", "changed_s", "expires_s", "revoked_s", "at_s", "sha256"),
-    *("old_secret_until_s", "joined_s", "last_used_s"),
+    *("old_secret_until_s", "joined_s", "last_used_s", "secret", "rotated_s", "previous_until_s", "next_s"),
 }
 """Facts that differ between two states, or between two moments."""
 
@@ -78,10 +84,15 @@ def prepare(store: Store) -> None:
     now_s = time.time()
     token, _ = store.tokens.create(3600, 2, ["*"], {}, now_s)
     store.agents.enrol(Enrolment(token.id_text, "gpu-7", b"7" * 32, "7", 4e9), now_s)
+    note_failed_delivery(store)
 
 
 def command_of(line: str, operation: Operation) -> ResourceCommand:
-    (found,) = [command for command in operation.commands if command.name == line.split()[1]]
+    (found,) = [
+        command
+        for command in operation.commands
+        if command.name == line.split()[1 + line.startswith("webhook secret")]
+    ]
     return found
 
 
@@ -116,13 +127,14 @@ async def test_every_command_tells_as_json_what_the_admin_api_answers(house: Hou
 
 def test_every_command_of_a_resource_that_may_be_asked_over_http_is_in_the_story() -> None:
     every = {
-        f"{resource.name} {command.name}"
+        f"{resource.within} {resource.name} {command.name}".strip()
         for resource in RESOURCES
         for operation in resource.operations
         for command in operation.commands
         if not operation.only_here
     }
-    assert {" ".join(line.split()[:2]) for line, *_ in STORY} == every
+    told = {" ".join(line.split()[: 2 + line.startswith("webhook secret")]) for line, *_ in STORY}
+    assert told == every
 
 
 def test_what_earlier_versions_told_of_a_new_token_is_told_still(run: Run) -> None:

@@ -7,18 +7,13 @@ import pytest
 
 from gateway.storage import Store
 from shared.identity import JoinToken
-from tests.gateway.cli.command_line import Run, running
+from tests.gateway.cli.command_line import Run
 
 
 @pytest.fixture
 def state(tmp_path: Path) -> Path:
     Store.open(tmp_path / "state").close()
     return tmp_path / "state"
-
-
-@pytest.fixture
-def run(state: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    return running(state, monkeypatch)
 
 
 def test_the_key_is_shown_by_id_and_fingerprint(run: Run, state: Path) -> None:

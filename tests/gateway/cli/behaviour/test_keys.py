@@ -10,17 +10,7 @@ from gateway.domain.errors import Unauthenticated
 from gateway.domain.scopes import limited
 from gateway.storage import Store
 from shared.protocol.routes import ROUTES
-from tests.gateway.cli.command_line import Run, running
-
-
-@pytest.fixture
-def state(tmp_path: Path) -> Path:
-    return tmp_path / "state"
-
-
-@pytest.fixture
-def run(state: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    return running(state, monkeypatch)
+from tests.gateway.cli.command_line import Run
 
 
 def test_a_key_is_the_last_line_of_stdout_and_opens_the_door(run: Run, state: Path) -> None:

@@ -8,17 +8,7 @@ import pytest
 
 from gateway.cli_support import console as cli_output
 from gateway.storage import Store
-from tests.gateway.cli.command_line import Run, running
-
-
-@pytest.fixture
-def state(tmp_path: Path) -> Path:
-    return tmp_path / "state"
-
-
-@pytest.fixture
-def run(state: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    return running(state, monkeypatch)
+from tests.gateway.cli.command_line import Run
 
 
 @pytest.mark.parametrize("arguments", [["token", "list"], ["key", "list"], ["agents", "list"]])

@@ -7,17 +7,7 @@ import pytest
 
 from gateway.domain.quotas import Price, Rates
 from gateway.storage import Store
-from tests.gateway.cli.command_line import Run, running
-
-
-@pytest.fixture
-def state(tmp_path: Path) -> Path:
-    return tmp_path / "state"
-
-
-@pytest.fixture
-def run(state: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    return running(state, monkeypatch)
+from tests.gateway.cli.command_line import Run
 
 
 def test_a_tenants_limits_are_set_one_by_one_and_taken_away_with_zero(run: Run) -> None:

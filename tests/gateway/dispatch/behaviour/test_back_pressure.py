@@ -8,7 +8,7 @@ from gateway.domain.request import RequestBody
 from gateway.scheduling.health.failover import MOST_REFUSALS, retry_after_s
 from shared.protocol.errors import ErrorCode
 from shared.protocol.messages import Headers, Refusal, ResponseHead, Trailers
-from tests.gateway.dispatch.behaviour.test_giving_on import answer, finish, fleet_of, quiet, read
+from tests.gateway.dispatch.answers import answer, finish, fleet_of, quiet, read_to_end
 from tests.gateway.fleet.fleet import EngineStream, Fleet, deployment
 
 REFUSALS = [
@@ -91,7 +91,7 @@ async def test_a_refusal_that_cannot_be_held_is_passed_on_as_it_is() -> None:
     head = ResponseHead(429, (("retry-after", "61"), ("x-why", "full")), refusal=Refusal.BUSY)
     refuse(fleet, one.streams[0], head)
     assert (client.response.status, client.response.headers) == (429, head.headers)
-    assert await read(client) == b"busy"
+    assert await read_to_end(client) == b"busy"
     quiet(fleet)
 
 
@@ -127,7 +127,7 @@ async def test_a_refusal_of_the_request_itself_is_an_answer(status: int) -> None
     client = fleet.submit()
     refuse(fleet, one.streams[0], ResponseHead(status, (), refusal=Refusal.REQUEST))
     assert (client.response.status, client.response.headers) == (status, ())
-    assert await read(client) == b"busy"
+    assert await read_to_end(client) == b"busy"
     assert not two.streams
     quiet(fleet)
 

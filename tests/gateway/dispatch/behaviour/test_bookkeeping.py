@@ -1,11 +1,9 @@
 """Queue, registry and dispatch under anything that may happen, in any order: their books always balance."""
 
-from collections.abc import Callable, Coroutine
 from typing import Any
 
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from gateway.dispatch.assignment import SHUN_S
 from gateway.dispatch.dispatcher import DispatchSettings, QueueSettings
@@ -17,7 +15,14 @@ from gateway.scheduling.health.failover import MOST_MOVES
 from shared.protocol.credit import WindowSettings
 from shared.protocol.errors import ErrorCode
 from shared.protocol.messages import AgentStatus, DeploymentStatus, Drain, ResponseHead, Trailers
-from tests.gateway.fleet.fleet import Client, EngineStream, FakeAgent, Fleet, deployment
+from tests.gateway.dispatch.behaviour.fleet_machine import (
+    SETTINGS,
+    FleetMachine,
+    now_or_never,
+    pick_of,
+    picks,
+)
+from tests.gateway.fleet.fleet import Client, EngineStream, FakeAgent, deployment
 
 MODELS = ("m", "n")
 ROUTES = ("chat", "embeddings", "any")
@@ -38,15 +43,13 @@ deployments = st.lists(
     max_size=3,
     unique_by=lambda state: state.id,
 )
-picks = st.integers(0, 10**6)
 
 
-class Books(RuleBasedStateMachine):
+class Books(FleetMachine):
     """Agents come, change, drain and go; clients come, read, stall and leave; engines do anything."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.fleet = Fleet(
+        super().__init__(
             queue=QueueSettings(max_requests=6, max_requests_total=8, max_wait_s=20),
             settings=DispatchSettings(
                 first_byte_s=15,
@@ -77,20 +80,20 @@ class Books(RuleBasedStateMachine):
     @precondition(lambda self: self.connected)
     @rule(pick=picks, states=deployments, status=st.sampled_from([AgentStatus.READY] * 8 + list(AgentStatus)))
     def an_agent_says_something_else(self, pick: int, states: list[Any], status: AgentStatus) -> None:
-        self._pick(self.connected, pick).serve(*states, status=status)
+        pick_of(self.connected, pick).serve(*states, status=status)
         self.fleet.settle()
 
     @precondition(lambda self: self.connected)
     @rule(pick=picks, really=st.integers(0, 3))
     def an_agent_drains(self, pick: int, really: int) -> None:
         if not really:
-            self._pick(self.connected, pick).endpoint.send_drain(Drain("restart", 10.0))
+            pick_of(self.connected, pick).endpoint.send_drain(Drain("restart", 10.0))
             self.fleet.settle()
 
     @precondition(lambda self: self.connected)
     @rule(pick=picks)
     def a_tunnel_breaks(self, pick: int) -> None:
-        self.fleet.cut(self._pick(self.connected, pick))
+        self.fleet.cut(pick_of(self.connected, pick))
 
     # --- Clients ---
 
@@ -119,7 +122,7 @@ class Books(RuleBasedStateMachine):
     @precondition(lambda self: self.unsettled)
     @rule(pick=picks)
     def a_client_leaves(self, pick: int) -> None:
-        client = self._pick(self.unsettled, pick)
+        client = pick_of(self.unsettled, pick)
         client.cancel()
         self.left.add(id(client))
         self.fleet.settle()
@@ -127,7 +130,7 @@ class Books(RuleBasedStateMachine):
     @precondition(lambda self: self.reading)
     @rule(pick=picks, abort=st.integers(0, 4))
     def a_client_reads_or_aborts(self, pick: int, abort: int) -> None:
-        client = self._pick(self.reading, pick)
+        client = pick_of(self.reading, pick)
         if abort == 0:
             client.response.abort()
             self.done.add(id(client))
@@ -140,7 +143,7 @@ class Books(RuleBasedStateMachine):
     @precondition(lambda self: self.engine_streams)
     @rule(pick=picks, step=st.sampled_from(["head", "data", "data", "end", "end", "confirm"]))
     def an_engine_goes_on(self, pick: int, step: str) -> None:
-        engine = self._pick(self.engine_streams, pick)
+        engine = pick_of(self.engine_streams, pick)
         if engine.reset_code is not None or step == "confirm":
             if engine.reset_code is not None:
                 engine.confirm()
@@ -151,7 +154,7 @@ class Books(RuleBasedStateMachine):
     @precondition(lambda self: self.engine_streams)
     @rule(pick=picks, code=st.sampled_from(CODES))
     def an_engine_fails(self, pick: int, code: ErrorCode) -> None:
-        self._pick(self.engine_streams, pick).stream.reset(code, "because")
+        pick_of(self.engine_streams, pick).stream.reset(code, "because")
         self.fleet.settle()
 
     @rule(by_s=st.sampled_from([0.1, 0.6, 3.0, 11.0]))
@@ -159,15 +162,6 @@ class Books(RuleBasedStateMachine):
         self.fleet.advance(by_s)
 
     # --- What always holds ---
-
-    @invariant()
-    def slots_in_use_are_streams_that_are_open(self) -> None:
-        for session in self.fleet.registry.sessions:
-            handlers = [stream.handler for stream in session.endpoint.streams.values()]
-            for each in session.deployments.values():
-                mine = sum(getattr(handler, "deployment", None) is each for handler in handlers)
-                assert each.in_flight == mine
-                assert (each.outstanding == 0) == (mine == 0)
 
     @invariant()
     def no_slot_is_idle_while_fitting_work_waits(self) -> None:
@@ -179,7 +173,7 @@ class Books(RuleBasedStateMachine):
                 young and index.someone_else(model, fit, patiently=True)
             )
             avoid = fit.avoid if shunning else frozenset()
-            for each in self._deployments():
+            for each in self.deployments():
                 suits = (
                     each.model == exchange.request.model
                     and each.supports(fit.route)
@@ -191,13 +185,11 @@ class Books(RuleBasedStateMachine):
     def the_index_is_what_a_scan_would_find(self) -> None:
         index, now = self.fleet.registry.index, self.fleet.loop.now_s
         for model, record in index.models.items():
-            mine = [each for each in self._deployments() if each.model == model]
+            mine = [each for each in self.deployments() if each.model == model]
             serving = {each.key: each for each in mine if each.promising}
             assert record.serving == serving
             assert record.open == {key: each for key, each in serving.items() if each.free}
-            assert record.slots == sum(
-                min(each.slots, each.cap) for each in serving.values() if not each.trial
-            )
+            assert record.slots == sum(_slots_of(each) for each in serving.values())
             assert (record.lost_s is None) == bool(serving)
             for asked, found in record.availabilities.items():
                 assert found is index._availability(record, *asked)
@@ -238,14 +230,11 @@ class Books(RuleBasedStateMachine):
             if not self.fleet.dispatcher.open_exchanges:
                 break
         assert all(client.settled != (id(client) in self.left) for client in self.clients)
-        self.fleet.assert_quiet()
-        dispatcher = self.fleet.dispatcher
-        kept = dispatcher._assigner.timers_set + len(dispatcher.health._looks)
-        assert self.fleet.loop.pending == kept
+        self.assert_nothing_left()
         self.fleet.advance(400.0)
         assert not self.fleet.loop.pending, "a timer was left behind"
         assert not any(session.full for session in self.fleet.registry.sessions)
-        assert not any(each.shut for each in self._deployments())
+        assert not any(each.shut for each in self.deployments() if each.promising)
 
     # --- Helpers ---
 
@@ -272,9 +261,6 @@ class Books(RuleBasedStateMachine):
     def engine_streams(self) -> list[EngineStream]:
         return [each for agent in self.connected for each in agent.open_streams]
 
-    def _deployments(self) -> list[Deployment]:
-        return [each for session in self.fleet.registry.sessions for each in session.deployments.values()]
-
     def _read(self, client: Client) -> None:
         try:
             chunks = now_or_never(client.response.next_chunks)
@@ -300,30 +286,14 @@ class Books(RuleBasedStateMachine):
             engine.stream.end(Trailers())
             engine.ended = True
 
-    @staticmethod
-    def _pick(items: list[Any], pick: int) -> Any:
-        return items[pick % len(items)]
 
-
-def now_or_never(function: Callable[[], Coroutine[Any, Any, list[bytes]]]) -> list[bytes] | None:
-    """What a coroutine returns without waiting; None when it would have to wait."""
-    coroutine = function()
-    try:
-        coroutine.send(None)
-    except StopIteration as stop:
-        chunks: list[bytes] = stop.value
-        return chunks
-    except RuntimeError:  # it asked for the running loop, in order to wait
-        return None
-    finally:
-        coroutine.close()
-    return None
+def _slots_of(each: Deployment) -> int:
+    """What requests may count on. Those of one that rests are used on until their requests end."""
+    if each.trial or each.closing:
+        return 0
+    in_use = 0 if each.shut else min(each.in_flight, each.slots)
+    return max(min(each.slots, each.cap), in_use)
 
 
 TestBooks = Books.TestCase
-TestBooks.settings = settings(
-    max_examples=60,
-    stateful_step_count=40,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
-)
+TestBooks.settings = SETTINGS

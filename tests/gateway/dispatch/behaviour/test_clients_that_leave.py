@@ -4,7 +4,8 @@ import pytest
 
 from gateway.domain.errors import StreamBroken
 from shared.protocol.errors import ErrorCode
-from tests.gateway.dispatch.behaviour.test_going_on import begun, quiet, read
+from tests.gateway.dispatch.answers import quiet, read_to_end
+from tests.gateway.dispatch.streamed_answers import begun
 from tests.gateway.fleet.tunnels import resume, suspend
 
 
@@ -51,7 +52,7 @@ async def test_a_gateway_that_stops_breaks_an_answer_that_waits() -> None:
     fleet.cut(one)
     await fleet.dispatcher.close()
     with pytest.raises(StreamBroken) as broken:
-        await read(client)
+        await read_to_end(client)
     assert broken.value.code is ErrorCode.DRAINING
     fleet.settle()
     quiet(fleet)

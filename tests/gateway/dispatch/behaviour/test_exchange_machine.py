@@ -10,35 +10,30 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from gateway.dispatch import assignment as binding
 from gateway.dispatch import response
 from gateway.dispatch.dispatcher import DispatchSettings, QueueSettings
 from gateway.dispatch.exchange import ExchangeState
 from gateway.dispatch.preemption import _without
-from gateway.dispatch.response import EngineResponse
 from gateway.dispatch.scheduler_adapter import SchedulerAdapter
-from gateway.domain.errors import RequestError, StreamBroken
 from gateway.domain.request import RequestBody, Tier
 from gateway.domain.residency import Residency, read_where
 from shared.protocol.errors import ErrorCode
 from shared.protocol.limits import MIB
 from shared.protocol.messages import DeploymentState, UsageMode
-from tests.gateway.dispatch.behaviour.test_bookkeeping import now_or_never
-from tests.gateway.dispatch.behaviour.wayward_engine import (
-    BUSY_BODY,
-    CHAT_BODY,
-    MODEL,
-    UNDISTURBED,
-    WHOLE,
-    Engine,
+from tests.gateway.dispatch.behaviour.fleet_machine import (
+    SETTINGS,
+    FleetMachine,
+    pick_of,
+    picks,
 )
-from tests.gateway.dispatch.recovery.going_on import Seen, seen_in_chat
+from tests.gateway.dispatch.behaviour.reading_clients import ReadingClients
+from tests.gateway.dispatch.behaviour.wayward_engine import CHAT_BODY, Engine
 from tests.gateway.dispatch.response_buffers.behaviour.workers import HeldWorker, Opened, space
-from tests.gateway.fleet.fleet import Client, FakeAgent, Fleet
+from tests.gateway.fleet.fleet import FakeAgent
 from tests.gateway.fleet.tunnels import resume, suspend, suspended
 
 CODES = [
@@ -52,7 +47,6 @@ CODES = [
     ErrorCode.INTERNAL,
     ErrorCode.TOO_LARGE,
 ]
-picks = st.integers(0, 10**6)
 WHERE = [None, None, read_where("region=eu"), read_where("region=us"), read_where("region=eu,region=us")]
 
 
@@ -63,15 +57,11 @@ class Alarmed:
         raise
 
 
-class Life(RuleBasedStateMachine):
+class Life(FleetMachine):
     """Tunnels go and come back, agents vanish, engines fail in every way, clients come, read and leave."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.patches = pytest.MonkeyPatch()
-        self.patches.setattr(binding, "_log", Alarmed())
-        self.patches.setattr(response, "HOLD_BACK_BYTES", 64)  # so that short answers are read ahead, too
-        self.fleet = Fleet(
+        super().__init__(
             queue=QueueSettings(max_wait_s=20),
             settings=DispatchSettings(
                 first_byte_s=15,
@@ -88,16 +78,15 @@ class Life(RuleBasedStateMachine):
                 least_read_bytes_s=1e6,
             ),
         )
+        self.patches = pytest.MonkeyPatch()
+        self.patches.setattr(binding, "_log", Alarmed())
+        self.patches.setattr(response, "HOLD_BACK_BYTES", 64)  # so that short answers are read ahead, too
         self.worker, self.files = HeldWorker(), Opened()
         clock = self.fleet.dispatcher.timers.time
         there = space(Path(tempfile.gettempdir()), MIB, worker=self.worker, clock=clock, opened=self.files)
         self.fleet.dispatcher.unread.spill_to(there)
-        self.clients: list[Client] = []
         self.engines: dict[int, Engine] = {}
-        self.got: dict[int, bytes] = {}
-        self.ended: dict[int, Exception | None] = {}
-        """By client: None when it was told of an end in order, or what it was told instead."""
-        self.gone: set[int] = set()
+        self.readers = ReadingClients()
         for _ in range(20):
             self.fleet.dispatcher._answer_times.note("m", "chat", 1.0)
         for _ in range(500):
@@ -127,17 +116,17 @@ class Life(RuleBasedStateMachine):
     @precondition(lambda self: self.here)
     @rule(pick=picks)
     def a_tunnel_goes(self, pick: int) -> None:
-        suspend(self.fleet, self._pick(self.here, pick))
+        suspend(self.fleet, pick_of(self.here, pick))
 
     @precondition(lambda self: self.away)
     @rule(pick=picks)
     def a_tunnel_comes_back(self, pick: int) -> None:
-        resume(self.fleet, self._pick(self.away, pick))
+        resume(self.fleet, pick_of(self.away, pick))
 
     @precondition(lambda self: self.here or self.away)
     @rule(pick=picks)
     def an_agent_is_lost(self, pick: int) -> None:
-        self.fleet.cut(self._pick(self.here + self.away, pick))
+        self.fleet.cut(pick_of(self.here + self.away, pick))
 
     # --- Clients ---
 
@@ -156,23 +145,18 @@ class Life(RuleBasedStateMachine):
             usage=UsageMode.KEEP,
             where=where,
         )
-        self.clients.append(self.fleet.submit(request))
+        self.readers.clients.append(self.fleet.submit(request))
 
-    @precondition(lambda self: self.reading)
+    @precondition(lambda self: self.readers.reading)
     @rule(pick=picks)
     def a_client_reads(self, pick: int) -> None:
-        self._read(self._pick(self.reading, pick))
+        self.readers.read(pick_of(self.readers.reading, pick))
         self.fleet.settle()
 
-    @precondition(lambda self: self.present)
+    @precondition(lambda self: self.readers.present)
     @rule(pick=picks)
     def a_client_leaves(self, pick: int) -> None:
-        client = self._pick(self.present, pick)
-        self.gone.add(id(client))
-        if client.outcomes and isinstance(client.outcomes[0], EngineResponse):
-            client.response.abort()
-        else:
-            client.cancel()
+        self.readers.leave(pick_of(self.readers.present, pick))
         self.fleet.settle()
 
     @precondition(lambda self: self.worker.waiting)
@@ -188,14 +172,14 @@ class Life(RuleBasedStateMachine):
     @precondition(lambda self: self.working)
     @rule(pick=picks, size_bytes=st.sampled_from([1, 60, 150, 400, 9000]), now=st.booleans())
     def an_engine_says_more(self, pick: int, size_bytes: int, now: bool) -> None:
-        self._pick(self.working, pick).send(size_bytes)
+        pick_of(self.working, pick).send(size_bytes)
         if now:
             self.fleet.settle()  # otherwise it may be lost with the tunnel
 
     @precondition(lambda self: self.working)
     @rule(pick=picks, how=st.sampled_from(["head", "finish", "finish", "finish", "end", "busy"]))
     def an_engine_goes_on(self, pick: int, how: str) -> None:
-        engine = self._pick(self.working, pick)
+        engine = pick_of(self.working, pick)
         steps: dict[str, Callable[[], None]] = {
             "head": engine.head,
             "finish": engine.finish,
@@ -208,13 +192,13 @@ class Life(RuleBasedStateMachine):
     @precondition(lambda self: self.working)
     @rule(pick=picks, code=st.sampled_from(CODES))
     def an_engine_fails(self, pick: int, code: ErrorCode) -> None:
-        self._pick(self.working, pick).fail(code)
+        pick_of(self.working, pick).fail(code)
         self.fleet.settle()
 
     @precondition(lambda self: self.unwanted)
     @rule(pick=picks)
     def an_engine_lets_go(self, pick: int) -> None:
-        engine = self._pick(self.unwanted, pick)
+        engine = pick_of(self.unwanted, pick)
         engine.over = True
         engine.stream.confirm()
         self.fleet.settle()
@@ -224,15 +208,6 @@ class Life(RuleBasedStateMachine):
         self.fleet.advance(by_s)
 
     # --- What always holds ---
-
-    @invariant()
-    def slots_in_use_are_streams_that_are_open(self) -> None:
-        for session in self.fleet.registry.sessions:
-            handlers = [stream.handler for stream in session.endpoint.streams.values()]
-            for each in session.deployments.values():
-                mine = sum(getattr(handler, "deployment", None) is each for handler in handlers)
-                assert each.in_flight == mine
-                assert (each.outstanding == 0) == (mine == 0)
 
     @invariant()
     def the_reserve_is_honoured(self) -> None:
@@ -263,11 +238,11 @@ class Life(RuleBasedStateMachine):
         }
         for kept in (preemption._running, preemption._freeing):
             assert all(attempt in there for attempts in kept.values() for attempt in attempts)
-        assert all(each.request.preempted <= 2 for each in self.clients)
+        assert all(each.request.preempted <= 2 for each in self.readers.clients)
 
     @invariant()
     def nothing_runs_where_it_may_not(self) -> None:
-        by_id = {each.request.id: each.request for each in self.clients}
+        by_id = {each.request.id: each.request for each in self.readers.clients}
         for agent in self.fleet.agents:
             for stream in agent.streams:
                 where = by_id[stream.head.request_id].where
@@ -283,7 +258,7 @@ class Life(RuleBasedStateMachine):
 
     @invariant()
     def nobody_is_answered_twice(self) -> None:
-        assert all(len(client.outcomes) <= 1 for client in self.clients)
+        assert all(len(client.outcomes) <= 1 for client in self.readers.clients)
 
     @invariant()
     def who_waits_has_a_ticket_and_who_does_not_has_none(self) -> None:
@@ -294,17 +269,7 @@ class Life(RuleBasedStateMachine):
 
     @invariant()
     def what_clients_have_is_the_answer_as_far_as_it_goes(self) -> None:
-        for client in self.clients:
-            got = self.got.get(id(client), b"")
-            if not got or client.response.status != 200:
-                continue
-            if not client.request.streaming:
-                assert WHOLE.startswith(got)
-                continue
-            assert got.endswith((b"\n\n", b"\r\n\r\n"))
-            seen = seen_in_chat(got)
-            assert "".join(MODEL.tokens).startswith(seen.text)
-            assert len(seen.ids) <= 1
+        self.readers.check_so_far()
 
     def teardown(self) -> None:
         """Tunnels come back and engines do their best: everything comes to its end, and nothing is left."""
@@ -316,12 +281,9 @@ class Life(RuleBasedStateMachine):
                 file.close()
             self.patches.undo()
         assert left_open == 0
-        self._check_ends()
-        self.fleet.assert_quiet()
-        dispatcher = self.fleet.dispatcher
-        assert dispatcher.records.taken_bytes == 0
-        kept = dispatcher._assigner.timers_set + len(dispatcher.health._looks)
-        assert self.fleet.loop.pending == kept
+        self.readers.check_ends()
+        self.assert_nothing_left()
+        assert self.fleet.dispatcher.records.taken_bytes == 0
 
     def _come_to_an_end(self) -> None:
         for agent in self.away:
@@ -335,38 +297,13 @@ class Life(RuleBasedStateMachine):
             for engine in self.working:
                 engine.finish()
             self.fleet.settle()
-            for client in self.reading:
-                self._read(client)
+            for client in self.readers.reading:
+                self.readers.read(client)
             self.fleet.advance(1.0)
             if not self.fleet.dispatcher.open_exchanges:
                 break
 
-    def _check_ends(self) -> None:
-        for client in self.clients:
-            if id(client) in self.gone:
-                continue
-            assert client.settled
-            if isinstance(client.outcomes[0], Exception):
-                assert isinstance(client.error, RequestError)
-                continue
-            error, got = self.ended[id(client)], self.got.get(id(client), b"")
-            if error is not None:
-                assert isinstance(error, StreamBroken)
-            elif client.response.status == 503:
-                assert BUSY_BODY.startswith(got)
-            elif client.request.streaming:
-                assert self._seen(got) == UNDISTURBED
-            elif client.request.route != "any":
-                assert got == WHOLE
-
     # --- Helpers ---
-
-    @staticmethod
-    def _seen(got: bytes) -> Seen:
-        seen = seen_in_chat(got)
-        assert len(seen.ids) == 1, got
-        seen.ids = UNDISTURBED.ids
-        return seen
 
     @property
     def here(self) -> list[FakeAgent]:
@@ -391,42 +328,6 @@ class Life(RuleBasedStateMachine):
     def unwanted(self) -> list[Engine]:
         return [each for each in self._open() if each.stream.reset_code is not None]
 
-    @property
-    def present(self) -> list[Client]:
-        return [each for each in self.clients if id(each) not in self.gone and self._unfinished(each)]
-
-    @property
-    def reading(self) -> list[Client]:
-        return [each for each in self.present if each.settled]
-
-    def _unfinished(self, client: Client) -> bool:
-        if client.outcomes and isinstance(client.outcomes[0], Exception):
-            return False
-        return id(client) not in self.ended
-
-    def _read(self, client: Client) -> None:
-        try:
-            chunks = now_or_never(client.response.next_chunks)
-        except StreamBroken as broken:
-            self.ended[id(client)] = broken
-            client.response.abort()
-            return
-        if chunks == []:
-            self.ended[id(client)] = None
-            client.response.abort()
-        for chunk in chunks or ():
-            self.got[id(client)] = self.got.get(id(client), b"") + chunk
-            client.response.consumed(len(chunk))
-
-    @staticmethod
-    def _pick(items: list[Any], pick: int) -> Any:
-        return items[pick % len(items)]
-
 
 TestLife = Life.TestCase
-TestLife.settings = settings(
-    max_examples=60,
-    stateful_step_count=40,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
-)
+TestLife.settings = SETTINGS

@@ -13,17 +13,27 @@ from gateway.domain.errors import (
 from gateway.domain.request import RequestBody
 from shared.protocol.credit import WindowSettings
 from shared.protocol.errors import ErrorCode
-from tests.gateway.dispatch.answers import HEAD, answer, finish, read
-from tests.gateway.fleet.fleet import Fleet, deployment
+from tests.gateway.dispatch.answers import HEAD, answer, finish, leave, read_to_end
+from tests.gateway.fleet.fleet import FakeAgent, Fleet, deployment
+
+
+def two_agents(routes: tuple[str, ...] = ("chat",)) -> tuple[Fleet, FakeAgent, FakeAgent]:
+    fleet = Fleet()
+    one, two = (fleet.connect(name, deployment(routes=routes)) for name in "ab")
+    return fleet, one, two
+
+
+def fail(fleet: Fleet, agent: FakeAgent, code: ErrorCode = ErrorCode.REFUSED, reason: str = "") -> None:
+    """The agent ends its oldest open stream with an error."""
+    agent.open_streams[0].stream.reset(code, reason)
+    fleet.settle()
 
 
 @pytest.mark.parametrize("code", [ErrorCode.REFUSED, ErrorCode.ENGINE_UNREACHABLE, ErrorCode.OVERLOADED])
 async def test_a_refused_request_goes_to_another_deployment(code: ErrorCode) -> None:
-    fleet = Fleet()
-    one, two = fleet.connect("a", deployment()), fleet.connect("b", deployment())
+    fleet, one, two = two_agents()
     client = fleet.submit(fleet.request(body=RequestBody(b"prompt")))
-    one.streams[0].stream.reset(code, "no")
-    fleet.settle()
+    fail(fleet, one, code, "no")
     assert two.streams[0].body == b"prompt"
     await finish(fleet, two, client)
     assert client.response.attempts == 2
@@ -36,8 +46,7 @@ async def test_a_request_is_not_given_to_the_same_deployment_while_there_is_anot
     fleet = Fleet()
     one, two = fleet.connect("a", deployment(slots=4)), fleet.connect("b", deployment(slots=0))
     client = fleet.submit()
-    one.streams[0].stream.reset(ErrorCode.REFUSED)
-    fleet.settle()
+    fail(fleet, one)
     fleet.advance(5.0)
     assert len(one.streams) == 1, "b serves the model too, if not at this moment"
     two.serve(deployment(slots=1))
@@ -50,8 +59,7 @@ async def test_others_pass_a_request_that_waits_for_another_deployment() -> None
     fleet = Fleet()
     one, _ = fleet.connect("a", deployment(slots=1)), fleet.connect("b", deployment(slots=0))
     picky = fleet.submit()
-    one.streams[0].stream.reset(ErrorCode.REFUSED)
-    fleet.settle()
+    fail(fleet, one)
     fleet.advance(1.0)
     other = fleet.submit()
     await finish(fleet, one, other)
@@ -63,13 +71,11 @@ async def test_the_only_deployment_is_asked_again_after_a_rest() -> None:
     fleet = Fleet(settings=DispatchSettings(rest_s=0.1))
     agent = fleet.connect("a", deployment())
     client = fleet.submit()
-    agent.streams[0].stream.reset(ErrorCode.REFUSED)
-    fleet.settle()
+    fail(fleet, agent)
     assert len(agent.streams) == 1
     fleet.advance(0.11)
     assert len(agent.streams) == 2
-    agent.streams[1].stream.reset(ErrorCode.REFUSED)
-    fleet.settle()
+    fail(fleet, agent)
     fleet.advance(0.11)
     assert len(agent.streams) == 2, "the second rest is longer"
     fleet.advance(0.1)
@@ -83,8 +89,7 @@ def test_attempts_are_bounded() -> None:
     agents = [fleet.connect(name, deployment()) for name in "abcd"]
     client = fleet.submit()
     for agent in agents[:3]:
-        agent.streams[0].stream.reset(ErrorCode.ENGINE_FAILED, "it died")
-        fleet.settle()
+        fail(fleet, agent, ErrorCode.ENGINE_FAILED, "it died")
     assert isinstance(client.error, EngineError)
     assert "it died" in client.error.message
     assert not agents[3].streams
@@ -93,8 +98,7 @@ def test_attempts_are_bounded() -> None:
 
 
 async def test_a_lost_session_moves_built_in_routes_to_another_deployment() -> None:
-    fleet = Fleet()
-    one, two = fleet.connect("a", deployment()), fleet.connect("b", deployment())
+    fleet, one, two = two_agents()
     client = fleet.submit()
     assert len(one.streams) == 1
     fleet.cut(one)
@@ -104,9 +108,7 @@ async def test_a_lost_session_moves_built_in_routes_to_another_deployment() -> N
 
 
 def test_a_lost_session_fails_other_routes_which_may_have_had_an_effect() -> None:
-    fleet = Fleet()
-    routes = ("any",)
-    one, two = fleet.connect("a", deployment(routes=routes)), fleet.connect("b", deployment(routes=routes))
+    fleet, one, two = two_agents(routes=("any",))
     client = fleet.submit(fleet.request(route="any"))
     fleet.cut(one)
     assert isinstance(client.error, EngineError)
@@ -115,20 +117,16 @@ def test_a_lost_session_fails_other_routes_which_may_have_had_an_effect() -> Non
 
 
 async def test_a_refused_request_of_another_route_is_given_on() -> None:
-    fleet = Fleet()
-    routes = ("any",)
-    one, two = fleet.connect("a", deployment(routes=routes)), fleet.connect("b", deployment(routes=routes))
+    fleet, one, two = two_agents(routes=("any",))
     client = fleet.submit(fleet.request(route="any"))
-    one.streams[0].stream.reset(ErrorCode.REFUSED)
-    fleet.settle()
+    fail(fleet, one)
     await finish(fleet, two, client)
     fleet.advance(1.0)
     fleet.assert_quiet()
 
 
 async def test_a_session_lost_in_the_middle_breaks_the_response() -> None:
-    fleet = Fleet()
-    one, two = fleet.connect("a", deployment()), fleet.connect("b", deployment())
+    fleet, one, two = two_agents()
     client = fleet.submit()
     one.streams[0].stream.send_head(HEAD)
     fleet.settle()
@@ -149,11 +147,9 @@ async def test_a_session_lost_in_the_middle_breaks_the_response() -> None:
     ],
 )
 def test_failures_that_no_other_engine_would_avoid_are_told(code: ErrorCode, error: type[Exception]) -> None:
-    fleet = Fleet()
-    one, two = fleet.connect("a", deployment()), fleet.connect("b", deployment())
+    fleet, one, two = two_agents()
     client = fleet.submit()
-    one.streams[0].stream.reset(code, "why")
-    fleet.settle()
+    fail(fleet, one, code, "why")
     assert isinstance(client.error, error)
     assert not two.streams
     fleet.assert_quiet()
@@ -163,11 +159,9 @@ def test_failures_that_no_other_engine_would_avoid_are_told(code: ErrorCode, err
     "code", [ErrorCode.ENGINE_FAILED, ErrorCode.INTERNAL, ErrorCode.CANCELLED, ErrorCode.ENGINE_TIMEOUT]
 )
 async def test_other_failures_before_the_head_move_the_request(code: ErrorCode) -> None:
-    fleet = Fleet()
-    one, two = fleet.connect("a", deployment()), fleet.connect("b", deployment())
+    fleet, one, two = two_agents()
     client = fleet.submit()
-    one.streams[0].stream.reset(code, "why")
-    fleet.settle()
+    fail(fleet, one, code, "why")
     await finish(fleet, two, client)
     assert client.response.attempts == 2
     fleet.assert_quiet()
@@ -179,15 +173,9 @@ def test_a_full_session_gets_no_more_until_a_stream_closes() -> None:
     agent = fleet.connect("a", deployment(slots=5), windows=windows)
     clients = [fleet.submit() for _ in range(3)]
     assert len(agent.streams) == 2
-    agent.streams[0].stream.reset(ErrorCode.DEADLINE)
-    fleet.settle()
+    fail(fleet, agent, ErrorCode.DEADLINE)
     assert len(agent.streams) == 3
-    for client in clients[1:]:
-        client.cancel()
-    fleet.settle()
-    for stream in agent.open_streams:
-        stream.confirm()
-    fleet.assert_quiet()
+    leave(fleet, *clients[1:])
 
 
 @pytest.mark.parametrize("streaming", [True, False])
@@ -200,8 +188,7 @@ async def test_a_session_full_of_unread_answers_opens_when_they_are_read(streami
     fleet.settle()
     second = fleet.submit(fleet.request(streaming=streaming))
     assert len(agent.streams) == 1, "the first answer still takes the session's room"
-    assert await read(first) == b"hello"
-    assert await read(first) == b""
+    assert await read_to_end(first) == b"hello"
     fleet.settle()
     await finish(fleet, agent, second)
     fleet.assert_quiet()

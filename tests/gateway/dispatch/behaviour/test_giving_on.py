@@ -3,54 +3,21 @@
 import pytest
 
 from gateway.dispatch.assignment import SHUN_S
-from gateway.dispatch.dispatcher import DispatchSettings
 from gateway.dispatch.stall_detection import ANSWER_S
 from gateway.domain.errors import DeadlineExceeded, EngineError, NoDeployment, StreamBroken
 from gateway.domain.request import REMEMBERED_S, RequestBody
 from gateway.scheduling.health.failover import MOST_MOVES
 from shared.protocol.errors import ErrorCode
 from shared.protocol.messages import ResponseHead, Trailers
+from tests.gateway.dispatch.answers import HEAD, finish, fleet_of, quiet, read_to_end
 from tests.gateway.fleet.fleet import Client, EngineStream, FakeAgent, Fleet, deployment
 from tests.gateway.fleet.tunnels import resume, suspend
 
-JSON = ResponseHead(200, (("content-type", "application/json"),))
-BOTH = ("chat", "any")
 
-
-def fleet_of(*names: str, slots: int = 1, **settings: float) -> tuple[Fleet, list[FakeAgent]]:
-    fleet = Fleet(settings=DispatchSettings(slow_start_s=0, **settings))  # type: ignore[arg-type]
-    return fleet, [fleet.connect(name, deployment(slots=slots, routes=BOTH)) for name in names]
-
-
-def answer(stream: EngineStream, body: bytes = b"hello") -> None:
-    stream.stream.send_head(JSON)
-    stream.stream.send_data(body)
-    stream.stream.end(Trailers())
-
-
-async def finish(fleet: Fleet, agent: FakeAgent, client: Client) -> None:
-    answer(agent.open_streams[0])
+def rejects(fleet: Fleet, stream: EngineStream, status: int = 500) -> None:
+    """The engine says that it failed; the body of its answer does not come."""
+    stream.stream.send_head(ResponseHead(status, ()))
     fleet.settle()
-    assert await read(client) == b"hello"
-    fleet.settle()
-
-
-async def read(client: Client) -> bytes:
-    got = b""
-    while chunks := await client.response.next_chunks():
-        got += b"".join(chunks)
-        client.response.consumed(sum(map(len, chunks)))
-    client.response.abort()
-    return got
-
-
-def quiet(fleet: Fleet) -> None:
-    for agent in fleet.agents:
-        if not agent.endpoint.closed:
-            for stream in agent.open_streams:
-                stream.confirm()
-    fleet.advance(2.0)
-    fleet.assert_quiet()
 
 
 # --- Engines that say they failed ---
@@ -60,8 +27,7 @@ def quiet(fleet: Fleet) -> None:
 async def test_an_engines_error_is_tried_elsewhere(status: int) -> None:
     fleet, (one, two) = fleet_of("a", "b")
     client = fleet.submit(fleet.request(body=RequestBody(b"prompt")))
-    one.streams[0].stream.send_head(ResponseHead(status, ()))
-    fleet.settle()
+    rejects(fleet, one.streams[0], status)
     assert not client.settled
     assert one.streams[0].reset_code is ErrorCode.CANCELLED
     assert two.streams[0].body == b"prompt"
@@ -74,8 +40,7 @@ async def test_an_engines_error_is_tried_elsewhere(status: int) -> None:
 def test_an_engines_no_is_an_answer(status: int) -> None:
     fleet, (one, two) = fleet_of("a", "b")
     client = fleet.submit()
-    one.streams[0].stream.send_head(ResponseHead(status, ()))
-    fleet.settle()
+    rejects(fleet, one.streams[0], status)
     assert client.response.status == status
     assert not two.streams
 
@@ -90,7 +55,7 @@ async def test_the_last_engines_error_is_told_as_it_is() -> None:
         fleet.settle()
     assert client.response.status == 500
     assert client.response.headers == (("x-why", "c"),)
-    assert await read(client) == b"broken c"
+    assert await read_to_end(client) == b"broken c"
     assert not agents[3].streams
     quiet(fleet)
 
@@ -102,20 +67,25 @@ async def test_an_engines_error_is_told_where_there_is_nobody_else() -> None:
     one.streams[0].stream.end(Trailers())
     fleet.settle()
     assert client.response.status == 500
-    assert await read(client) == b""
+    assert await read_to_end(client) == b""
     quiet(fleet)
 
 
-async def test_an_engine_that_failed_long_ago_is_asked_again() -> None:
-    fleet, (one, two) = fleet_of("a", "b", first_byte_s=REMEMBERED_S)
+def both_failed(after_s: float) -> tuple[Fleet, FakeAgent, FakeAgent, Client]:
+    """The first engine failed, and so long after that the second was too slow; each may be asked so long."""
+    fleet, (one, two) = fleet_of("a", "b", first_byte_s=after_s)
     client = fleet.submit()
-    one.streams[0].stream.send_head(ResponseHead(500, ()))
-    fleet.settle()
+    rejects(fleet, one.streams[0])
     one.streams[0].confirm()
-    fleet.advance(REMEMBERED_S)
+    fleet.advance(after_s)
     assert len(two.streams) == 1
     assert not client.settled
     fleet.advance(ANSWER_S)
+    return fleet, one, two, client
+
+
+async def test_an_engine_that_failed_long_ago_is_asked_again() -> None:
+    fleet, one, _, client = both_failed(REMEMBERED_S)
     assert len(one.streams) == 2, "the second was too slow, and the first may be well again"
     await finish(fleet, one, client)
     assert client.response.attempts == 3
@@ -123,26 +93,25 @@ async def test_an_engine_that_failed_long_ago_is_asked_again() -> None:
 
 
 async def test_an_engine_that_failed_just_now_is_not_asked_again() -> None:
-    fleet, (one, two) = fleet_of("a", "b", first_byte_s=REMEMBERED_S / 2)
-    client = fleet.submit()
-    one.streams[0].stream.send_head(ResponseHead(500, ()))
-    fleet.settle()
-    one.streams[0].confirm()
-    fleet.advance(REMEMBERED_S / 2)
-    fleet.advance(ANSWER_S)
+    fleet, one, two, client = both_failed(REMEMBERED_S / 2)
     assert len(one.streams) == len(two.streams) == 1
     assert isinstance(client.error, DeadlineExceeded)
     quiet(fleet)
 
 
-async def test_an_engines_error_is_worth_waiting_for_a_tunnel_that_may_come_back() -> None:
+def away_and_failed() -> tuple[Fleet, FakeAgent, FakeAgent, Client]:
+    """The first engine's tunnel went with a request, and the second, which got it then, failed."""
     fleet, (one, two) = fleet_of("a", "b")
     client = fleet.submit()
     suspend(fleet, one)
     fleet.advance(3.1)
-    two.streams[0].stream.send_head(ResponseHead(500, ()))
-    fleet.settle()
+    rejects(fleet, two.streams[0])
     two.streams[0].confirm()
+    return fleet, one, two, client
+
+
+async def test_an_engines_error_is_worth_waiting_for_a_tunnel_that_may_come_back() -> None:
+    fleet, one, two, client = away_and_failed()
     fleet.advance(2.0)
     assert not client.settled
     assert len(two.streams) == 1
@@ -150,26 +119,16 @@ async def test_an_engines_error_is_worth_waiting_for_a_tunnel_that_may_come_back
     fleet.settle()
     one.streams[0].confirm()
     fleet.settle()
-    answer(one.streams[1])
-    fleet.settle()
-    assert await read(client) == b"hello"
+    await finish(fleet, one, client)
     quiet(fleet)
 
 
 async def test_who_waits_long_for_another_goes_once_more_to_the_one_that_failed() -> None:
-    fleet, (one, two) = fleet_of("a", "b")
-    client = fleet.submit()
-    suspend(fleet, one)
-    fleet.advance(3.1)
-    two.streams[0].stream.send_head(ResponseHead(500, ()))
-    fleet.settle()
-    two.streams[0].confirm()
+    fleet, one, two, client = away_and_failed()
     fleet.advance(SHUN_S - 0.1)
     assert len(two.streams) == 1
     fleet.advance(0.2)
-    answer(two.streams[1])
-    fleet.settle()
-    assert await read(client) == b"hello"
+    await finish(fleet, two, client)
     fleet.cut(one)
     quiet(fleet)
 
@@ -181,8 +140,7 @@ async def test_engines_that_have_enough_to_do_are_asked_in_turn(status: int) -> 
     for tries in range(6):
         assert [len(agent.streams) for agent in agents] == [tries // 2 + 1, (tries + 1) // 2]
         last = agents[tries % 2].streams[-1]
-        last.stream.send_head(ResponseHead(status, ()))
-        fleet.settle()
+        rejects(fleet, last, status)
         last.confirm()
         fleet.advance(4.0)
         assert not client.settled
@@ -193,8 +151,7 @@ async def test_engines_that_have_enough_to_do_are_asked_in_turn(status: int) -> 
 def test_an_error_on_other_routes_is_told() -> None:
     fleet, (one, two) = fleet_of("a", "b")
     client = fleet.submit(fleet.request(route="any"))
-    one.streams[0].stream.send_head(ResponseHead(500, ()))
-    fleet.settle()
+    rejects(fleet, one.streams[0])
     assert client.response.status == 500
     assert not two.streams
 
@@ -208,22 +165,23 @@ def test_a_body_that_was_begun_to_be_read_is_not_sent_again() -> None:
     assert not two.streams
 
 
-def test_the_retry_budget_is_kept() -> None:
+def without_retries() -> tuple[Fleet, FakeAgent, FakeAgent, Client]:
+    """The tenant's retry budget is spent, and a request is at the first of two engines."""
     fleet, (one, two) = fleet_of("a", "b", retry_share=0.0)
     while fleet.dispatcher._retries.take("tenant", fleet.loop.now_s):
         pass
-    client = fleet.submit()
-    one.streams[0].stream.send_head(ResponseHead(500, ()))
-    fleet.settle()
+    return fleet, one, two, fleet.submit()
+
+
+def test_the_retry_budget_is_kept() -> None:
+    fleet, one, two, client = without_retries()
+    rejects(fleet, one.streams[0])
     assert client.response.status == 500
     assert not two.streams
 
 
 async def test_what_no_engine_failed_at_costs_no_budget() -> None:
-    fleet, (one, two) = fleet_of("a", "b", retry_share=0.0)
-    while fleet.dispatcher._retries.take("tenant", fleet.loop.now_s):
-        pass
-    client = fleet.submit()
+    fleet, one, two, client = without_retries()
     fleet.cut(one)
     await finish(fleet, two, client)
     quiet(fleet)
@@ -257,7 +215,7 @@ def test_an_engine_that_died_is_told_where_there_is_nobody_else() -> None:
 async def test_an_answer_in_one_piece_that_breaks_early_is_asked_for_again() -> None:
     fleet, (one, two) = fleet_of("a", "b")
     client = fleet.submit(fleet.request(streaming=False))
-    one.streams[0].stream.send_head(JSON)
+    one.streams[0].stream.send_head(HEAD)
     one.streams[0].stream.send_data(b"hel")
     fleet.settle()
     assert not client.settled, "the head waits for the body"
@@ -271,26 +229,26 @@ async def test_of_an_answer_in_one_piece_that_breaks_late_nothing_is_said_of_oth
     fleet, _ = fleet_of("a", "b")
     client = fleet.submit(fleet.request(streaming=False))
     stream = next(each.streams[0] for each in fleet.agents if each.streams).stream
-    stream.send_head(JSON)
+    stream.send_head(HEAD)
     stream.send_data(b"x" * 9000)
     fleet.settle()
     stream.reset(ErrorCode.ENGINE_FAILED, "it died")
     fleet.settle()
     with pytest.raises(StreamBroken, match=r"failed in the middle of the answer: it died\.$"):
-        await read(client)
+        await read_to_end(client)
 
 
 async def test_a_long_answer_in_one_piece_is_passed_on_as_it_comes() -> None:
     fleet, (one, two) = fleet_of("a", "b")
     client = fleet.submit(fleet.request(streaming=False))
-    one.streams[0].stream.send_head(JSON)
+    one.streams[0].stream.send_head(HEAD)
     one.streams[0].stream.send_data(b"x" * 10_000)
     fleet.settle()
     assert client.response.status == 200
     fleet.cut(one)
     assert not two.streams
     with pytest.raises(Exception, match="lost in the middle"):
-        await read(client)
+        await read_to_end(client)
     quiet(fleet)
 
 

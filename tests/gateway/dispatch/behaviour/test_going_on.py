@@ -9,21 +9,27 @@ import pytest
 from gateway.dispatch.dispatcher import DispatchSettings, QueueSettings
 from gateway.dispatch.stream_recovery import MOST_FAULTS
 from gateway.domain.errors import EngineError, StreamBroken
-from gateway.domain.request import RequestBody
 from gateway.pipeline.relay import as_request_error
 from shared.protocol.errors import ErrorCode
-from shared.protocol.messages import DeploymentState, ResponseHead, Trailers, Usage, UsageMode
+from shared.protocol.messages import ResponseHead, Trailers, Usage
+from tests.gateway.dispatch.answers import quiet, read_to_end
 from tests.gateway.dispatch.recovery import engines
 from tests.gateway.dispatch.recovery.engines import Model, Style
 from tests.gateway.dispatch.recovery.going_on import seen_in_chat
-from tests.gateway.fleet.fleet import Client, EngineStream, FakeAgent, Fleet
+from tests.gateway.dispatch.streamed_answers import (
+    HEAD,
+    UNDISTURBED,
+    able,
+    answer,
+    ask,
+    begun,
+    goes_on_itself,
+    outcomes,
+    whole,
+)
+from tests.gateway.fleet.fleet import Client, FakeAgent, Fleet
 from tests.gateway.fleet.tunnels import resume, suspend
 
-MODEL = Model(("Once", " upon", "\n", ' a "time"', " there", " was", " an", " end"))
-HEAD = ResponseHead(200, (("content-type", "text/event-stream"),))
-ASKED = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "Hi"}]}
-BODY = orjson.dumps(ASKED | {"stream_options": {"include_usage": True}})
-UNDISTURBED = engines.chat(MODEL, orjson.loads(BODY), Style())
 TROUBLES = [
     ErrorCode.ENGINE_FAILED,
     ErrorCode.ENGINE_TIMEOUT,
@@ -34,69 +40,23 @@ TROUBLES = [
 ]
 
 
-def able(version: str = "v1", slots: int = 1, **continues: str) -> DeploymentState:
-    ways = continues or {"chat": "final_message"}
-    return DeploymentState("d", "m", version, routes=("chat",), slots=slots, continues=ways)
+def left_by_one() -> tuple[Fleet, FakeAgent, FakeAgent, Client]:
+    """Of three able agents the first is cut in its answer: the one that is asked to go on, and the other."""
+    fleet, one, two, client = begun()
+    three = fleet.connect("c", able())
+    fleet.cut(one)
+    asked, other = (two, three) if two.streams else (three, two)
+    return fleet, asked, other, client
 
 
-def ask(fleet: Fleet, **more: object) -> Client:
-    request = fleet.request(body=RequestBody(orjson.dumps(orjson.loads(BODY) | more)), usage=UsageMode.KEEP)
-    return fleet.submit(request)
-
-
-def answer(stream: EngineStream, size_bytes: int | None = None, style: Style | None = None) -> None:
-    """The head and the first bytes of the answer, or all of it and its end."""
-    data = engines.chat(MODEL, orjson.loads(stream.body), style or Style())
-    stream.stream.send_head(HEAD)
-    stream.stream.send_data(data[:size_bytes])
-    if size_bytes is None:
-        stream.stream.end(Trailers(usage=Usage(15, 4)))
-
-
-async def read(client: Client) -> bytes:
-    """To the end. Raises what the reader is told instead of one."""
-    got = b""
-    while chunks := await client.response.next_chunks():
-        got += b"".join(chunks)
-        client.response.consumed(sum(map(len, chunks)))
-    client.response.abort()
-    return got
-
-
-def begun(size_bytes: int = 700, **more: object) -> tuple[Fleet, FakeAgent, FakeAgent, Client]:
-    """Two able agents, the first of which has answered so far."""
-    fleet = Fleet(settings=DispatchSettings(slow_start_s=0, rest_s=0.01))
-    one, two = fleet.connect("a", able()), fleet.connect("b", able())
-    client = ask(fleet, **more)
-    answer(one.streams[0], size_bytes)
-    fleet.settle()
-    return fleet, one, two, client
-
-
-def quiet(fleet: Fleet) -> None:
-    for agent in fleet.agents:
-        for stream in agent.open_streams:
-            if not agent.endpoint.closed:
-                stream.confirm()
-    fleet.advance(2.0)
-    fleet.assert_quiet()
-    assert fleet.dispatcher.records.taken_bytes == 0
-
-
-async def whole(fleet: Fleet, client: Client) -> None:
-    fleet.settle()
-    seen = seen_in_chat(await read(client))
-    assert seen == seen_in_chat(UNDISTURBED)
-    fleet.settle()
-
-
-def outcomes(fleet: Fleet) -> dict[str, float]:
-    found: dict[str, float] = {}
-    for family in fleet.metrics.registry.collect():
-        for sample in family.samples:
-            if sample.name == "trunkline_continuations_total":
-                found[sample.labels["outcome"]] = sample.value
-    return found
+async def told_at_once(fleet: Fleet, one: FakeAgent, two: FakeAgent, client: Client) -> StreamBroken:
+    """The first agent is lost, the second is not asked to go on: what the client is told."""
+    fleet.cut(one)
+    assert not two.streams
+    with pytest.raises(StreamBroken) as broken:
+        await read_to_end(client)
+    quiet(fleet)
+    return broken.value
 
 
 @pytest.mark.parametrize("code", TROUBLES)
@@ -171,7 +131,7 @@ async def test_an_answer_that_engine_after_engine_dies_of_is_given_up_however_fa
         fleet.advance(70.0)
     assert sum(len(agent.streams) for agent in agents) == MOST_FAULTS
     with pytest.raises(StreamBroken, match="too many engines"):
-        await read(client)
+        await read_to_end(client)
     quiet(fleet)
 
 
@@ -186,17 +146,14 @@ async def test_engines_that_fail_in_a_row_are_tried_as_often_as_allowed() -> Non
         fleet.settle()
     assert not agents[3].streams
     with pytest.raises(StreamBroken) as broken:
-        await read(client)
+        await read_to_end(client)
     assert as_request_error(broken.value).code == "stream_not_continuable"
     quiet(fleet)
 
 
 @pytest.mark.parametrize("head", [ResponseHead(400, ()), ResponseHead(503, ()), ResponseHead(200, ())])
 async def test_a_next_engine_that_answers_otherwise_is_passed_over(head: ResponseHead) -> None:
-    fleet, one, two, client = begun()
-    three = fleet.connect("c", able())
-    fleet.cut(one)
-    (asked, other) = (two, three) if two.streams else (three, two)
+    fleet, asked, other, client = left_by_one()
     asked.streams[0].stream.send_head(head)
     fleet.settle()
     assert asked.streams[0].reset_code is ErrorCode.CANCELLED
@@ -224,10 +181,7 @@ async def test_an_engine_whose_words_do_not_fit_is_not_asked_again_while_another
 
 
 async def test_what_does_not_fit_is_not_joined() -> None:
-    fleet, one, two, client = begun()
-    three = fleet.connect("c", able())
-    fleet.cut(one)
-    (asked, other) = (two, three) if two.streams else (three, two)
+    fleet, asked, other, client = left_by_one()
     asked.streams[0].stream.send_head(HEAD)
     asked.streams[0].stream.send_data(b'data: {"error": {"message": "no"}}\n\n')
     fleet.settle()
@@ -242,16 +196,11 @@ async def test_what_does_not_fit_is_not_joined() -> None:
 )
 async def test_what_cannot_be_continued_soundly_is_told(more: dict[str, Any], reason: str) -> None:
     fleet, one, two, client = begun(**more)
-    fleet.cut(one)
-    assert not two.streams
-    with pytest.raises(StreamBroken) as broken:
-        await read(client)
-    error = as_request_error(broken.value)
+    error = as_request_error(await told_at_once(fleet, one, two, client))
     assert isinstance(error, EngineError)
     assert error.code == "stream_not_continuable"
     assert reason in error.message
     assert outcomes(fleet)["impossible"] == 1
-    quiet(fleet)
 
 
 async def test_an_answer_longer_than_is_kept_cannot_go_on() -> None:
@@ -262,11 +211,7 @@ async def test_an_answer_longer_than_is_kept_cannot_go_on() -> None:
     one.streams[0].stream.send_head(HEAD)
     one.streams[0].stream.send_data(event * 40)
     fleet.settle()
-    fleet.cut(one)
-    assert not two.streams
-    with pytest.raises(StreamBroken, match="too large"):
-        await read(client)
-    quiet(fleet)
+    assert "too large" in str(await told_at_once(fleet, one, two, client))
 
 
 async def test_only_the_same_version_and_ability_will_do() -> None:
@@ -293,11 +238,7 @@ async def test_where_nobody_ever_could_it_is_told_at_once() -> None:
     client = ask(fleet)
     answer(one.streams[0], 700)
     fleet.settle()
-    fleet.cut(one)
-    assert not two.streams
-    with pytest.raises(StreamBroken, match="no engine is there that can"):
-        await read(client)
-    quiet(fleet)
+    assert "no engine is there that can" in str(await told_at_once(fleet, one, two, client))
 
 
 async def test_a_wait_for_another_deployment_ends() -> None:
@@ -310,7 +251,7 @@ async def test_a_wait_for_another_deployment_ends() -> None:
     fleet.cut(one)
     fleet.advance(25.0)
     with pytest.raises(StreamBroken) as broken:
-        await read(client)
+        await read_to_end(client)
     assert as_request_error(broken.value).code == "stream_not_continuable"
     quiet(fleet)
 
@@ -323,8 +264,7 @@ async def test_a_tunnel_that_is_soon_back_goes_on_itself() -> None:
     suspend(fleet, one)
     fleet.advance(4.0)
     resume(fleet, one)
-    one.streams[0].stream.send_data(UNDISTURBED[700:])
-    one.streams[0].stream.end(Trailers())
+    goes_on_itself(one)
     await whole(fleet, client)
     assert not two.streams
     quiet(fleet)
@@ -351,8 +291,7 @@ async def test_a_tunnel_that_is_back_before_a_slot_was_free_goes_on_itself() -> 
     assert fleet.dispatcher.room.requests == 1
     resume(fleet, one)
     assert fleet.dispatcher.room.requests == 0
-    one.streams[0].stream.send_data(UNDISTURBED[700:])
-    one.streams[0].stream.end(Trailers())
+    goes_on_itself(one)
     await whole(fleet, client)
     busy.cancel()
     fleet.settle()
@@ -368,10 +307,9 @@ async def test_a_tunnel_that_is_away_is_waited_for_when_nobody_else_can() -> Non
     fleet.advance(25.0)
     assert one.streams[0].reset_code is None
     resume(fleet, one)
-    one.streams[0].stream.send_data(UNDISTURBED[700:])
-    one.streams[0].stream.end(Trailers())
+    goes_on_itself(one)
     fleet.settle()
-    got += await read(client)
+    got += await read_to_end(client)
     assert b": waiting\n\n" in got, "a long pause is filled with comments"
     assert seen_in_chat(got) == seen_in_chat(UNDISTURBED)
     quiet(fleet)
@@ -383,8 +321,7 @@ async def test_half_an_event_survives_a_wait_for_somebody_else() -> None:
     suspend(fleet, one)
     fleet.advance(6.0)
     resume(fleet, one)
-    one.streams[0].stream.send_data(UNDISTURBED[705:])
-    one.streams[0].stream.end(Trailers())
+    goes_on_itself(one, 705)
     await whole(fleet, client)
     busy.cancel()
     fleet.settle()
@@ -393,10 +330,7 @@ async def test_half_an_event_survives_a_wait_for_somebody_else() -> None:
 
 
 async def test_the_next_engines_tunnel_may_go_too() -> None:
-    fleet, one, two, client = begun()
-    three = fleet.connect("c", able())
-    fleet.cut(one)
-    (asked, other) = (two, three) if two.streams else (three, two)
+    fleet, asked, other, client = left_by_one()
     suspend(fleet, asked)
     fleet.advance(3.1)
     answer(other.streams[0])

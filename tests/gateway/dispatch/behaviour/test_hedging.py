@@ -7,7 +7,7 @@ from gateway.domain.errors import EngineError
 from gateway.domain.request import RequestBody, Tier
 from shared.protocol.errors import ErrorCode
 from shared.protocol.messages import ResponseHead, Trailers
-from tests.gateway.dispatch.behaviour.test_giving_on import JSON, answer, read
+from tests.gateway.dispatch.answers import HEAD, answer, read_to_end
 from tests.gateway.fleet.fleet import Client, FakeAgent, Fleet, deployment
 from tests.gateway.fleet.tunnels import resume, suspend
 
@@ -59,7 +59,7 @@ async def test_the_first_answer_wins_and_the_other_is_let_go(winner: int) -> Non
     answer(first.streams[0])
     fleet.settle()
     assert other.streams[0].reset_code is ErrorCode.CANCELLED
-    assert await read(client) == b"hello"
+    assert await read_to_end(client) == b"hello"
     assert client.response.deployment == f"{first.name}/d-m"
     assert client.response.attempts == 2
     assert hedges(fleet, "started") == 1
@@ -75,7 +75,7 @@ async def test_when_one_fails_the_other_goes_on(loser: int) -> None:
     assert not client.settled
     answer(agents[1 - loser].streams[0])
     fleet.settle()
-    assert await read(client) == b"hello"
+    assert await read_to_end(client) == b"hello"
     quiet(fleet, *agents)
 
 
@@ -88,7 +88,7 @@ async def test_an_engines_error_does_not_win(status: int) -> None:
     assert one.streams[0].reset_code is None
     answer(one.streams[0])
     fleet.settle()
-    assert await read(client) == b"hello"
+    assert await read_to_end(client) == b"hello"
     quiet(fleet, one, two)
 
 
@@ -104,14 +104,14 @@ async def test_when_both_fail_it_is_told() -> None:
 async def test_a_winner_that_breaks_early_is_not_the_end() -> None:
     fleet, one, two, client = late()
     three = fleet.connect("c", deployment())
-    two.streams[0].stream.send_head(JSON)
+    two.streams[0].stream.send_head(HEAD)
     two.streams[0].stream.send_data(b"hel")
     fleet.settle()
     assert one.streams[0].reset_code is ErrorCode.CANCELLED
     fleet.cut(two)
     answer(three.streams[0])
     fleet.settle()
-    assert await read(client) == b"hello"
+    assert await read_to_end(client) == b"hello"
     quiet(fleet, one, three)
 
 
@@ -122,7 +122,7 @@ async def test_a_copy_covers_for_a_tunnel_that_is_away() -> None:
     assert two.streams[0].reset_code is None
     answer(two.streams[0])
     fleet.settle()
-    assert await read(client) == b"hello"
+    assert await read_to_end(client) == b"hello"
     resume(fleet, one)
     quiet(fleet, one, two)
 
@@ -153,12 +153,12 @@ async def test_a_request_whose_answer_is_coming_needs_no_copy() -> None:
     for _ in range(100):
         fleet.dispatcher._hedges.deposit("tenant")
     client = fleet.submit(fleet.request(streaming=False, tier=Tier.REALTIME))
-    one.streams[0].stream.send_head(JSON)
+    one.streams[0].stream.send_head(HEAD)
     one.streams[0].stream.send_data(b"hel")
     fleet.advance(USUAL_S + 1.0)
     assert not two.streams
     one.streams[0].stream.send_data(b"lo")
     one.streams[0].stream.end(Trailers())
     fleet.settle()
-    assert await read(client) == b"hello"
+    assert await read_to_end(client) == b"hello"
     quiet(fleet, one, two)

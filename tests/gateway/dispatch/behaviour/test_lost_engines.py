@@ -10,11 +10,10 @@ from gateway.domain.errors import EngineError, StreamBroken
 from gateway.domain.request import RequestBody, Tier
 from shared.protocol.errors import ErrorCode
 from shared.protocol.messages import DeploymentState, DeploymentStatus
-from tests.gateway.dispatch.behaviour.test_giving_on import finish, fleet_of, quiet
-from tests.gateway.dispatch.behaviour.test_going_on import HEAD, UNDISTURBED, able, answer, ask, read
-from tests.gateway.dispatch.behaviour.test_going_on import quiet as quiet_after_all
+from tests.gateway.dispatch.answers import finish, fleet_of, quiet, read_to_end
 from tests.gateway.dispatch.behaviour.test_stalls import EVENTS, keep_up
 from tests.gateway.dispatch.recovery.going_on import seen_in_chat
+from tests.gateway.dispatch.streamed_answers import HEAD, UNDISTURBED, able, answer, ask
 from tests.gateway.fleet.fleet import Client, FakeAgent, Fleet, deployment
 
 REASON = "the engine did not answer in time"
@@ -138,7 +137,7 @@ async def begun() -> tuple[Fleet, FakeAgent, FakeAgent, Client, bytes]:
 
 
 async def assert_whole(client: Client, got: bytes) -> None:
-    assert seen_in_chat(got + await read(client)) == seen_in_chat(UNDISTURBED)
+    assert seen_in_chat(got + await read_to_end(client)) == seen_in_chat(UNDISTURBED)
 
 
 async def test_a_silent_answer_goes_on_elsewhere() -> None:
@@ -151,7 +150,7 @@ async def test_a_silent_answer_goes_on_elsewhere() -> None:
     answer(two.streams[0])
     fleet.settle()
     await assert_whole(client, got)
-    quiet_after_all(fleet)
+    quiet(fleet)
 
 
 async def test_an_answer_whose_tokens_come_is_left_where_it_is() -> None:
@@ -165,7 +164,7 @@ async def test_an_answer_whose_tokens_come_is_left_where_it_is() -> None:
     assert not two.streams
     assert one.streams[0].reset_code is None
     client.response.abort()
-    quiet_after_all(fleet)
+    quiet(fleet)
 
 
 async def test_an_answer_that_cannot_go_on_elsewhere_ends_with_the_reason() -> None:
@@ -181,7 +180,7 @@ async def test_an_answer_that_cannot_go_on_elsewhere_ends_with_the_reason() -> N
     assert one.streams[0].reset_code is None
     fleet.advance(0.5)
     with pytest.raises(StreamBroken, match="declared it lost"):
-        await read(client)
+        await read_to_end(client)
     quiet(fleet)
 
 
@@ -196,4 +195,4 @@ async def test_an_answer_that_was_to_go_on_at_an_engine_that_is_lost_goes_on_at_
     answer(three.streams[0])
     fleet.settle()
     await assert_whole(client, got)
-    quiet_after_all(fleet)
+    quiet(fleet)

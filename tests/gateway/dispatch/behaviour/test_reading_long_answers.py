@@ -13,10 +13,11 @@ from gateway.domain.errors import StreamBroken
 from gateway.domain.request import PREEMPTED, RequestBody, Tier
 from shared.protocol.errors import ErrorCode, TunnelClosed
 from shared.protocol.messages import UsageMode
-from tests.gateway.dispatch.behaviour.test_going_on import ASKED, HEAD, able, outcomes, quiet, read
+from tests.gateway.dispatch.answers import quiet, read_to_end
 from tests.gateway.dispatch.recovery import engines
 from tests.gateway.dispatch.recovery.engines import Model, Style
 from tests.gateway.dispatch.recovery.going_on import seen_in_chat
+from tests.gateway.dispatch.streamed_answers import ASKED, HEAD, able, outcomes
 from tests.gateway.fleet.fleet import Client, FakeAgent, Fleet
 from tests.gateway.fleet.tunnels import resume, suspend
 
@@ -142,7 +143,7 @@ async def test_an_answer_whose_time_is_over_meanwhile_ends() -> None:
     house.lose()
     house.fleet.loop.advance(31.0)
     with pytest.raises(StreamBroken) as broken:
-        await read(house.clients[0])
+        await read_to_end(house.clients[0])
     assert broken.value.code is ErrorCode.DEADLINE
     house.clients[0].response.abort()
     quiet(house.fleet)
@@ -154,7 +155,7 @@ async def test_a_gateway_that_shuts_down_meanwhile_says_so() -> None:
     house.lose()
     await house.fleet.dispatcher.close()
     with pytest.raises(StreamBroken, match="shutting down"):
-        await read(house.clients[0])
+        await read_to_end(house.clients[0])
     house.clients[0].response.abort()
     house.fleet.settle()
     assert house.fleet.dispatcher.records.taken_bytes == 0
@@ -180,7 +181,7 @@ async def test_an_answer_that_cannot_be_read_breaks_with_its_error_at_once(
     broken = [client for client in house.clients if client.response._broken is not None]
     assert len(broken) == 1
     with pytest.raises(StreamBroken, match=NOT_READ):
-        await read(broken[0])
+        await read_to_end(broken[0])
     assert house.fleet.loop.time() == began_s
     assert house.two is not None
     assert len(house.two.open_streams) == 1, "the other one goes on"

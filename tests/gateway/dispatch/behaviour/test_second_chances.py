@@ -208,6 +208,25 @@ def test_a_model_known_from_before_a_restart_is_waited_for() -> None:
     assert not early.settled
 
 
+def test_time_in_which_the_gateway_stood_still_is_not_counted_as_waiting() -> None:
+    fleet = Fleet(settings=DispatchSettings(reconnect_grace_s=5))
+    fleet.registry.index.learn("m", 1.0)
+    paused_s = 0.0
+    fleet.dispatcher.admission.stood_still = lambda since, now: paused_s
+    early = fleet.submit()
+    paused_s = 4.0
+    fleet.advance(5.0)
+    late = fleet.submit()
+    assert not early.settled
+    assert not late.settled
+    fleet.advance(3.9)
+    assert not early.settled
+    fleet.advance(0.2)
+    assert isinstance(early.error, NoDeployment)
+    assert isinstance(late.error, NoDeployment)
+    assert isinstance(fleet.submit().error, NoDeployment)
+
+
 def test_a_model_known_from_before_a_restart_that_nobody_brings_is_given_up() -> None:
     fleet = Fleet(settings=DispatchSettings(reconnect_grace_s=5))
     fleet.registry.index.learn("m", 1.0)

@@ -11,9 +11,10 @@ from gateway.domain.request import RequestBody
 from gateway.domain.slices import run_at_once
 from shared.protocol.errors import ErrorCode
 from shared.protocol.messages import Trailers
-from tests.gateway.dispatch.behaviour.test_going_on import BODY, HEAD, MODEL, able, ask, quiet, read
+from tests.gateway.dispatch.answers import quiet, read_to_end
 from tests.gateway.dispatch.recovery import engines
 from tests.gateway.dispatch.recovery.engines import Style
+from tests.gateway.dispatch.streamed_answers import BODY, HEAD, MODEL, able, ask
 from tests.gateway.fleet.fleet import Client, EngineStream, FakeAgent, Fleet, deployment
 from tests.gateway.fleet.tunnels import resume, suspend
 
@@ -62,7 +63,7 @@ async def test_an_answer_that_stalls_goes_on_elsewhere() -> None:
     two.streams[0].stream.send_data(data)
     two.streams[0].stream.end(Trailers())
     fleet.settle()
-    got += await read(client)
+    got += await read_to_end(client)
     assert got.count(b"[DONE]") == 1
     quiet(fleet)
 
@@ -116,7 +117,7 @@ async def test_a_tunnel_that_is_away_is_no_stall() -> None:
     say(fleet, one.streams[0], b"".join(EVENTS[6:]))
     one.streams[0].stream.end(Trailers())
     fleet.settle()
-    await read(client)
+    await read_to_end(client)
     quiet(fleet)
 
 
@@ -131,7 +132,7 @@ async def test_where_nobody_else_can_a_stalled_answer_may_still_come() -> None:
     say(fleet, one.streams[0], b"".join(EVENTS[6:]))
     one.streams[0].stream.end(Trailers())
     fleet.settle()
-    assert got + await read(client) == b"".join(EVENTS)
+    assert got + await read_to_end(client) == b"".join(EVENTS)
     assert deployment.healthy, "it has shown that it is not dead"
     quiet(fleet)
 
@@ -171,7 +172,7 @@ async def test_before_it_has_a_rhythm_an_answer_has_its_time() -> None:
     say(fleet, one.streams[0], b"".join(EVENTS[1:]))
     one.streams[0].stream.end(Trailers())
     fleet.settle()
-    await read(client)
+    await read_to_end(client)
     quiet(fleet)
 
 

@@ -10,6 +10,7 @@ from gateway.domain.errors import StreamBroken
 from gateway.domain.request import RequestBody
 from gateway.scheduling.health import DeploymentHealth
 from shared.protocol.messages import DeploymentState, Headers, ResponseHead, Trailers, Usage, UsageMode
+from tests.gateway.dispatch.answers import read_to_end
 from tests.gateway.dispatch.recovery import engines, going_on
 from tests.gateway.dispatch.recovery.engines import Model, Style
 from tests.gateway.fleet.fleet import Client, EngineStream, Fleet
@@ -49,15 +50,6 @@ def answer(fleet: Fleet, stream: EngineStream, data: bytes, usage: Usage | None 
     fleet.settle()
 
 
-async def read(client: Client) -> bytes:
-    got = b""
-    while chunks := await client.response.next_chunks():
-        got += b"".join(chunks)
-        client.response.consumed(sum(map(len, chunks)))
-    client.response.abort()
-    return got
-
-
 def healths(fleet: Fleet) -> list[DeploymentHealth | None]:
     return [each.health for session in fleet.registry.sessions for each in session.deployments.values()]
 
@@ -72,7 +64,7 @@ async def test_answer_after_answer_is_whole_and_none_counts_as_a_failure(route: 
         client = ask(fleet, route)
         assert len(agent.streams) == turn + 1, "the next one is not held back"
         answer(fleet, agent.streams[-1], unended(route, crlf=crlf), Usage(3, 4))
-        got = await read(client)
+        got = await read_to_end(client)
         assert got.startswith(unended(route, crlf=crlf))
         assert going_on.events(got) == going_on.events(whole_of(route))
         trailers = client.response.trailers
@@ -93,7 +85,7 @@ async def test_one_that_does_not_say_why_it_ends_is_not_whole(kept: str) -> None
     last = data[:-2].rindex(b"\n\n") + 2
     answer(fleet, agent.streams[0], data[: last if kept == "no reason" else -20])
     with pytest.raises(StreamBroken):
-        await read(client)
+        await read_to_end(client)
     fleet.advance(2.0)
 
 
@@ -102,7 +94,7 @@ async def test_an_answer_too_long_to_be_kept_is_whole_too() -> None:
     agent = fleet.connect("a", serving("chat"))
     client = ask(fleet)
     answer(fleet, agent.streams[0], unended("chat"))
-    assert going_on.events(await read(client)) == going_on.events(whole_of("chat"))
+    assert going_on.events(await read_to_end(client)) == going_on.events(whole_of("chat"))
 
 
 async def test_one_that_goes_on_with_anothers_answer_may_omit_its_end_too() -> None:
@@ -117,6 +109,6 @@ async def test_one_that_goes_on_with_anothers_answer_may_omit_its_end_too() -> N
     asked = orjson.loads(two.streams[0].body)
     rest = engines.chat(Model(TEXT), asked, Style(id="two")).removesuffix(MARKS["chat"])
     answer(fleet, two.streams[0], rest)
-    got = await read(client)
+    got = await read_to_end(client)
     assert got.endswith(MARKS["chat"])
     assert going_on.seen_in_chat(got) == going_on.seen_in_chat(whole_of("chat"))

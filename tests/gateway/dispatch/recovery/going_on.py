@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 from openai._streaming import SSEDecoder
-from openai.types import Completion
+from openai.types import Completion, CompletionUsage
 from openai.types import responses as types
 from openai.types.chat import ChatCompletionChunk
 from pydantic import BaseModel
@@ -91,13 +91,23 @@ class Seen:
     done: bool = False
 
 
-def seen_in_chat(stream: bytes) -> Seen:
-    seen = Seen()
+def _chunks(stream: bytes, seen: Seen) -> Iterator[dict[str, Any]]:
+    """The events before ``[DONE]``, behind which nothing may come."""
     for value in events(stream):
         assert not seen.done
         if value is None:
             seen.done = True
-            continue
+        else:
+            yield value
+
+
+def _tokens(usage: CompletionUsage) -> tuple[int, int, int]:
+    return usage.prompt_tokens, usage.completion_tokens, usage.total_tokens
+
+
+def seen_in_chat(stream: bytes) -> Seen:
+    seen = Seen()
+    for value in _chunks(stream, seen):
         chunk = ChatCompletionChunk.model_validate(value)
         seen.ids.add((chunk.id, chunk.created, chunk.model, chunk.system_fingerprint, chunk.object))
         for choice in chunk.choices:
@@ -107,18 +117,13 @@ def seen_in_chat(stream: bytes) -> Seen:
             seen.roles += choice.delta.role is not None
             seen.reasons += [choice.finish_reason] if choice.finish_reason else []
         if chunk.usage is not None and (not chunk.choices or chunk.choices[0].finish_reason):
-            usage = chunk.usage
-            seen.usage.append((usage.prompt_tokens, usage.completion_tokens, usage.total_tokens))
+            seen.usage.append(_tokens(chunk.usage))
     return seen
 
 
 def seen_in_completions(stream: bytes) -> Seen:
     seen = Seen()
-    for value in events(stream):
-        assert not seen.done
-        if value is None:
-            seen.done = True
-            continue
+    for value in _chunks(stream, seen):
         reasons = [choice["finish_reason"] for choice in value["choices"] if choice["finish_reason"]]
         seen.reasons += reasons
         for raw in value["choices"]:
@@ -129,8 +134,7 @@ def seen_in_completions(stream: bytes) -> Seen:
             assert choice.index == 0
             seen.text += choice.text
         if chunk.usage is not None and (reasons or not chunk.choices):
-            usage = chunk.usage
-            seen.usage.append((usage.prompt_tokens, usage.completion_tokens, usage.total_tokens))
+            seen.usage.append(_tokens(chunk.usage))
     return seen
 
 

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from gateway.dispatch.recovery import NotContinuable
 from tests.gateway.dispatch.recovery import engines, going_on
+from tests.gateway.dispatch.recovery.cut_streams import StreamKind
 from tests.gateway.dispatch.recovery.engines import Model, Style
-from tests.gateway.dispatch.recovery.going_on import Client, Seen, cuts
+from tests.gateway.dispatch.recovery.going_on import Client, cuts
 
 TOKENS = ("Once", " upon", "\n", ' a "time"', " 🚂", "\\n", " é", " data: [DONE]\n\n", " end")
 MODEL = Model(TOKENS)
@@ -25,16 +26,11 @@ def _body(route: str, **more: Any) -> dict[str, Any]:
     return {"model": "m", "stream": True, **asked, **more}
 
 
-def _engine(route: str) -> engines.Engine:
-    return engines.chat if route == "chat" else engines.completions
-
-
-def _seen(route: str, stream: bytes) -> Seen:
-    return going_on.seen_in_chat(stream) if route == "chat" else going_on.seen_in_completions(stream)
-
-
-def _whole(route: str, body: dict[str, Any], model: Model = MODEL) -> Seen:
-    return _seen(route, _engine(route)(model, body, Style()))
+KINDS = {
+    "chat": StreamKind("chat", engines.chat, going_on.seen_in_chat),
+    "completions": StreamKind("completions", engines.completions, going_on.seen_in_completions),
+}
+CHAT = KINDS["chat"]
 
 
 STYLES = [
@@ -55,55 +51,32 @@ def test_cut_at_every_byte_the_answer_is_the_undisturbed_one(
 ) -> None:
     more = {"max_tokens": limit} if limit else {}
     body = _body(route, **more, **({"stream_options": {"include_usage": True}} if usage else {}))
-    stream = _engine(route)(MODEL, body, style)
-    whole = _seen(route, stream)
     if style.batch > 1 and not usage:
         return  # how many tokens an event has is told with the usage only
-    assert whole.text == "".join(TOKENS[:limit])
-    for cut, client in cuts(stream, lambda: Client(route, body, WAYS[route])):
-        begun = bool(client.got)
-        client.go_on(lambda asked: _engine(route)(MODEL, asked, OTHER))
-        seen = _seen(route, client.got)
-        if not begun:
-            seen.ids = whole.ids
-        assert seen == whole, cut
-        assert client.record.complete
+    assert KINDS[route].whole(MODEL, body, style).text == "".join(TOKENS[:limit])
+    KINDS[route].check_every_cut(MODEL, body, style, WAYS[route], OTHER)
 
 
 @pytest.mark.parametrize("route", ["chat", "completions"])
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_cut_three_times_in_any_pieces_and_any_text_it_is_the_same(route: str, data: st.DataObject) -> None:
-    texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=4)
-    model = Model(tuple(data.draw(st.lists(texts, min_size=1, max_size=8))))
     limit = data.draw(st.integers(1, 10))
     body = _body(route, max_tokens=limit, stream_options={"include_usage": data.draw(st.booleans())})
-    styles = st.sampled_from([*STYLES[:3], STYLES[4], OTHER])
-    style = data.draw(styles)
-    stream = _engine(route)(model, body, style)
-    client = Client(route, body, WAYS[route], data.draw(st.sampled_from([None, 1, 2, 3])))
-    client.feed(stream[: data.draw(st.integers(1, len(stream)))])
-    begun = bool(client.got)
-    for cut in (data.draw(st.integers(0, 700)), data.draw(st.integers(0, 700)), None):
-        following = data.draw(styles)
-        client.go_on(lambda asked: _engine(route)(model, asked, following), cut)  # noqa: B023
-    seen, whole = _seen(route, client.got), _seen(route, stream)
-    if not begun:
-        seen.ids = whole.ids
-    assert seen == whole
+    KINDS[route].check_three_cuts(data, body, [*STYLES[:3], STYLES[4], OTHER], WAYS[route], most_bytes=700)
 
 
 @pytest.mark.parametrize("route", ["chat", "completions"])
 def test_a_client_that_did_not_ask_for_usage_needs_nobody_for_the_last_events(route: str) -> None:
     """The gateway asks for usage on its own account; the agent takes the chunk out again."""
     body = _body(route, stream_options={"include_usage": True})
-    stream = _engine(route)(MODEL, body | {"stream_options": None}, Style())
+    stream = KINDS[route].engine(MODEL, body | {"stream_options": None}, Style())
     for _, client in cuts(stream, lambda: Client(route, body, WAYS[route])):
         begun, ended = bool(client.got), b'"finish_reason":"stop"' in client.got
         client.go_on(
-            lambda asked: _engine(route)(MODEL, asked | {"stream_options": None}, OTHER), None, False
+            lambda asked: KINDS[route].engine(MODEL, asked | {"stream_options": None}, OTHER), None, False
         )
-        assert not begun or _seen(route, client.got) == _seen(route, stream)
+        assert not begun or KINDS[route].seen(client.got) == KINDS[route].seen(stream)
         assert client.asked == (not ended)
 
 
@@ -114,7 +87,7 @@ def test_usage_adds_up_in_total_and_exactly_when_the_engine_says_what_it_continu
     client = Client("chat", body, "final_message")
     client.feed(stream[: stream.index(b"time")])
     client.go_on(lambda asked: engines.chat(MODEL, asked, replace(OTHER, tells_continued=tells)))
-    ((prompt, completion, total),) = _seen("chat", client.got).usage
+    ((prompt, completion, total),) = CHAT.seen(client.got).usage
     written = len(TOKENS) + 1  # the token that ends it counts
     assert total == engines.PROMPT_TOKENS + written == prompt + completion
     assert (completion == written) is tells
@@ -127,7 +100,7 @@ def test_an_engine_that_counts_what_it_continues_ends_where_the_whole_answer_may
     for _, client in cuts(stream, lambda: Client("chat", body, "final_message")):
         begun = bool(client.got)
         client.go_on(lambda asked: engines.chat(MODEL, asked, replace(OTHER, tells_continued=True)))
-        assert not begun or _seen("chat", client.got) == _seen("chat", stream)
+        assert not begun or CHAT.seen(client.got) == CHAT.seen(stream)
 
 
 def test_chunks_with_the_answers_own_numbers_keep_what_else_they_say() -> None:
@@ -150,7 +123,7 @@ def test_an_answer_without_text_is_asked_for_as_the_client_did() -> None:
     client.feed(stream[: stream.index(b"Once")])
     assert b"assistant" in client.got
     client.go_on(lambda asked: engines.chat(MODEL, asked, OTHER) if asked == body else b"")
-    assert _seen("chat", client.got) == _whole("chat", body)
+    assert CHAT.seen(client.got) == CHAT.whole(MODEL, body)
 
 
 def test_a_text_that_a_model_goes_on_to_say_again_is_not_taken_for_repeated() -> None:
@@ -160,7 +133,7 @@ def test_a_text_that_a_model_goes_on_to_say_again_is_not_taken_for_repeated() ->
     for way in ("final_message", "prefill"):
         for _, client in cuts(stream, lambda: Client("chat", body, way)):  # noqa: B023
             client.go_on(lambda asked: engines.chat(model, asked, Style()))
-            assert _seen("chat", client.got).text == "".join(model.tokens)
+            assert CHAT.seen(client.got).text == "".join(model.tokens)
 
 
 @pytest.mark.parametrize("seed", [None, 1, 5])
@@ -170,7 +143,7 @@ def test_a_head_that_the_engine_repeats_goes_once(seed: int | None) -> None:
     client = Client("chat", body, "prefill", seed)
     client.feed(stream[: stream.index("🚂".encode()) + 60])
     client.go_on(lambda asked: engines.chat(MODEL, asked, replace(OTHER, echoes=True)))
-    assert _seen("chat", client.got) == _whole("chat", body)
+    assert CHAT.seen(client.got) == CHAT.whole(MODEL, body)
 
 
 def test_tool_calls_after_the_text_pass() -> None:
@@ -200,21 +173,18 @@ def test_a_completion_whose_length_nobody_knows_is_refused_until_it_is_longer_th
     client = Client("completions", body, "prompt")
     client.feed(stream[: stream.index(b'" 20"')])
     client.go_on(lambda asked: engines.completions(model, asked, Style()))
-    assert _seen("completions", client.got) == _whole("completions", body, model=model)
+    assert KINDS["completions"].seen(client.got) == KINDS["completions"].whole(model, body)
 
 
 @pytest.mark.parametrize("route", ["chat", "completions"])
 def test_comments_of_a_gateway_that_loads_a_model_are_no_part_of_the_answer(route: str) -> None:
-    comment, body = b": loading the model, about 20 s left\n\n", _body(route)
-    stream = comment + _engine(route)(MODEL, body, Style())
-    whole = _seen(route, stream)
+    comment, body, kind = b": loading the model, about 20 s left\n\n", _body(route), KINDS[route]
+    stream = comment + kind.engine(MODEL, body, Style())
+    whole = kind.seen(stream)
     assert whole.text == "".join(TOKENS)
     for cut in range(0, len(stream), 97):
         client = Client(route, body, WAYS[route])
         client.feed(stream[:cut])
         begun = b"data:" in client.got
-        client.go_on(lambda asked: 2 * comment + _engine(route)(MODEL, asked, OTHER))
-        seen = _seen(route, client.got)
-        if not begun:
-            seen.ids = whole.ids
-        assert seen == whole, cut
+        client.go_on(lambda asked: 2 * comment + kind.engine(MODEL, asked, OTHER))
+        assert kind.seen_of(client, whole, begun) == whole, cut

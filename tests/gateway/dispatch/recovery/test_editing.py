@@ -1,4 +1,3 @@
-import json
 from typing import Any
 
 import orjson
@@ -9,33 +8,17 @@ from hypothesis import strategies as st
 from gateway.dispatch.recovery import AnswerRecord, NotContinuable, RecordBudget
 from gateway.dispatch.recovery.editing import TOKENS, Outline, outline_at_once
 from tests.gateway.dispatch.recovery.going_on import read_progress
+from tests.support import json_texts
 
-_text = st.text(st.characters(exclude_categories=["Cs"]))
-_keys = _text | st.sampled_from(["messages", "max_tokens", '"', "\\", ":{}[],"])
-_values = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | _text,
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(_keys, inner, max_size=4),
-    max_leaves=12,
-)
-
-
-@st.composite
-def _written(draw: st.DrawFn, value: Any) -> bytes:
-    """``value`` as JSON in one of the ways people write it."""
-    text = json.dumps(
-        value,
-        ensure_ascii=draw(st.booleans()),
-        indent=draw(st.none() | st.integers(0, 3)),
-        separators=draw(st.sampled_from([(",", ":"), (", ", ": "), (" , ", " : ")])),
-    )
-    return (draw(st.sampled_from(["", " ", "\n\t"])) + text).encode()
+_keys = json_texts.keys("messages", "max_tokens")
+_values = json_texts.values(_keys)
 
 
 @given(st.data(), st.dictionaries(_keys, _values | st.lists(_values, max_size=4), max_size=6), _values)
 def test_members_and_elements_are_replaced_or_added_and_nothing_else_changes(
     data: st.DataObject, body: dict[str, Any], new: Any
 ) -> None:
-    raw, names = data.draw(_written(body)), {name for name in body if len(name) < 20} | {"added"}
+    raw, names = data.draw(json_texts.written(body)), {name for name in body if len(name) < 20} | {"added"}
     outline = Outline(raw, frozenset(names))
     assert all(cost_us > 0 for cost_us in outline.find()), "zero would say that nothing is left"
     changes = {name: orjson.dumps(new) for name in names}

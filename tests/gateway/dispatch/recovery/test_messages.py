@@ -11,12 +11,14 @@ from hypothesis import strategies as st
 from gateway.dispatch.recovery import NotContinuable, SpliceFailed
 from shared.protocol.messages import Usage
 from tests.gateway.dispatch.recovery import engines, going_on
+from tests.gateway.dispatch.recovery.cut_streams import StreamKind
 from tests.gateway.dispatch.recovery.engines import Model, Style
-from tests.gateway.dispatch.recovery.going_on import Client, cuts, read_progress, seen_in_messages
+from tests.gateway.dispatch.recovery.going_on import Client, read_progress, seen_in_messages
 
 TOKENS = ("Once", " upon", "\n\n", ' a "time"', " 🚂", " ", "\\n", " é", " end")
 MODEL = Model(TOKENS)
 OTHER = Style(id="two", model="m-other", crlf=True)
+KIND = StreamKind("messages", engines.messages, seen_in_messages)
 
 
 def _body(**more: Any) -> dict[str, Any]:
@@ -33,31 +35,15 @@ def test_cut_at_every_byte_the_answer_is_the_undisturbed_one(
 ) -> None:
     model = MODEL if way == "prefill" else Model(tuple(token.strip() + "." for token in TOKENS))
     body = _body(max_tokens=limit)
-    stream = engines.messages(model, body, style)
-    whole = seen_in_messages(stream)
-    assert whole.text == "".join(model.tokens[:limit])
-    for cut, client in cuts(stream, lambda: Client("messages", body, way)):
-        if not client.got:
-            continue
-        client.go_on(lambda asked: engines.messages(model, asked, following))
-        assert seen_in_messages(client.got) == whole, cut
-        assert client.record.complete
+    assert KIND.whole(model, body, style).text == "".join(model.tokens[:limit])
+    KIND.check_every_cut(model, body, style, way, following)
 
 
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_cut_three_times_in_any_pieces_and_any_text_it_is_the_same(data: st.DataObject) -> None:
-    texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=4)
-    tokens = data.draw(st.lists(texts, min_size=1, max_size=8))
     body = _body(max_tokens=data.draw(st.integers(1, 10)))
-    model, style = Model(tuple(tokens)), data.draw(st.sampled_from([Style(), OTHER]))
-    stream = engines.messages(model, body, style)
-    client = Client("messages", body, "prefill", data.draw(st.sampled_from([None, 1, 2, 3])))
-    client.feed(stream[: data.draw(st.integers(stream.index(b"event: ping"), len(stream)))])
-    for cut in (data.draw(st.integers(0, 900)), data.draw(st.integers(0, 900)), None):
-        following = data.draw(st.sampled_from([Style(), OTHER]))
-        client.go_on(lambda asked: engines.messages(model, asked, following), cut)  # noqa: B023
-    assert seen_in_messages(client.got) == seen_in_messages(stream)
+    KIND.check_three_cuts(data, body, [Style(), OTHER], "prefill", most_bytes=900, after=b"event: ping")
 
 
 def _cut_after(text: str, body: dict[str, Any] | None = None, way: str = "prefill") -> Client:

@@ -10,13 +10,15 @@ from hypothesis import strategies as st
 
 from gateway.dispatch.recovery import NotContinuable, SpliceFailed
 from tests.gateway.dispatch.recovery import engines, going_on
+from tests.gateway.dispatch.recovery.cut_streams import StreamKind
 from tests.gateway.dispatch.recovery.engines import Model, Style
-from tests.gateway.dispatch.recovery.going_on import Client, cuts, seen_in_responses
+from tests.gateway.dispatch.recovery.going_on import Client, seen_in_responses
 
 TOKENS = ("Once", " upon", "\n\n", ' a "time"', " 🚂", " ", "\\n", " é", " end")
 MODEL = Model(TOKENS)
 ONE = Style(model="m")
 OTHER = Style(id="two", model="m-other", created=9, crlf=True)
+KIND = StreamKind("responses", engines.responses, seen_in_responses)
 
 
 def _body(**more: Any) -> dict[str, Any]:
@@ -30,32 +32,17 @@ def test_cut_at_every_byte_the_answer_is_the_undisturbed_one(
     style: Style, way: str, limit: int | None
 ) -> None:
     body = _body(max_output_tokens=limit)
-    stream = engines.responses(MODEL, body, style)
-    whole = seen_in_responses(stream)
-    assert whole.text == "".join(TOKENS[:limit])
-    for cut, client in cuts(stream, lambda: Client("responses", body, way)):
-        if not client.got:
-            continue
-        client.go_on(lambda asked: engines.responses(MODEL, asked, OTHER))
-        assert seen_in_responses(client.got) == whole, cut
-        assert client.record.complete
+    assert KIND.whole(MODEL, body, style).text == "".join(TOKENS[:limit])
+    KIND.check_every_cut(MODEL, body, style, way, OTHER)
 
 
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_cut_three_times_in_any_pieces_and_any_text_it_is_the_same(data: st.DataObject) -> None:
-    texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=4)
-    tokens = data.draw(st.lists(texts, min_size=1, max_size=8))
     body = _body(max_output_tokens=data.draw(st.integers(1, 10)))
-    model, style = Model(tuple(tokens)), data.draw(st.sampled_from([ONE, OTHER]))
-    stream = engines.responses(model, body, style)
-    client = Client("responses", body, "prefill", data.draw(st.sampled_from([None, 1, 2, 3])))
-    first = stream.index(b"event: response.in_progress")
-    client.feed(stream[: data.draw(st.integers(first, len(stream)))])
-    for cut in (data.draw(st.integers(0, 1500)), data.draw(st.integers(0, 1500)), None):
-        following = data.draw(st.sampled_from([ONE, OTHER]))
-        client.go_on(lambda asked: engines.responses(model, asked, following), cut)  # noqa: B023
-    assert seen_in_responses(client.got) == seen_in_responses(stream)
+    KIND.check_three_cuts(
+        data, body, [ONE, OTHER], "prefill", most_bytes=1500, after=b"event: response.in_progress"
+    )
 
 
 def _cut_after(text: str, body: dict[str, Any] | None = None, way: str = "prefill") -> Client:

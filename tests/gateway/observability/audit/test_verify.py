@@ -156,14 +156,14 @@ def test_an_older_log_put_back_whole_is_found_by_what_was_written_down(
     report = verified(written, identity)
     anchor = Anchor(report.last_seq, report.last_hash)
     keys = [identity.public_key]
-    assert not verify(written.directory, keys, anchor).findings
+    assert not verify(written.directory, keys, [anchor]).findings
     for name, data in old.items():
         (written.directory / name).write_bytes(data)
     assert not verified(written, identity).findings, "as it would be without an anchor"
-    (finding,) = verify(written.directory, keys, anchor).findings
+    (finding,) = verify(written.directory, keys, [anchor]).findings
     assert "line 18, which was written down, is missing" in finding
     append(written, entries(3, kind="other"), NOON_S + 2 * DAY_S)
-    (finding,) = verify(written.directory, keys, anchor).findings
+    (finding,) = verify(written.directory, keys, [anchor]).findings
     assert "is not the one that was written down" in finding
 
 
@@ -179,10 +179,10 @@ def test_a_line_that_was_written_down_and_deleted_since_vouches_for_nothing(
         assert len(appender.prune(NOON_S + 3 * DAY_S)) == 2
     nothing, *gone, last = ends
     for each in gone:
-        (finding,) = verify(files.directory, keys, each).findings
+        (finding,) = verify(files.directory, keys, [each]).findings
         assert f"line {each.seq}, which was written down, is missing: it was in a segment" in finding
-    assert not verify(files.directory, keys, last).findings
-    assert not verify(files.directory, keys, nothing).findings, "an empty log says nothing of what came"
+    assert not verify(files.directory, keys, [last]).findings
+    assert not verify(files.directory, keys, [nothing]).findings, "an empty log says nothing of what came"
 
 
 def test_no_log_is_no_sound_log(tmp_path: Path, identity: GatewayIdentity) -> None:

@@ -5,9 +5,10 @@ from structlog.testing import capture_logs
 
 from gateway.domain.quotas import Price
 from gateway.domain.request import Tier
-from gateway.observability.audit import AuditFiles, AuditUnwritable, RequestFacts
+from gateway.observability.audit import AuditFiles, AuditUnwritable, RequestFacts, Retention, verify
 from gateway.observability.audit.records import AuditEntry
-from gateway.observability.audit.writer import AuditSettings, AuditWriter
+from gateway.observability.audit.segments import DIRECTORY
+from gateway.observability.audit.writer import AuditSettings, AuditWriter, audit_writer
 from gateway.storage import Store
 from gateway.storage.errors import StateBusy
 from shared.identity import GatewayIdentity
@@ -343,3 +344,15 @@ def test_a_record_that_cannot_be_made_a_line_stops_no_other(files: AuditFiles, t
     writer.add(facts())
     assert writer.write()
     assert kinds(files.directory) == ["segment", "odd", "request"]
+
+
+def test_a_running_gateway_tells_the_store_of_the_logs_head_and_at_its_end(store: Store) -> None:
+    writer = audit_writer(store, AuditSettings(tick_s=0.01), Retention())
+    writer.start()
+    for _ in range(3):
+        writer.note("thing.change")
+    writer.stop(10.0)
+    head = store.audit_heads.get(store.audit_chain)
+    report = verify(store.state_dir / DIRECTORY, [store.gateway_identity.public_key])
+    assert head is not None
+    assert (head.seq, head.hash) == (report.last_seq, report.last_hash)

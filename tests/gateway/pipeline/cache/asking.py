@@ -112,6 +112,7 @@ class Answer:
         self.headers = engine.headers
         self.agent = "gpu-7"
         self.version = engine.version
+        self.ran_by = ""
         self.queue_s = 0.5
         self.attempts = 1
         self.trailers: Trailers | None = None
@@ -121,6 +122,9 @@ class Answer:
         self.broken: Exception | None = None
         body = engine.body
         self.pieces = [body[start : start + 5] for start in range(0, len(body), 5)]
+
+    def take_whole(self) -> bytes | None:
+        return None
 
     async def next_chunks(self, sink: Sink | None = None) -> list[bytes]:
         if sink is not None and len(self.pieces) > 1:

@@ -10,6 +10,7 @@ from gateway.dispatch.dispatcher import QueueSettings
 from gateway.domain.errors import QueueFull
 from gateway.domain.request import Principal, Request
 from shared.protocol.messages import ResponseHead, Trailers, Usage
+from tests.gateway.dispatch.answers import read_to_end
 from tests.gateway.fleet.fleet import Client, FakeAgent, Fleet, deployment
 
 HEAD = ResponseHead(200, (("content-type", "text/event-stream"),))
@@ -26,8 +27,7 @@ async def answer(
     stream.send_data(b"data: [DONE]\n\n")
     stream.end(Trailers(usage=Usage(100, tokens or pieces)))
     fleet.settle()
-    while chunks := await client.response.next_chunks():
-        client.response.consumed(sum(map(len, chunks)))
+    await read_to_end(client)
     fleet.settle()
 
 

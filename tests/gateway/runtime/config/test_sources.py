@@ -14,6 +14,7 @@ from gateway.app.factories import dispatch_settings, http_settings
 from gateway.dispatch.dispatcher import DispatchSettings, QueueSettings
 from gateway.domain.oidc import OidcTable
 from gateway.domain.scopes import AdminRole
+from gateway.domain.store_address import StoreAddress
 from gateway.fleet.endpoint import AgentEndpointSettings
 from gateway.fleet.registry import RegistrySettings
 from gateway.runtime.config import ConfigError, Loaded, load
@@ -172,6 +173,11 @@ def test_an_origin_is_exact(origin: str) -> None:
     assert "http.cors_origins" in complaint({"http": {"cors_origins": [origin]}})
 
 
+def test_a_silence_that_may_be_a_mere_delay_ends_no_worker() -> None:
+    assert "worker_silence_s = 4.9: less than 5" in complaint({"worker_silence_s": 4.9})
+    assert [loaded({"worker_silence_s": each}).settings.worker_silence_s for each in (0, 5)] == [0.0, 5.0]
+
+
 def test_origins_and_proxies_reach_the_parts() -> None:
     origins = ["https://app.test:8443", "http://[::1]:3000", "tauri://localhost"]
     settings = loaded({"http": {"cors_origins": origins}, "trusted_proxies": ["10.0.0.0/8", "::1"]}).settings
@@ -207,7 +213,40 @@ def test_no_setting_is_a_secret_so_that_all_can_be_shown() -> None:
     names = set(_names(Settings))
     assert {"cert", "connections_per_ip", "tenant_weights"} <= names
     secret = {name for name in names if re.search("secret|passw|token$|api_?key|credential", name)}
+    secret -= {"password_file"}  # the name of a file is none
     assert not secret, "make it a SecretStr, and mask it in complaints too"
+
+
+SERVER = "postgresql://gw:s3cret@h/d?sslmode=require&password=s3cret"
+
+
+def test_the_address_of_a_store_is_shown_without_its_password() -> None:
+    found = loaded({"store": {"url": SERVER, "stale_s": 5}})
+    assert found.settings.store_address == StoreAddress(SERVER, stale_s=5.0)
+    assert 'url = "postgresql://gw@h/d?sslmode=require"' in found.toml()
+    assert "s3cret" not in found.toml() + repr(found.settings)
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ({"url": "postgresql://gw:s3cret/x@h/d"}, "write postgresql://USER@HOST"),
+        ({"url": SERVER, "stale_s": -1}, "store.stale_s = -1"),
+        ({"password_file": "k"}, "store.password_file needs store.url"),
+    ],
+)
+def test_a_store_that_cannot_be_is_said_without_its_password(table: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        loaded({"store": table})
+    assert said in str(caught.value)
+    assert "s3cret" not in str(caught.value)
+
+
+def test_the_cluster_key_is_of_a_store_on_a_server() -> None:
+    with pytest.raises(ConfigError, match=re.escape("cluster.key needs store.url")):
+        loaded({"cluster": {"key": "k"}})
+    found = loaded({"store": {"url": SERVER}}, CLUSTER__KEY="/run/secrets/cluster.key")
+    assert found.settings.store_address == StoreAddress(SERVER, Path("/run/secrets/cluster.key"))
 
 
 def _same(table: Any, part: Any) -> None:

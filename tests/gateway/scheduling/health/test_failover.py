@@ -37,7 +37,7 @@ def request(route: str = "chat", *, begun: bool = False) -> Request:
 def test_only_what_no_engine_saw_is_always_given_on(
     code: ErrorCode, rule: tuple[Trouble | None, Effect]
 ) -> None:
-    unseen = code in (ErrorCode.REFUSED, ErrorCode.ENGINE_UNREACHABLE)
+    unseen = code in (ErrorCode.REFUSED, ErrorCode.DECLINED, ErrorCode.ENGINE_UNREACHABLE)
     assert may_be_repeated(request("any"), rule[1]) == unseen
     assert may_be_repeated(request("chat"), rule[1])
     assert not may_be_repeated(request("chat", begun=True), rule[1])

@@ -8,6 +8,7 @@ from gateway.scheduling.base import Outcome, PendingRequest
 from gateway.scheduling.learning.knowledge import Knowledge
 from gateway.scheduling.policies.completion import RoundLoad
 from gateway.scheduling.policies.late_binding import (
+    AHEAD_MOST_S,
     MAX_HELD_QUEUE,
     MAX_HOLD_S,
     MOST_DECLINED,
@@ -208,6 +209,24 @@ def test_a_first_token_that_came_early_is_a_reason_to_ask_again() -> None:
     assert not site.scheduler.first_token(900, a, site.now)
     assert site.assign(site.request(1)) == {1: "a"}
     assert not site.scheduler.first_token(901, site.views["b"], site.now), "nobody is held any more"
+
+
+def test_of_several_processes_the_one_with_the_oldest_request_is_the_first_to_find_an_engine_ready() -> None:
+    fleet, knowledge = [view("a")], Knowledge("m")
+    fleet[0].load.begin(1, 100.0, kv_tokens=1, read_s=0.3, output_s=1.0)
+    young, old = ([replace(drawn(1), arrived_s=at_s)] for at_s in (100.0, 98.0))
+
+    def is_ready(*waiting: list[PendingRequest]) -> list[bool]:
+        return [bool(BusyDeployments(fleet, {}, knowledge, 100.0, each).ready) for each in waiting]
+
+    assert is_ready(young, old) == [False, False], "alone its own order is all there is"
+    knowledge.shared = True
+    assert is_ready(young, old) == [False, True]
+    busy = BusyDeployments(fleet, {}, knowledge, 100.0, young)
+    assert busy.next_ready_in_s() == pytest.approx(0.3 - READ_AHEAD_S)
+    fleet[0].load.begin(2, 100.0, kv_tokens=1, read_s=AHEAD_MOST_S, output_s=1.0)
+    ancient = [replace(drawn(1), arrived_s=0.0)]
+    assert is_ready(old, ancient) == [False, False], "not without bound"
 
 
 def test_what_is_given_in_a_round_makes_busy() -> None:

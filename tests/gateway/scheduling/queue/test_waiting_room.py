@@ -361,3 +361,35 @@ def test_one_that_waited_alone_and_is_withdrawn_costs_its_tenant_nothing() -> No
     served = waiting.enter(request(), NO_SLOT, 2.0)
     waiting.leave(served, 3.0, departed=True)
     assert served.charged == served.work
+
+
+def test_what_is_given_is_told_by_model_tier_and_tenant_once_others_are_there() -> None:
+    waiting = room()
+    first = waiting.enter(request("x"), NO_SLOT, 0.0)
+    waiting.leave(first, 0.0, departed=True)
+    assert waiting.take_given() == {}, "there was nobody to tell"
+    waiting.tell(True)
+    for model, tier in (("x", Tier.BATCH), ("y", Tier.REALTIME)):
+        waiting.leave(waiting.enter(request(model, tier), NO_SLOT, 0.0), 0.0, departed=True)
+    given = waiting.take_given()
+    assert set(given) == {("x", Tier.BATCH, "tenant"), ("y", Tier.REALTIME, "tenant")}
+    assert waiting.take_given() == {}
+    waiting.tell(False)
+    waiting.leave(waiting.enter(request("x"), NO_SLOT, 0.0), 0.0, departed=True)
+    assert waiting.take_given() == {}
+
+
+def test_who_was_given_much_elsewhere_waits_for_the_others_here() -> None:
+    waiting = room()
+    for model in ("m", "n"):
+        for principal in (Principal("k", "key", "tenant"), MANY):
+            waiting.enter(request(model, principal=principal), NO_SLOT, 0.0)
+    waiting.note_elsewhere({("m", Tier.STANDARD, "tenant"): 1e5, ("gone", Tier.BATCH, "x"): 1.0}, 0.0)
+    assert [ticket.tenant for ticket in everybody(waiting)] == ["many", "tenant"]
+    assert [
+        ticket.tenant for ticket in waiting.next_tickets("n", dict.fromkeys(waiting.lanes("n"), 9), 0.0)
+    ] == [
+        "tenant",
+        "many",
+    ]
+    assert "gone" not in waiting.depths()

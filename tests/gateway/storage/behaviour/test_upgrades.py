@@ -1,12 +1,70 @@
 """Databases of earlier versions, brought to the newest with all that is in them."""
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
-from gateway.storage import DATABASE_NAME, Account, Amount, Store, UsageGrouping
+from gateway.domain.jobs import NewJob, ObjectSlice
+from gateway.storage import DATABASE_NAME, Account, Amount, Enrolment, Store, UsageGrouping
+from gateway.storage.jobs import JobBounds, Submission
+from gateway.storage.processes import ProcessRecord
 from gateway.storage.sqlite.database import APPLICATION_ID
 
-BEFORE_7 = """
+BEFORE_17 = """
+    DROP TABLE queue_jobs;
+    PRAGMA user_version = 16;
+"""
+
+BEFORE_15 = (
+    BEFORE_17
+    + """
+    DROP TABLE uploads;
+    DROP TABLE upload_parts;
+    DROP TABLE batches;
+    DROP INDEX jobs_unfinished_of_group;
+    ALTER TABLE jobs DROP COLUMN metadata;
+    PRAGMA user_version = 14;
+"""
+)
+
+BEFORE_14 = (
+    BEFORE_15
+    + """
+    DROP TABLE webhook_deliveries;
+    DROP TABLE webhook_secrets;
+    PRAGMA user_version = 13;
+"""
+)
+
+BEFORE_12 = (
+    BEFORE_14
+    + """
+    DROP TABLE files;
+    DROP TABLE jobs;
+    DROP TABLE job_queues;
+    DROP TABLE submissions;
+    PRAGMA user_version = 11;
+"""
+)
+
+BEFORE_11 = (
+    BEFORE_12
+    + """
+    ALTER TABLE agents DROP COLUMN held_s;
+    ALTER TABLE agents DROP COLUMN held_by;
+    ALTER TABLE processes DROP COLUMN address;
+    ALTER TABLE processes DROP COLUMN knowledge;
+    DROP TABLE audit_heads;
+    PRAGMA user_version = 10;
+"""
+)
+
+BEFORE_7 = (
+    BEFORE_11
+    + """
+    DROP TABLE processes;
+    DROP TABLE leases;
+    DROP TABLE usage_batches;
     DROP TABLE acts;
     DROP TABLE usage;
     CREATE TABLE usage (day VARCHAR NOT NULL, key_id VARCHAR NOT NULL, tenant VARCHAR NOT NULL,
@@ -18,6 +76,37 @@ BEFORE_7 = """
     INSERT INTO usage VALUES ('2026-11-21', 'k', 't', 'm', 1, 10, 2, 0, 0.5, 0.5);
     PRAGMA user_version = 6;
 """
+)
+
+BEFORE_9 = (
+    BEFORE_11
+    + """
+    DROP TABLE processes;
+    DROP TABLE leases;
+    ALTER TABLE acts DROP COLUMN claimed_by;
+    ALTER TABLE acts DROP COLUMN claimed_s;
+    PRAGMA user_version = 8;
+"""
+)
+
+
+def test_acts_that_waited_before_logs_claimed_them_wait_still_and_programs_of_then_may_note_more(
+    tmp_path: Path,
+) -> None:
+    with Store.open(tmp_path) as store:
+        store.acts.note("thing.change", name="before")
+    with closing(sqlite3.connect(tmp_path / DATABASE_NAME)) as raw:
+        raw.executescript(BEFORE_9)
+    with Store.open(tmp_path) as store:
+        assert store.processes.list().records == ()
+        assert store.ownership.read("leader") is None
+        with closing(sqlite3.connect(tmp_path / DATABASE_NAME)) as raw, raw:
+            raw.execute(
+                "INSERT INTO acts (id, at_s, kind, who, what) VALUES ('x', 1.0, 'thing.change', 'os:a', '{}')"
+            )
+            oldest = raw.execute("SELECT value FROM facts WHERE name = 'schema min reader'").fetchone()
+        assert [act.what for act in store.acts.pending(9)] == [{"name": "before"}, {}]
+        assert oldest == ("8",), "programs of version 8 go on working with it"
 
 
 def test_usage_from_before_deployments_were_told_apart_is_kept_and_added_to(tmp_path: Path) -> None:
@@ -39,3 +128,54 @@ def test_usage_from_before_deployments_were_told_apart_is_kept_and_added_to(tmp_
         ]
         store.acts.note("thing.change")
         assert [key.name for key in store.keys.list()] == ["alice"]
+
+
+def test_nobody_is_held_in_a_store_from_before_holds_and_programs_of_then_go_on_with_it(
+    tmp_path: Path,
+) -> None:
+    with Store.open(tmp_path) as store:
+        token, _ = store.tokens.create(60.0, 1, ["*"], {}, 1.0)
+        store.agents.enrol(Enrolment(token.id_text, "gpu-1", bytes(32), "ab", 90.0), 1.0)
+        store.processes.beat(ProcessRecord("a", 5, "https://a.example", "host", "1.0", 1.0))
+    with closing(sqlite3.connect(tmp_path / DATABASE_NAME)) as raw:
+        raw.executescript(BEFORE_11)
+    with Store.open(tmp_path) as store:
+        (agent,) = store.agents.list()
+        assert (agent.name, agent.held_s, agent.held_by) == ("gpu-1", None, None)
+        (process,) = store.processes.list().records
+        assert (process.url, process.address, process.knowledge) == ("https://a.example", None, None)
+        with closing(sqlite3.connect(tmp_path / DATABASE_NAME)) as raw, raw:  # as a program of version 10
+            raw.execute(
+                "INSERT INTO processes (id, incarnation, url, host, version, started, heard, wanted) "
+                "VALUES ('b', 1, NULL, 'host', '0.9', 1.0, 1.0, NULL)"
+            )
+            oldest = raw.execute("SELECT value FROM facts WHERE name = 'schema min reader'").fetchone()
+        assert [each.id for each in store.processes.list().records] == ["a", "b"]
+        assert oldest == ("8",)
+
+
+def test_a_store_from_before_files_and_jobs_gets_their_tables(tmp_path: Path) -> None:
+    with Store.open(tmp_path) as store:
+        store.tokens.create(3600.0, 5, ["*"], {}, 1.0)
+    with closing(sqlite3.connect(tmp_path / DATABASE_NAME)) as connection:
+        connection.executescript(BEFORE_12)
+    with Store.open(tmp_path) as store:
+        assert len(store.tokens.list()) == 1
+        assert store.jobs.count() == {}
+        assert store.files.list("t") == ()
+
+
+def test_a_job_from_before_webhooks_were_sent_tells_its_end_once_the_store_can(tmp_path: Path) -> None:
+    job = NewJob("j", "t", "k", "m", "/v1/embeddings", ObjectSlice("b"), webhook="https://h.example/")
+    with Store.open(tmp_path) as store:
+        store.jobs.submit(Submission("t", (job,)), JobBounds(), 1.0)
+    with closing(sqlite3.connect(tmp_path / DATABASE_NAME)) as connection:
+        connection.executescript(BEFORE_14)
+    with Store.open(tmp_path) as store:
+        assert store.webhooks.list() == ()
+        store.jobs.cancel("j", 2.0, 3.0)
+        (delivery,) = store.webhooks.list()
+        assert (delivery.event.type, delivery.event.url) == ("job.cancelled", "https://h.example/")
+        with closing(sqlite3.connect(tmp_path / DATABASE_NAME)) as raw:
+            oldest = raw.execute("SELECT value FROM facts WHERE name = 'schema min reader'").fetchone()
+        assert oldest == ("8",), "programs of before go on working with it"

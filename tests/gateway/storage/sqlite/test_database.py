@@ -53,13 +53,39 @@ def test_another_programs_database_is_left_alone(path: Path, raw: sqlite3.Connec
     assert raw.execute("PRAGMA journal_mode").fetchone() == ("delete",)
 
 
-def test_a_database_of_a_later_version_is_left_alone(path: Path) -> None:
+def a_later_version(path: Path, min_reader: int) -> int:
+    """Makes the database one that a later program left; its version."""
     SqliteDatabase(path).close()
+    later = schema.SCHEMA_VERSION + 1
     raw = sqlite3.connect(path)
-    raw.execute(f"PRAGMA user_version = {schema.SCHEMA_VERSION + 1}")
+    raw.execute(f"PRAGMA user_version = {later}")
+    raw.execute("UPDATE facts SET value = ? WHERE name = 'schema min reader'", (str(min_reader),))
+    raw.execute("ALTER TABLE api_keys ADD COLUMN region VARCHAR DEFAULT '' NOT NULL")
+    raw.commit()
     raw.close()
-    with pytest.raises(StateTooNew, match="upgrade Trunkline"):
+    return later
+
+
+def test_a_database_of_a_later_version_for_later_programs_is_left_alone(path: Path) -> None:
+    later = a_later_version(path, schema.SCHEMA_VERSION + 1)
+    said = f"schema {later}, for programs of schema {later} and later; this one is of {later - 1}"
+    with pytest.raises(StateTooNew, match=f"{said}.*upgrade Trunkline"):
         SqliteDatabase(path)
+
+
+def test_a_database_of_a_later_version_that_this_program_can_work_with_is_used_and_stays_what_it_is(
+    path: Path,
+) -> None:
+    later = a_later_version(path, schema.SCHEMA_VERSION)
+    database = SqliteDatabase(path)
+    with database.write() as connection:
+        row = {"id": "k", "name": "n", "tenant": "t", "digest": b"d", "hint": "h"}
+        connection.execute(schema.keys.insert().values(**row, created_s=1.0, revision=1))
+    database.close()
+    raw = sqlite3.connect(path)
+    assert raw.execute("PRAGMA user_version").fetchone() == (later,)
+    assert raw.execute("SELECT id, region FROM api_keys").fetchall() == [("k", "")]
+    raw.close()
 
 
 def test_an_older_database_is_upgraded_step_by_step(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

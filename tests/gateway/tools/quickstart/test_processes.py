@@ -1,12 +1,11 @@
 """Children are waited for, watched and stopped."""
 
-import socket
 from pathlib import Path
 
 import pytest
 
 from gateway.tools.quickstart import processes
-from gateway.tools.quickstart.processes import Children, ProcessEnded, free_port
+from gateway.tools.quickstart.processes import Children, ProcessEnded
 
 _ENGINE = ("tests.support.scripted_engine", "--port", "0")
 
@@ -31,15 +30,6 @@ def test_waiting_in_vain_ends_with_what_the_children_said(tmp_path: Path) -> Non
         children.start("engine", *_ENGINE)
         with pytest.raises(ProcessEnded, match="never: not after 0 s"):
             children.wait_until(lambda: False, "never", 0)
-
-
-def test_a_port_in_use_is_not_taken() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        assert free_port(port) not in (0, port)
-    assert free_port(port) == port
 
 
 def test_a_long_wait_says_now_and_then_how_it_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -164,3 +164,28 @@ def test_a_chart_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     result = run(*FLEET, *MIX, "--policy", "cost", "--plot", str(tmp_path / "no" / "chart.svg"))
     assert result.exit_code == 1
     assert "the chart was not written" in result.stderr
+
+
+def test_numbers_of_gateways_are_compared() -> None:
+    result = run(*FLEET, *MIX, "--policy", "cost", "--gateways", "1,4")
+    assert result.exit_code == 0, result.output
+    header, one, four = result.stdout.splitlines()
+    assert header.split()[-3:] == ["CROSSED", "IDLE", "FAIR"]
+    assert one.split()[:2] == ["cost", "40"]
+    assert four.split()[:4] == ["cost,", "4", "gateways", "40"]
+    told = json.loads(run(*FLEET, *MIX, "--policy", "cost", "--gateways", "4", "--json").stdout)
+    assert told["policies"]["cost, 4 gateways"]["gateways"] == 4
+
+
+def test_a_round_trip_is_of_devices_of_which_the_fleet_says_none() -> None:
+    told = json.loads(
+        run("--fleet", "1*h100,1*l4@40ms", *MIX, "--rtt", "10", "--policy", "cost", "--json").stdout
+    )
+    assert told["fleet"] == "1*h100@10ms,1*l4@40ms"
+
+
+@pytest.mark.parametrize("wrong", [("--gateways", "0"), ("--gateways", "a"), ("--rtt", "11000")])
+def test_a_wrong_number_is_told(wrong: tuple[str, str]) -> None:
+    result = run(*FLEET, *MIX, *wrong)
+    assert result.exit_code == 2
+    assert wrong[0] in result.output

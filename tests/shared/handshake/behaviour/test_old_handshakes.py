@@ -10,16 +10,17 @@ import orjson
 import pytest
 
 from shared.handshake import AgentHandshake, GatewayHandshake, ResumeRequest
+from shared.protocol.errors import ErrorCode, HandshakeRejected
 from shared.protocol.frames import FrameType
+from shared.protocol.peers import GPU_SECONDS, UPLINK, GatewayPeer
 from tests.support.identities import (
     AGENT_KEY,
-    AGENT_LIMITS,
-    AGENT_NONCE,
     GATEWAY,
     NAME,
     TOKEN,
     WALL_S,
     certificate_of,
+    enrolled_agent,
     gateway_side,
 )
 
@@ -33,18 +34,6 @@ def frames(path: Path, title: str) -> dict[str, bytes]:
         if conversation["title"] == title:
             return {entry["frame"]: bytes.fromhex(entry["payload"]) for entry in conversation["frames"]}
     raise AssertionError(f"{path} has no conversation {title!r}")
-
-
-def returning_agent() -> AgentHandshake:
-    return AgentHandshake(
-        AGENT_KEY,
-        NAME,
-        AGENT_NONCE,
-        certificate_of().der,
-        pinned_fingerprint=GATEWAY.fingerprint,
-        software="trunkline 0",
-        limits=AGENT_LIMITS,
-    )
 
 
 def test_there_is_something_recorded() -> None:
@@ -66,7 +55,7 @@ def test_an_old_agent_gets_in_and_a_session_of_its_own(path: Path, title: str) -
 @releases
 def test_an_old_gateways_welcome_begins_a_new_session(path: Path) -> None:
     said = frames(path, "an agent returns")
-    agent = returning_agent()
+    agent = enrolled_agent()
     assert agent.receive_challenge(said["CHALLENGE"]) == said["HELLO"]
     welcome = agent.receive_answer(FrameType.WELCOME, said["WELCOME"], WALL_S)
     assert (welcome.session_id, welcome.received) == ("s-1", None)
@@ -75,14 +64,7 @@ def test_an_old_gateways_welcome_begins_a_new_session(path: Path) -> None:
 def test_a_gateway_that_ignores_the_session_asked_for_answers_with_a_new_one() -> None:
     """As gateways of 0.1.0 do, which know of no resumption."""
     gateway = gateway_side()
-    agent = AgentHandshake(
-        AGENT_KEY,
-        NAME,
-        AGENT_NONCE,
-        certificate_of().der,
-        pinned_fingerprint=GATEWAY.fingerprint,
-        session=ResumeRequest("s-0", 17),
-    )
+    agent = enrolled_agent(session=ResumeRequest("s-0", 17))
     hello = gateway.receive_hello(agent.receive_challenge(gateway.challenge()), WALL_S)
     assert hello.session == ResumeRequest("s-0", 17)
     welcome = agent.receive_answer(
@@ -93,14 +75,50 @@ def test_a_gateway_that_ignores_the_session_asked_for_answers_with_a_new_one() -
 
 def test_a_session_that_goes_on_says_what_was_received() -> None:
     gateway = gateway_side()
-    agent = AgentHandshake(
-        AGENT_KEY,
-        NAME,
-        AGENT_NONCE,
-        certificate_of().der,
-        pinned_fingerprint=GATEWAY.fingerprint,
-        session=ResumeRequest("s-0", 17),
-    )
+    agent = enrolled_agent(session=ResumeRequest("s-0", 17))
     gateway.receive_hello(agent.receive_challenge(gateway.challenge()), WALL_S)
     payload = gateway.welcome("s-0", 2, None, None, 10.0, 30.0, received=4)
     assert agent.receive_answer(FrameType.WELCOME, payload, WALL_S).received == 4
+
+
+def _dialled_parent(gateway: GatewayHandshake) -> tuple[AgentHandshake, bytes]:
+    """A gateway that joins ``gateway`` as its agent, and the WELCOME that it is sent (PROTOCOL §7.6)."""
+    child = AgentHandshake(
+        AGENT_KEY,
+        NAME,
+        b"\x03" * 32,
+        certificate_of(NAME, AGENT_KEY).der,
+        pinned_fingerprint=GATEWAY.fingerprint,
+        required=(UPLINK,),
+    )
+    gateway.receive_hello(child.receive_challenge(gateway.challenge()), WALL_S)
+    return child, gateway.welcome("s-1", 1, None, None, 10.0)
+
+
+@pytest.mark.parametrize(
+    ("process", "agreed"), [(None, (UPLINK,)), (GatewayPeer("a", 1), (GPU_SECONDS, UPLINK))]
+)
+def test_a_gateway_agrees_to_be_a_parent_whether_it_is_one_process_or_several(
+    process: GatewayPeer | None, agreed: tuple[str, ...]
+) -> None:
+    child, welcome = _dialled_parent(gateway_side(process=process))
+    found = child.receive_answer(FrameType.WELCOME, welcome, WALL_S).capabilities
+    assert set(agreed) <= set(found)
+    assert (len(found) == 1) is (process is None)
+
+
+def test_a_gateway_hangs_up_on_a_parent_of_an_earlier_release_and_comes_again_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(GatewayHandshake, "capabilities", ())
+    child, welcome = _dialled_parent(gateway_side())
+    with pytest.raises(HandshakeRejected, match="upgrade it") as caught:
+        child.receive_answer(FrameType.WELCOME, welcome, WALL_S)
+    assert caught.value.code is ErrorCode.VERSION
+    assert caught.value.retry_after_s is not None
+
+
+def test_an_ordinary_agent_asks_for_no_capability_of_a_gateway_of_one_process() -> None:
+    gateway = gateway_side()
+    gateway.receive_hello(enrolled_agent().receive_challenge(gateway.challenge()), WALL_S)
+    assert gateway.capabilities == ()

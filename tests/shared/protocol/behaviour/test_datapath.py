@@ -100,7 +100,7 @@ def test_frames_that_share_a_message_do_what_each_does_alone_the_ordinary_way(
         frames = frames[: broken + 1]  # what ends too early can only be the last
         together = told(a_session(role, Random(seed)), [b"".join(frames)])
         ordinary = a_session(role, Random(seed))
-        monkeypatch.setattr(ordinary, "_receive_bodies", lambda message, start: start)
+        monkeypatch.setattr(ordinary, "_receive_bodies", lambda message, start, later: start)
         assert together == told(ordinary, frames), seed
         endings.add(together[1].partition(":")[0])
     assert endings >= {"", "FlowControlViolated", "StreamStateError", "FrameMalformed", "FrameTooLarge"}
@@ -135,7 +135,7 @@ class OrdinaryOutbox(Outbox):
     """Takes every turn the long way."""
 
     def _take_bodies(self, pieces: list[Buffer], left: int) -> None:
-        while left > 0 and (ring := self._interactive or self._bulk):
+        while left > 0 and (ring := self.interactive or self._bulk):
             stream = ring.popleft()
             stream.queued = False
             left -= self._take_turn(stream, pieces)

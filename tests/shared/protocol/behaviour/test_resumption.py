@@ -10,17 +10,8 @@ from shared.protocol.messages import AgentState, AgentStatus, ResponseHead
 from tests.support.session_pair import SessionPair, body, consumed, request_head
 
 
-def opened(pair: SessionPair) -> int:
-    stream_id = pair.gateway.open_stream(request_head(), pair.now)
-    pair.settle()
-    return stream_id
-
-
-def test_messages_lost_with_the_tunnel_are_sent_again_and_none_twice() -> None:
-    pair = SessionPair()
-    stream_id = opened(pair)
-    pair.agent.send_head(stream_id, ResponseHead(200, ()))
-    pair.agent.send_data(stream_id, b"one")
+def test_messages_lost_with_the_tunnel_are_sent_again_and_none_twice(pair: SessionPair) -> None:
+    stream_id = pair.answering(b"one")
     pair.send(pair.agent)
     at_gateway = pair.deliver(pair.gateway)
     pair.agent.send_data(stream_id, b"two")
@@ -35,9 +26,8 @@ def test_messages_lost_with_the_tunnel_are_sent_again_and_none_twice() -> None:
     assert not [event for event in again if isinstance(event, HeadReceived)]
 
 
-def test_a_tunnel_lost_while_messages_are_sent_again_loses_none_of_them() -> None:
-    pair = SessionPair()
-    stream_id = opened(pair)
+def test_a_tunnel_lost_while_messages_are_sent_again_loses_none_of_them(pair: SessionPair) -> None:
+    stream_id = pair.open()
     pair.agent.send_head(stream_id, ResponseHead(200, ()))
     for number in range(5):
         pair.agent.send_data(stream_id, b"%d" % number)
@@ -55,8 +45,7 @@ def test_a_tunnel_lost_while_messages_are_sent_again_loses_none_of_them() -> Non
     assert received == b"01234"
 
 
-def test_link_frames_are_not_sent_again() -> None:
-    pair = SessionPair()
+def test_link_frames_are_not_sent_again(pair: SessionPair) -> None:
     pair.settle()
     pair.agent.handle_deadline(pair.now + limits.HEARTBEAT_S)
     pair.cut()
@@ -65,8 +54,7 @@ def test_link_frames_are_not_sent_again() -> None:
     assert pair.agent.log.sent == 0
 
 
-def test_a_new_tunnel_begins_with_a_ping() -> None:
-    pair = SessionPair()
+def test_a_new_tunnel_begins_with_a_ping(pair: SessionPair) -> None:
     pair.settle()
     pair.now += 1
     pair.cut()
@@ -78,8 +66,8 @@ def test_a_new_tunnel_begins_with_a_ping() -> None:
 @pytest.mark.parametrize("received", [0, 1, 99])
 def test_a_peer_with_other_messages_than_it_can_have_is_refused(received: int) -> None:
     pair = SessionPair()
-    opened(pair)
-    opened(pair)
+    pair.open()
+    pair.open()
     pair.now += 1
     pair.agent.handle_deadline(pair.now)  # an ACK of both
     pair.settle()
@@ -91,9 +79,8 @@ def test_a_peer_with_other_messages_than_it_can_have_is_refused(received: int) -
     assert not pair.gateway.suspended
 
 
-def test_an_agent_without_a_tunnel_works_on_as_far_as_credit_goes() -> None:
-    pair = SessionPair()
-    stream_id = opened(pair)
+def test_an_agent_without_a_tunnel_works_on_as_far_as_credit_goes(pair: SessionPair) -> None:
+    stream_id = pair.open()
     pair.agent.send_head(stream_id, ResponseHead(200, ()))
     pair.settle()
     while pair.agent.send_data(stream_id, bytes(1024)):
@@ -109,8 +96,7 @@ def test_an_agent_without_a_tunnel_works_on_as_far_as_credit_goes() -> None:
     assert len(body(events, stream_id)) == limits.STREAM_WINDOW_BYTES
 
 
-def test_of_states_sent_without_a_tunnel_the_newest_arrives() -> None:
-    pair = SessionPair()
+def test_of_states_sent_without_a_tunnel_the_newest_arrives(pair: SessionPair) -> None:
     pair.cut()
     pair.agent.send_slots({"d1": 1})
     pair.agent.send_state(AgentState(AgentStatus.BUSY))
@@ -120,9 +106,8 @@ def test_of_states_sent_without_a_tunnel_the_newest_arrives() -> None:
     assert len(events) == 2
 
 
-def test_a_cancel_without_a_tunnel_reaches_the_agent_later() -> None:
-    pair = SessionPair()
-    stream_id = opened(pair)
+def test_a_cancel_without_a_tunnel_reaches_the_agent_later(pair: SessionPair) -> None:
+    stream_id = pair.open()
     pair.cut()
     pair.gateway.reset(stream_id, ErrorCode.CANCELLED)
     pair.reconnect()
@@ -133,9 +118,8 @@ def test_a_cancel_without_a_tunnel_reaches_the_agent_later() -> None:
     assert pair.gateway.open_streams == pair.agent.open_streams == 0
 
 
-def test_memory_for_what_may_be_sent_again_is_bounded_over_any_number_of_tunnels() -> None:
-    pair = SessionPair()
-    stream_id = opened(pair)
+def test_memory_for_what_may_be_sent_again_is_bounded_over_any_number_of_tunnels(pair: SessionPair) -> None:
+    stream_id = pair.open()
     pair.agent.send_head(stream_id, ResponseHead(200, ()))
     for _ in range(20):
         while pair.agent.send_data(stream_id, bytes(16_000)):
@@ -155,8 +139,9 @@ def test_memory_for_what_may_be_sent_again_is_bounded_over_any_number_of_tunnels
         pair.settle()
 
 
-def test_a_peer_that_owes_an_answer_is_silent_after_three_seconds_until_it_is_heard() -> None:
-    pair = SessionPair()
+def test_a_peer_that_owes_an_answer_is_silent_after_three_seconds_until_it_is_heard(
+    pair: SessionPair,
+) -> None:
     pair.gateway.handle_deadline(pair.now)  # PING
     pair.settle()
     pair.now += 8
@@ -199,8 +184,7 @@ def test_a_program_that_stood_still_does_not_blame_its_peer() -> None:
         heartbeat.handle_deadline(100.0 + limits.HEARTBEAT_S)
 
 
-def test_a_peer_that_is_asked_is_heard_or_silent_soon() -> None:
-    pair = SessionPair()
+def test_a_peer_that_is_asked_is_heard_or_silent_soon(pair: SessionPair) -> None:
     pair.gateway.handle_deadline(pair.now)
     pair.settle()
     pair.gateway.bytes_received(pair.now)

@@ -173,7 +173,7 @@ class Sessions(RuleBasedStateMachine):
             assert session.held_bytes == 0
             assert session._owed == {}
             assert session._pool.free == WINDOWS.shareable - WINDOWS.floor * WINDOWS.streams
-            assert not session._outbox._interactive
+            assert not session._outbox.interactive
             assert not session._outbox._bulk
             assert not session._outbox._blocked
         assert all(model.gateway.closed for model in self.models.values())

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from shared.protocol import limits
+from shared.tunnel.deadline_wheel import STEP_S
 from tests.support.lines import Line, LineAcceptor, ManualLoop
 from tests.support.tunnels import Recorder
 
@@ -32,7 +33,7 @@ def line(loop: ManualLoop, acceptor: LineAcceptor) -> Line:
 
 def wait_for_an_answer(loop: ManualLoop, line: Line) -> None:
     """The gateway asks, the agent answers, and the answer lies in the socket."""
-    loop.advance(limits.HEARTBEAT_S)
+    loop.advance(limits.HEARD_WITHIN_S + STEP_S)
     line.move(True)
     assert line.agent_end.buffer
 

@@ -20,103 +20,19 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from shared.protocol import limits
-from shared.protocol.endpoint import SessionEndpoint, Stream
-from shared.protocol.errors import ErrorCode, LocalError, ResumeRefused, TrunklineError
-from shared.protocol.messages import ResponseHead, Trailers
+from shared.protocol.endpoint import SessionEndpoint
+from shared.protocol.errors import ErrorCode, LocalError, ResumeRefused
+from shared.protocol.messages import ResponseHead
 from shared.tunnel import AcceptedTunnel
+from tests.shared.tunnel.behaviour.stream_sides import AgentEnd, Side
 from tests.support.lines import Line, LineAcceptor, ManualLoop
-from tests.support.tunnels import Recorder, request_head
+from tests.support.tunnels import request_head
 
 RETAINED_BYTES = 60_000
 """So little that senders stop for it now and then."""
 
 BITS = st.sampled_from([1, 10, 100, 700, 5000])
 NOTICES = st.sampled_from(["both", "agent", "gateway", "nobody"])
-
-
-class Side:
-    """One end of one stream: a StreamHandler that holds what it is told against what may follow what."""
-
-    def __init__(self, role: str) -> None:
-        self.role = role
-        self.stream: Stream | None = None
-        self.sent = bytearray()
-        self.received = bytearray()
-        self.consumed = 0
-        self.headed = role == "gateway"
-        self.may_write = True
-        self.our_end = self.our_reset = False
-        self.peer_head = self.peer_end = False
-        self.peer_reset: ErrorCode | None = None
-        self.suspended = self.closed = False
-
-    def on_head(self, head: ResponseHead) -> None:
-        assert self.role == "gateway"
-        self._live()
-        assert not self.peer_head
-        self.peer_head = True
-
-    def on_data(self, data: bytes) -> None:
-        self._live()
-        assert self.peer_head or self.role == "agent"
-        if not self.our_reset:
-            self.received += data
-
-    def on_end(self, trailers: Trailers | None) -> None:
-        self._live()
-        self.peer_end = True
-
-    def on_reset(self, code: ErrorCode, reason: str) -> None:
-        assert not self.closed
-        assert self.peer_reset is None
-        assert not self.peer_end or self.role == "agent"
-        self.peer_reset = code
-
-    def on_writable(self) -> None:
-        assert not self.closed
-        self.may_write = True
-
-    def on_suspended(self) -> None:
-        assert not self.closed
-        assert not self.suspended
-        self.suspended = True
-
-    def on_resumed(self) -> None:
-        assert not self.closed
-        self.suspended = False
-
-    def on_closed(self) -> None:
-        assert not self.closed
-        self.closed = True
-
-    def _live(self) -> None:
-        assert not self.closed
-        assert not self.peer_end
-        assert self.peer_reset is None
-
-    @property
-    def over(self) -> bool:
-        return self.closed or self.our_end or self.our_reset
-
-    @property
-    def lost(self) -> bool:
-        return self.peer_reset is ErrorCode.SESSION_LOST
-
-
-class AgentEnd(Recorder):
-    """The agent's listener: gives every stream that is opened its side."""
-
-    def __init__(self, sides: dict[str, tuple[Side, Side]]) -> None:
-        super().__init__()
-        self._sides = sides
-
-    def on_open(self, stream: Stream) -> None:
-        _, side = self._sides[stream.head.request_id]
-        assert side.stream is None, "opened twice"
-        side.stream, stream.handler = stream, side
-
-    def on_session_suspended(self, error: TrunklineError | None) -> None: ...
-    def on_session_resumed(self) -> None: ...
 
 
 class Tunnels(RuleBasedStateMachine):
@@ -251,7 +167,7 @@ class Tunnels(RuleBasedStateMachine):
 
     @invariant()
     def memory_is_bounded(self) -> None:
-        for endpoint in self._endpoints():
+        for endpoint in self.endpoints:
             log = endpoint.session.log
             assert log.retained_bytes == sum(map(len, log._retained)) <= RETAINED_BYTES + limits.MESSAGE_BYTES
             assert len(endpoint.session._link) <= limits.LINK_FRAMES + 2
@@ -277,7 +193,7 @@ class Tunnels(RuleBasedStateMachine):
         for gateway, agent in self.sides.values():
             assert gateway.closed
             assert agent.closed or agent.stream is None
-        for endpoint in self._endpoints():
+        for endpoint in self.endpoints:
             if not endpoint.closed:
                 self._given_back(endpoint)
         for line in self.lines:
@@ -285,7 +201,7 @@ class Tunnels(RuleBasedStateMachine):
             line.gateway.abort()
         self.loop.settle()
         assert self.acceptor.connections == 0
-        for endpoint in self._endpoints():
+        for endpoint in self.endpoints:
             endpoint.lost(None)
         self.loop.advance(2.0)
         assert self.loop.timers == [], "a timer is left"
@@ -312,9 +228,6 @@ class Tunnels(RuleBasedStateMachine):
         self.endpoints.append(line.agent.endpoint)
         self.loop.settle()
 
-    def _endpoints(self) -> list[SessionEndpoint]:
-        return self.endpoints
-
     def _connect(self) -> None:
         """Until there is a good line with a session."""
         for _ in range(4):
@@ -335,7 +248,7 @@ class Tunnels(RuleBasedStateMachine):
         for _ in range(3):
             self.lines[-1].pump()
             self._look()
-            self.loop.advance(limits.ACK_DELAY_S / 2)
+            self.loop.advance(limits.GATEWAY_ACK_DELAY_S / 2)
         self.lines[-1].pump()
 
     def _finish_bodies(self) -> None:

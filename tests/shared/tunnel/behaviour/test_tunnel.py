@@ -3,12 +3,15 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 
 import pytest
 
 from shared.protocol import limits
 from shared.protocol.errors import DialFailed, ErrorCode, HandshakeRejected, TunnelClosed
+from shared.protocol.frames import FrameType, encode
 from shared.protocol.messages import AgentState, AgentStatus, Drain, ResponseHead, Trailers, Usage
+from shared.speedups import BodyPath, frame_messages
 from shared.tunnel import AcceptedTunnel, DialledTunnel, dial
 from tests.support.identities import joining_agent
 from tests.support.tunnels import Acceptor, Recorder, accepting, dial_with_token, request_head
@@ -51,6 +54,24 @@ async def test_a_request_crosses_and_its_answer_comes_back() -> None:
         assert [name for name in client.names() if name != "data"] == ["head", "end", "closed"]
         assert ("end", trailers) in client.calls
         await agent.until("closed")
+        tunnel.abort()
+
+
+async def test_what_one_read_brings_is_written_to_its_client_at_once() -> None:
+    async with attached() as (acceptor, agent, _url, tunnel):
+        client, written = Recorder(), list[bytes]()
+        gateway = acceptor.tunnels[0]
+        request = gateway.endpoint.open(request_head(), client)
+        await agent.until("open")
+        agent.streams[0].send_head(ResponseHead(200, ()))
+        await client.until("head")
+        path = BodyPath(written.append, SimpleNamespace(write_paused=False))
+        path.open = True
+        request.take_path(path)
+        event = b"x" * 5000 + b"\n\n"
+        gateway._input_waits = False
+        gateway.data_received(frame_messages([encode(FrameType.DATA, request.id, event)] * 4, b"mask" * 4))
+        assert written == [b"%x\r\n%b\r\n" % (4 * len(event), event * 4)]
         tunnel.abort()
 
 

@@ -3,13 +3,16 @@
 import asyncio
 import os
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from gateway.api.admin.resources import child
 from gateway.api.admin.resources.child import run_in_child
+from gateway.domain.store_address import StoreAddress
 from gateway.observability.audit import append_pending_acts
+from gateway.observability.audit.acts import append_entries, audit_files
 from gateway.storage import Store
 from gateway.storage.errors import BadValue, StateError, StateUnwritable
 
@@ -30,6 +33,17 @@ async def test_it_answers_as_it_does_here_also_where_the_directory_has_a_package
     monkeypatch.chdir(tmp_path)
     found = await run_in_child(state, "verify_audit", {})
     assert (found["sound"], found["lines"]) == (True, 2)
+
+
+async def test_it_works_on_the_same_server(tmp_path: Path, postgres_address: StoreAddress) -> None:
+    with Store.open(tmp_path, address=postgres_address, serve=True) as store:
+        store.keys.create("alice", "acme", 1.0)
+        append_entries(audit_files(store), store.acts, time.time())
+    found = await run_in_child(tmp_path, "verify_audit", {}, postgres_address)
+    assert (found["sound"], found["lines"]) == (True, 2)
+    away = StoreAddress("postgresql://u:s3cret@127.0.0.1:1/d", tmp_path / "k")
+    with pytest.raises(StateError, match=r"cannot reach PostgreSQL at 127\.0\.0\.1:1"):
+        await run_in_child(tmp_path, "verify_audit", {}, away)
 
 
 async def test_what_is_refused_there_is_refused_here(state: Path, tmp_path: Path) -> None:

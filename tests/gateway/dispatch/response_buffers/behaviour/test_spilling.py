@@ -13,19 +13,20 @@ from gateway.pipeline.relay import as_request_error
 from shared.protocol.errors import ErrorCode
 from shared.protocol.limits import MIB
 from shared.protocol.messages import Trailers
-from tests.gateway.dispatch.response_buffers.behaviour.test_response_buffers import (
+from tests.gateway.dispatch.answers import leave, let_go, read, read_to_end
+from tests.gateway.dispatch.long_answers import (
     LONG,
     OTHER,
     PIECE,
     PLAIN,
+    begins,
     reads,
-    reads_all,
     wait,
     writes,
     writes_all,
 )
 from tests.gateway.dispatch.response_buffers.behaviour.workers import HeldWorker, Opened, space
-from tests.gateway.fleet.fleet import Client, EngineStream, Fleet, deployment
+from tests.gateway.fleet.fleet import Fleet, deployment
 
 READERS = 8
 DISK_BYTES = 16 * READERS * 3 * MIB
@@ -47,12 +48,6 @@ def spilling(
     return fleet
 
 
-def end(fleet: Fleet, *streams: EngineStream) -> None:
-    fleet.settle()
-    for stream in streams:
-        stream.confirm()
-
-
 async def test_slots_are_free_when_engines_are_done_though_memory_has_no_room(tmp_path: Path) -> None:
     opened = Opened()
     fleet = spilling(tmp_path, unread_bytes=MIB, opened=opened)
@@ -68,9 +63,9 @@ async def test_slots_are_free_when_engines_are_done_though_memory_has_no_room(tm
     assert fleet.session(agent).endpoint.session.held_bytes < READERS * 16 * 1024
     assert os.listdir(tmp_path) == [], "the file has no name"
     writes_all(fleet, agent.streams[READERS], 1)
-    assert await reads_all(waiting) == PIECE
+    assert await read_to_end(waiting) == PIECE
     for client in clients:
-        assert await reads_all(client) == PIECE * LONG
+        assert await read_to_end(client) == PIECE * LONG
     assert (len(opened.files), opened.open) == (1, 0)
     fleet.assert_quiet()
 
@@ -92,7 +87,7 @@ async def test_what_comes_while_the_file_is_read_is_behind_it(tmp_path: Path) ->
             worker.step()
         if client.response._buffer:
             worker.at_once = True
-            got += await read_once(client)
+            got += await read(client)
             worker.at_once = False
         fleet.settle()
     assert sent.startswith(got)
@@ -101,14 +96,8 @@ async def test_what_comes_while_the_file_is_read_is_behind_it(tmp_path: Path) ->
     worker.at_once = True
     worker.catch_up()
     fleet.settle()
-    assert got + await reads_all(client) == sent
+    assert got + await read_to_end(client) == sent
     fleet.assert_quiet()
-
-
-async def read_once(client: Client) -> bytes:
-    chunks = await client.response.next_chunks()
-    client.response.consumed(sum(map(len, chunks)))
-    return b"".join(chunks)
 
 
 def test_a_reader_that_leaves_takes_nothing_of_the_file_with_it(tmp_path: Path) -> None:
@@ -125,7 +114,8 @@ def test_a_reader_that_leaves_takes_nothing_of_the_file_with_it(tmp_path: Path) 
     assert fleet.dispatcher.unread.spilled_bytes
     for client in clients:
         client.response.abort()
-    end(fleet, *engines)
+    fleet.settle()
+    let_go(fleet)
     worker.catch_up()
     assert (opened.open, fleet.dispatcher.unread.spilled_bytes) == (0, 0)
     fleet.assert_quiet()
@@ -139,8 +129,7 @@ async def test_a_disk_that_takes_nothing_leaves_engines_waiting_as_without_one(
     opened.broken_for = broken_for
     fleet = spilling(tmp_path / "missing" if broken_for == "missing" else tmp_path, 1, opened=opened)
     client, engine = fleet.submit(), fleet.agents[0].streams[0]
-    engine.stream.send_head(PLAIN)
-    written = writes(fleet, engine, LONG)
+    written = begins(fleet, engine)
     assert written < LONG
     assert client.response._no_room
     assert client.response.behind
@@ -151,9 +140,9 @@ async def test_a_disk_that_takes_nothing_leaves_engines_waiting_as_without_one(
     engine.confirm()
     fleet.settle()
     writes_all(fleet, fleet.agents[0].streams[1], 1)
-    assert await reads_all(waiting) == PIECE
+    assert await read_to_end(waiting) == PIECE
     with pytest.raises(StreamBroken):
-        await reads_all(client)
+        await read_to_end(client)
     client.response.abort()
     fleet.assert_quiet()
 
@@ -166,11 +155,11 @@ async def test_what_cannot_be_read_back_breaks_its_answer_and_no_other(tmp_path:
         writes_all(fleet, engine)
     opened.broken_for = "read"
     with pytest.raises(StreamBroken) as broken:
-        await reads_all(client)
+        await read_to_end(client)
     assert isinstance(as_request_error(broken.value), EngineError)
     client.response.abort()
     opened.broken_for = ""
-    assert await reads_all(other) == PIECE * LONG
+    assert await read_to_end(other) == PIECE * LONG
     fleet.assert_quiet()
 
 
@@ -178,31 +167,25 @@ def test_a_key_takes_no_more_of_the_file_than_it_may(tmp_path: Path) -> None:
     fleet = spilling(tmp_path, 40, disk_bytes=16 * MIB)
     clients = [fleet.submit() for _ in range(16)]
     for engine in fleet.agents[0].streams:
-        engine.stream.send_head(PLAIN)
-        writes(fleet, engine, LONG)
+        begins(fleet, engine)
     assert fleet.dispatcher.unread.spilled_bytes <= 4 * MIB
     tenants = [Principal(f"k{number}", "x", f"t{number}") for number in range(4)]
     for principal in tenants:
         clients += [fleet.submit(fleet.request(principal=principal)) for _ in range(4)]
     for engine in fleet.agents[0].streams[16:]:
-        engine.stream.send_head(PLAIN)
-        writes(fleet, engine, LONG)
+        begins(fleet, engine)
     late = fleet.submit(fleet.request(principal=OTHER))
     writes_all(fleet, fleet.agents[0].streams[-1], MIB // 4 // len(PIECE))
     assert fleet.agents[0].streams[-1].closed, "five tenants leave room for one more"
     assert fleet.dispatcher.unread.spilled_bytes < 16 * MIB
-    for client in (*clients, late):
-        client.response.abort()
-    end(fleet, *fleet.agents[0].open_streams)
-    fleet.assert_quiet()
+    leave(fleet, *clients, late)
 
 
 async def test_a_file_with_room_again_is_used_without_waiting_for_the_own_reader(tmp_path: Path) -> None:
     fleet = spilling(tmp_path, 20, disk_bytes=16 * MIB)
     clients = [fleet.submit() for _ in range(16)]
     for engine in fleet.agents[0].streams:
-        engine.stream.send_head(PLAIN)
-        writes(fleet, engine, LONG)
+        begins(fleet, engine)
     last = fleet.agents[0].streams[-1]
     assert not last.ready
     for client in clients[:-1]:
@@ -210,23 +193,20 @@ async def test_a_file_with_room_again_is_used_without_waiting_for_the_own_reader
     fleet.settle()
     assert last.ready
     assert not clients[-1].response._no_room
-    clients[-1].response.abort()
-    end(fleet, *fleet.agents[0].open_streams)
-    fleet.assert_quiet()
+    leave(fleet, clients[-1])
 
 
 async def test_whoever_has_caught_up_is_answered_from_memory_again(tmp_path: Path) -> None:
     opened = Opened()
     fleet = spilling(tmp_path, 1, unread_bytes=64 * 1024, opened=opened)
     client, engine = fleet.submit(), fleet.agents[0].streams[0]
-    engine.stream.send_head(PLAIN)
-    assert writes(fleet, engine, 100) == 100
+    assert begins(fleet, engine, 100) == 100
     await reads(client, 100 * len(PIECE))
     assert opened.open == 0
     assert writes(fleet, engine, 1) == 1
-    assert await read_once(client) == PIECE
+    assert await read(client) == PIECE
     assert len(opened.files) == 1
     engine.stream.end(Trailers())
     fleet.settle()
-    assert await reads_all(client) == b""
+    assert await read_to_end(client) == b""
     fleet.assert_quiet()

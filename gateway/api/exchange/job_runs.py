@@ -1,0 +1,181 @@
+"""Has jobs answered by engines, through the same pipeline as requests of clients, and books each attempt."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any
+
+import structlog
+
+from gateway.api.exchange.job_exchange import JobExchange, JobSources
+from gateway.dispatch.recovery import NotContinuable
+from gateway.domain.errors import RequestError
+from gateway.domain.quotas import Price
+from gateway.domain.request import BegunAnswer
+from gateway.jobs.output import OutputProgress
+from gateway.jobs.runs import JobAnswer, JobRun
+from gateway.observability.audit import RequestFacts
+from gateway.observability.metrics import Metrics
+from gateway.pipeline.pipeline import Pipeline
+from gateway.storage.errors import ObjectMissing
+from shared.process.server_sent_events import last_event_end
+from shared.protocol.routes import CONTINUED_ROUTES
+
+_log = structlog.get_logger("gateway.job")
+
+_CANCELLED = 499
+_FAILED = 500
+
+
+@dataclass(frozen=True, slots=True)
+class JobBooks:
+    """Where attempts at jobs are booked."""
+
+    metrics: Metrics
+    audit: Callable[[RequestFacts], None] | None = None
+    """None: requests are not audited."""
+    price: Callable[[str], Price] | None = None
+    lines: bool = True
+    """A line in the log for each."""
+    wall: Callable[[], float] = time.time
+
+
+class JobPipeline:
+    """Implements :data:`gateway.jobs.runs.RunJob`."""
+
+    def __init__(
+        self, pipeline: Pipeline, resuming: Pipeline, sources: JobSources, books: JobBooks, kept_bytes: int
+    ) -> None:
+        """``pipeline`` identifies keys by their ids (:class:`gateway.auth.jobs.JobKeys`), ``resuming`` too,
+        and reuses no answers. Of answers longer than ``kept_bytes`` none is gone on with."""
+        self._pipeline = pipeline
+        self._resuming = resuming
+        self._sources = sources
+        self._books = books
+        self._kept_bytes = kept_bytes
+
+    async def __call__(self, run: JobRun) -> JobAnswer:
+        """Raises RequestError, StreamBroken, StateError."""
+        kept = run.kept
+        begun = None if kept is None else await self._begun(kept)
+        if begun is not None and kept is not None:
+            try:
+                return await self._attempt(run, begun, kept)
+            except NotContinuable as error:
+                _log.info("job_starts_over", job=run.job.id, reason=str(error))
+        return await self._attempt(run)
+
+    async def _begun(self, kept: OutputProgress) -> BegunAnswer | None:
+        """What can be gone on with of an earlier run's output: whole events."""
+        head = kept.head
+        events = any(name == "content-type" and "event-stream" in value for name, value in head.headers)
+        if head.status != 200 or not events or not 0 < kept.size_bytes <= self._kept_bytes:
+            return None
+        objects, data = await self._sources.objects(), bytearray()
+        try:
+            for name, _ in kept.pieces:
+                data += await objects.read_bytes(name, self._kept_bytes)
+        except ObjectMissing:  # another run has it by now, and this one will learn so
+            return None
+        end = last_event_end(data, 0)
+        return BegunAnswer(bytes(data[:end]), head.headers, head.model, head.version) if end else None
+
+    async def _attempt(
+        self, run: JobRun, begun: BegunAnswer | None = None, kept: OutputProgress | None = None
+    ) -> JobAnswer:
+        exchange = JobExchange(run, self._sources, begun)
+        if begun is not None and exchange.route not in CONTINUED_ROUTES:
+            raise NotContinuable("only streamed text can")
+        if begun is not None and kept is not None:
+            exchange.reply.kept = kept, len(begun.data)
+        error: BaseException | None = None
+        try:
+            await (self._pipeline if begun is None else self._resuming)(exchange)
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            self._book(exchange, error)
+            exchange.close()
+            error = None
+        reply = exchange.reply
+        return JobAnswer(reply.status, reply.headers, bytes(reply.refusal))
+
+    def _book(self, exchange: JobExchange, error: BaseException | None) -> None:
+        if isinstance(error, NotContinuable):
+            return  # nothing was asked
+        request, response, books = exchange.request, exchange.response, self._books
+        status = _status(exchange, error)
+        total_s = monotonic() - exchange.began_s
+        model = "" if request is None else request.model
+        books.metrics.request_finished(exchange.route, model, status, total_s)
+        if response is not None and response.agent:
+            books.metrics.answered_by(response.agent, status)
+        code = error.code if isinstance(error, RequestError) else None if error is None else "broken"
+        if books.lines:
+            _log.info("job_attempt", **_facts(exchange, status, code, error, total_s))
+        if books.audit is not None and exchange.principal is not None:
+            books.audit(self._record(exchange, status, code, total_s))
+
+    def _record(self, exchange: JobExchange, status: int, code: str | None, total_s: float) -> RequestFacts:
+        who, request, response = exchange.principal, exchange.request, exchange.response
+        assert who is not None
+        trailers = None if response is None else response.trailers
+        price = self._books.price
+        return RequestFacts(
+            self._books.wall(),
+            exchange.head.id,
+            status,
+            code,
+            who.key_id,
+            who.tenant,
+            exchange.route,
+            None if request is None else request.model,
+            None if request is None else request.alias,
+            "" if request is None else request.target,
+            None if response is None else response.version,
+            None if request is None else request.tier,
+            () if request is None else request.attempts,
+            None if request is None else request.troubles,
+            None if response is None else response.queue_s,
+            exchange.reply.first_byte_s,
+            total_s,
+            None if trailers is None else trailers.usage,
+            0.0 if request is None else request.gpu_s,
+            None if request is None or price is None else price(request.model),
+            "" if trailers is None else trailers.ran_by,
+            "" if trailers is None else trailers.device,
+        )
+
+
+def _status(exchange: JobExchange, error: BaseException | None) -> int:
+    """In HTTP's words."""
+    if isinstance(error, RequestError):
+        return error.status
+    if error is None or exchange.reply.started:
+        return exchange.reply.status
+    return _FAILED if isinstance(error, Exception) else _CANCELLED
+
+
+def _facts(
+    exchange: JobExchange, status: int, code: str | None, error: BaseException | None, total_s: float
+) -> dict[str, Any]:
+    """Nothing of the request or of the engine's words stands in it."""
+    found: dict[str, Any] = {"job": exchange.head.id, "route": exchange.route, "status": status}
+    found["total_ms"] = round(total_s * 1000, 2)
+    request, response = exchange.request, exchange.response
+    if exchange.principal is not None:
+        found["key"] = exchange.principal.key_name
+    if request is not None:
+        found |= {"model": request.model, "tier": str(request.tier), "stream": request.streaming}
+    if response is not None and response.agent:
+        found |= {"agent": response.agent, "attempts": response.attempts}
+        usage = None if response.trailers is None else response.trailers.usage
+        if usage is not None:
+            found |= {"tokens_in": usage.prompt_tokens, "tokens_out": usage.completion_tokens}
+    if code is not None:
+        found["error"] = code
+    if isinstance(error, RequestError) and error.status >= _FAILED:
+        found["reason"] = str(error)
+    return found

@@ -1,0 +1,85 @@
+"""What runs the jobs of the store in one gateway process."""
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from gateway.api.exchange.buffers import BufferBudget
+from gateway.api.exchange.job_exchange import JobSources
+from gateway.api.exchange.job_runs import JobBooks, JobPipeline
+from gateway.app.factories import http_settings
+from gateway.app.pipelines import PipelineParts
+from gateway.auth.jobs import JobKeys
+from gateway.auth.keys import KeyRing
+from gateway.dispatch.dispatcher import Dispatcher
+from gateway.jobs.ends import EndSettings, JobEnds
+from gateway.jobs.fleet_room import FleetRoom
+from gateway.jobs.metrics import JobMetrics
+from gateway.jobs.objects import ObjectOpener
+from gateway.jobs.runner import JobRunner, RunnerSettings
+from gateway.jobs.runs import RetrySettings
+from gateway.pipeline.bodies import BodyReader
+from gateway.runtime.config import Settings
+from gateway.storage import Store
+
+STOP_S = 10.0
+"""For giving back what runs, when the gateway stops."""
+
+
+class RunningParts:
+    """Jobs go the way of clients' requests."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        store: Store,
+        objects: ObjectOpener,
+        pipelines: PipelineParts,
+        dispatcher: Dispatcher,
+        ring: KeyRing,
+        memory: tuple[BufferBudget, BodyReader],
+        books: JobBooks,
+        models_of: Callable[[str], Sequence[str]],
+        weights: Callable[[], Mapping[str, float]],
+    ) -> None:
+        """``memory`` is for their bodies; ``models_of`` says what an alias stands for."""
+        table, index = settings.jobs, dispatcher.index
+        keys, (budget, reader) = JobKeys(ring), memory
+        run = JobPipeline(
+            pipelines.pipeline(keys),
+            pipelines.pipeline(keys, reuse=False),
+            JobSources(objects, budget, http_settings(settings).body, reader, time.time),
+            books,
+            settings.dispatch.record_bytes,
+        )
+        self.runner = JobRunner(
+            store.job_claims,
+            objects,
+            FleetRoom(index, dispatcher.room.depth, models_of),
+            run,
+            JobEnds(store.job_claims, store.jobs, objects, EndSettings(table.kept_days * 86_400.0)),
+            (settings.cluster.process or store.process_name or "gateway", secrets.randbits(53)),
+            RunnerSettings(
+                lease_s=table.lease_s,
+                poll_s=2.0 * table.look_s,
+                busy_poll_s=table.look_s,
+                at_once=table.at_once,
+                tenant_at_once=table.tenant_at_once,
+                retry=RetrySettings(table.attempts, table.retry_s, table.retry_most_s),
+            ),
+            weights=weights,
+            metrics=JobMetrics(dispatcher.metrics.registry),
+        )
+        index.subscribe(self.runner.slots_free, slots=True)
+        self._running: asyncio.Task[None] | None = None
+
+    def start(self, tasks: asyncio.TaskGroup) -> None:
+        """Run jobs in a task of ``tasks`` until :meth:`stop`."""
+        self._running = tasks.create_task(self.runner.run())
+
+    async def stop(self) -> None:
+        """Give back the jobs that run, for another process to go on with."""
+        self.runner.stop()
+        if self._running is not None:
+            await asyncio.wait({self._running}, timeout=STOP_S)

@@ -1,0 +1,184 @@
+"""What of long work a gateway is made of: files, webhooks, and whatever runs and shows jobs."""
+
+import asyncio
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from gateway.api.jobs.pages import JobAccess, JobsPage, jobs_pages
+from gateway.api.jobs.respond_async import AsyncRequests
+from gateway.api.jobs.responses import responses_pages
+from gateway.api.openai.batches import BatchesPage, batches_pages
+from gateway.api.openai.files import FilesPage, files_pages
+from gateway.api.openai.uploads import uploads_pages
+from gateway.app.job_runner import RunningParts
+from gateway.app.queues import QueueParts
+from gateway.auth.keys import KeyRing
+from gateway.dispatch.dispatcher import Dispatcher
+from gateway.dispatch.outlook import DispatchOutlook
+from gateway.domain.quotas import Price
+from gateway.domain.state_dir import OBJECTS_NAME
+from gateway.jobs.batches.publication import BatchPublisher
+from gateway.jobs.batches.service import BatchService
+from gateway.jobs.batches.submission import BatchReader
+from gateway.jobs.batches.worker import BatchSettings, BatchWorker
+from gateway.jobs.files import FileBounds, FileService
+from gateway.jobs.objects import ObjectOpener
+from gateway.jobs.output import OutputReader
+from gateway.jobs.runs_here import RunsHere
+from gateway.jobs.service import DAY_S, JobService
+from gateway.jobs.uploads import UploadService
+from gateway.jobs.watch import JobWatch
+from gateway.jobs.webhooks.deliverer import WebhookDeliverer
+from gateway.jobs.webhooks.guard import WebhookGuard
+from gateway.jobs.webhooks.sender import WebhookSender
+from gateway.jobs.webhooks.service import WebhookService
+from gateway.observability.metrics import Metrics
+from gateway.pipeline.aliases import AliasCache, AliasCatalog
+from gateway.pipeline.bodies import BodyReader
+from gateway.pipeline.job_requests import JobRequestReader
+from gateway.pipeline.pipeline import KeyAuthenticator
+from gateway.runtime.config import Settings
+from gateway.storage import Store
+from gateway.storage.jobs import JobBounds
+
+if TYPE_CHECKING:  # its library is loaded at the first use
+    from gateway.storage.objects import ObjectStore
+
+
+class JobParts:
+    """Of one gateway process."""
+
+    def __init__(self, settings: Settings, store: Store, metrics: Metrics) -> None:
+        table = settings.jobs
+        self._store, self._bounds = store, JobBounds(table.queued, table.result_bytes)
+        self._kept_s, self._look_s = table.kept_days * DAY_S, table.look_s
+        self.objects = make_objects(settings, store)
+        """Bytes of files and jobs."""
+        self.files = FileService(store.files, self.objects, FileBounds(table.file_bytes, table.tenant_bytes))
+        self.uploads = UploadService(store.uploads, store.files, self.files)
+        guard = WebhookGuard(table.webhook_rules)
+        self.webhooks = WebhookService(guard, store.webhook_secrets)
+        sender = WebhookSender(guard, table.webhook_ca_file)
+        self.deliverer = WebhookDeliverer(store.webhooks, self.webhooks.signers, sender, metrics)
+        self.jobs: JobAccess | None = None
+        self.running: RunningParts | None = None
+        """What runs jobs, where this process does."""
+        self.batches: BatchParts | None = None
+        """Once they are offered, as jobs are."""
+        self.queues: QueueParts | None = None
+        """What makes jobs of messages, where the settings name queues."""
+        self._queue_tables = table.queues
+
+    def pages(self, keys: KeyAuthenticator) -> dict[str, FilesPage | BatchesPage | JobsPage]:
+        """What clients reach of it, by path."""
+        found: dict[str, FilesPage | BatchesPage | JobsPage] = {}
+        found |= files_pages(keys, self.files) | uploads_pages(keys, self.uploads)
+        if self.batches is not None:
+            found |= batches_pages(keys, self.batches.service, self.webhooks.accept)
+        if self.jobs is not None:
+            found |= jobs_pages(keys, self.jobs) | responses_pages(keys, self.jobs)
+        return found
+
+    def offer(
+        self,
+        keys: KeyAuthenticator,
+        dispatcher: Dispatcher,
+        price: Callable[[str], Price],
+        known: "KnownModels",
+        reader: BodyReader,
+        ring: KeyRing,
+    ) -> AsyncRequests:
+        """From now on there are jobs and batches, too. Returns what makes jobs of requests whose clients
+        prefer to be answered later. Raises ConfigError."""
+        reading = JobRequestReader(dispatcher.timers.time, known.knows, reader)
+        outlook = DispatchOutlook(dispatcher.index, dispatcher.scheduling, price, known.meant)
+        runs = None if self.running is None else self.running.runner
+        more: dict[str, Any] = {"runs": runs, "kept_s": self._kept_s}
+        jobs = JobService(self._store.jobs, self.objects, reading, outlook, self._bounds, **more)
+        watch = JobWatch(self._store.jobs.get_many)
+        answers = OutputReader(self.objects)
+        self.jobs = JobAccess(jobs, answers, watch, self.webhooks.accept)
+        if self._queue_tables:
+            registry = dispatcher.metrics.registry
+            self.queues = QueueParts(self._queue_tables, self._store, jobs, answers, ring, registry)
+        settings = BatchSettings(rest_s=self._look_s, idle_s=10.0 * self._look_s, kept_s=self._kept_s)
+        self.batches = BatchParts(self, self._store, (self._bounds, settings, runs), jobs, known)
+        return AsyncRequests(keys, self.jobs, known.knows)
+
+    async def run(self) -> None:
+        """Work beside the requests, until this is cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.files.keep_swept())
+            tasks.create_task(self.uploads.keep_swept())
+            tasks.create_task(self.deliverer.run())
+            if self.jobs is not None:
+                tasks.create_task(self.jobs.service.keep_forgetting())
+            if self.running is not None:
+                self.running.start(tasks)
+            if self.batches is not None:
+                tasks.create_task(self.batches.worker.run())
+            if self.queues is not None:
+                tasks.create_task(self.queues.run())
+
+    async def stop(self) -> None:
+        """Give back the jobs that run, for another process to go on with."""
+        if self.running is not None:
+            await self.running.stop()
+
+
+@dataclass(frozen=True)
+class KnownModels:
+    """The models and aliases that clients can ask for."""
+
+    aliases: AliasCache
+    catalog: AliasCatalog
+
+    def knows(self, name: str) -> bool:
+        return self.catalog.model(name) is not None
+
+    def meant(self, name: str) -> Sequence[str]:
+        """The models that a name stands for, the likeliest first."""
+        choice = self.aliases.choices.get(name)
+        return (name,) if choice is None else [target.model for target in choice.ranked("")]
+
+
+class BatchParts:
+    """What makes and works on batches in one gateway process."""
+
+    def __init__(
+        self,
+        parts: JobParts,
+        store: Store,
+        rules: tuple[JobBounds, BatchSettings, RunsHere | None],
+        jobs: JobService,
+        known: KnownModels,
+    ) -> None:
+        bounds, settings, runs = rules
+        self.worker = BatchWorker(
+            store.batches,
+            store.jobs,
+            BatchReader(jobs, parts.objects, known.knows),
+            BatchPublisher(store.jobs, store.files, parts.files),
+            uuid.uuid4().hex,
+            bounds,
+            parts.files.wall,
+            settings,
+            runs,
+        )
+        wall, admit = parts.files.wall, jobs.kept.check
+        self.service = BatchService(store.batches, self.worker.wake, wall, admit)
+
+
+def make_objects(settings: Settings, store: Store) -> ObjectOpener:
+    """The object store is opened when it is needed first."""
+
+    def open_objects() -> "ObjectStore":
+        from gateway.storage.objects import ObjectStore
+
+        if settings.jobs.objects is None:
+            return ObjectStore.in_directory(store.state_dir / OBJECTS_NAME)
+        return ObjectStore.at(settings.jobs.objects)
+
+    return ObjectOpener(open_objects)

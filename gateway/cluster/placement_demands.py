@@ -1,0 +1,130 @@
+"""Which models requests wait for at other processes, so that the one that has models loaded knows (pure).
+
+Each process says it in its row. Keys of deployments are the same in all processes: agent and deployment.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+import orjson
+from pydantic import Field, TypeAdapter, ValidationError
+
+from gateway.domain.request import Tier
+from gateway.scheduling.placement.data import Demand
+
+MOST_MODELS, MOST_KEYS = 16, 64
+"""Said in a row: those that have waited longest, and places that would do for each."""
+
+
+_MOST_URGENT_FIRST = [Tier.REALTIME, Tier.STANDARD, Tier.BATCH]
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    model: Annotated[str, Field(max_length=1000)]
+    keys: Annotated[list[str], Field(max_length=MOST_KEYS)]
+    age_s: Annotated[float, Field(ge=0, le=1e7)]
+    requests: Annotated[int, Field(ge=0, le=10**7)]
+    tier: Tier
+    served: bool
+    wait_s: Annotated[float, Field(ge=0, le=1e9)]
+
+
+_ALL_SAID = TypeAdapter(Annotated[list[_Said], Field(max_length=MOST_MODELS)])
+
+
+class PlacementDemands:
+    """Belongs to the event loop's thread. ``clock`` gives seconds of the demands' clock."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self.own: Callable[[float], Sequence[Demand]] = lambda now: ()
+        """What requests wait for here at that time."""
+        self.changed: Callable[[], None] = lambda: None
+        """Called when others want something, or when this process may have become the one that decides."""
+        self.wake: Callable[[], None] = lambda: None
+        """Called when something waits here that the others do not know of."""
+        self._told: frozenset[str] = frozenset()
+        self._others: tuple[Demand, ...] = ()
+
+    def note(self, demands: Iterable[Demand]) -> None:
+        """So it is here now: models that are new are told at once, the rest in time."""
+        if not self._told.issuperset(demand.model for demand in demands):
+            self.wake()
+
+    def encode(self) -> str | None:
+        """What the row is to say; None: nothing waits."""
+        now = self._clock()
+        demands = sorted(self.own(now), key=lambda demand: demand.oldest_s)
+        self._told = frozenset(demand.model for demand in demands)
+        said = [
+            _Said(
+                demand.model,
+                sorted(demand.keys)[:MOST_KEYS],
+                max(0.0, now - demand.oldest_s),
+                demand.requests,
+                demand.tier,
+                demand.served,
+                min(demand.wait_s, 1e9),
+            )
+            for demand in demands[:MOST_MODELS]
+        ]
+        return orjson.dumps(said).decode() if said else None
+
+    def take_up(self, rows: Iterable[str | None]) -> None:
+        """What the rows of the other processes say; one that cannot be read says nothing."""
+        now, before = self._clock(), self._others
+        self._others = tuple(demand for row in rows if row is not None for demand in _read(row, now))
+        if self._others or before:
+            self.changed()
+
+    @property
+    def others_wait(self) -> bool:
+        """Requests wait at other processes."""
+        return bool(self._others)
+
+    def with_others(self, own: Iterable[Demand], known: Callable[[str], Collection[str]]) -> list[Demand]:
+        """What waits in all processes; ``known`` gives the keys of a model's deployments here."""
+        merged: dict[str, Demand] = {demand.model: demand for demand in own}
+        for demand in self._others:
+            keys = demand.keys.intersection(known(demand.model))
+            if keys:
+                demand = replace(demand, keys=keys)
+                mine = merged.get(demand.model)
+                merged[demand.model] = demand if mine is None else _both(mine, demand)
+        return list(merged.values())
+
+
+def _read(row: str, now: float) -> list[Demand]:
+    try:
+        said = _ALL_SAID.validate_json(row)
+    except ValidationError:
+        return []
+    return [
+        Demand(
+            each.model,
+            frozenset(each.keys),
+            now - each.age_s,
+            each.requests,
+            each.tier,
+            each.served,
+            each.wait_s,
+        )
+        for each in said
+    ]
+
+
+def _both(one: Demand, other: Demand) -> Demand:
+    """Places for those whom nothing serves, where there are any, and for all otherwise."""
+    unserved = [each for each in (one, other) if not each.served] or [one, other]
+    keys = frozenset[str]().union(*(each.keys for each in unserved))
+    return Demand(
+        one.model,
+        keys,
+        min(one.oldest_s, other.oldest_s),
+        one.requests + other.requests,
+        min(one.tier, other.tier, key=_MOST_URGENT_FIRST.index),
+        one.served and other.served,
+        max(one.wait_s, other.wait_s),
+    )

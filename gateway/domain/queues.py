@@ -1,0 +1,66 @@
+"""Queues that feed jobs: what is kept of a message until its reply was sent. Plain data."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+@dataclass(frozen=True, slots=True)
+class QueueOrigin:
+    """Which message a job was made of, and who hears of its end."""
+
+    source: str
+    """The queue's name in the settings."""
+    message_id: str
+    reply_to: str | None = None
+    """A stream, a list or a queue of the same broker; None: nobody hears of it."""
+    stream: bool = False
+    """The answer is sent while it is written."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyPlan:
+    """The reply that was begun last. It is noted before it is sent, so that it is sent again just so."""
+
+    sequence: int = 0
+    """From 1 on; 0: none was."""
+    since: int = 0
+    start: int = 0
+    stop: int = 0
+    """Which bytes of the answer it has (:class:`gateway.jobs.object_names.OutputPosition`). ``start`` and
+    ``stop`` are 0 where it only says that the answer began anew."""
+    is_sent: bool = True
+    """It has reached the broker for certain."""
+
+
+@dataclass(frozen=True, slots=True)
+class PendingReply:
+    """What is still to be said of a job. Times are seconds since 1970."""
+
+    number: int
+    job_id: str
+    origin: QueueOrigin
+    plan: ReplyPlan
+    attempts: int
+    """In a row that failed."""
+    generation: int
+    """Rises with each claim: only who made the last one may change anything."""
+    failing_since_s: float | None
+    """Since when they have failed."""
+
+
+class QueueKind(StrEnum):
+    """What a queue is, and whose."""
+
+    REDIS_STREAM = "redis-stream"
+    REDIS_LIST = "redis-list"
+    RABBITMQ = "rabbitmq"
+
+
+_REDIS = ("redis", "rediss", "valkey", "valkeys", "unix")
+QUEUE_SCHEMES: Mapping[QueueKind, tuple[str, ...]] = {
+    QueueKind.REDIS_STREAM: _REDIS,
+    QueueKind.REDIS_LIST: _REDIS,
+    QueueKind.RABBITMQ: ("amqp", "amqps"),
+}
+"""Of the URLs of their brokers."""

@@ -1,0 +1,1 @@
+"""Long work: files, and jobs that outlive their clients' connections."""

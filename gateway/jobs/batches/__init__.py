@@ -1,0 +1,1 @@
+"""Batches: their files read into jobs, and the answers of these written into files."""

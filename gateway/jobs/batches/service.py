@@ -1,0 +1,47 @@
+"""Batches for their clients: made, listed, shown, cancelled."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from gateway.domain.batches import BatchRecord, NewBatch
+from gateway.storage.batches import BatchStore
+
+
+class BatchService:
+    """Belongs to the event loop's thread. Methods raise StateError."""
+
+    def __init__(
+        self,
+        batches: BatchStore,
+        wake: Callable[[], None],
+        wall: Callable[[], float],
+        admit: Callable[[str], Awaitable[None]] | None = None,
+    ) -> None:
+        """``wake`` tells who works on batches here that there is something to do; ``admit`` raises where a
+        tenant may submit nothing more (:meth:`gateway.jobs.kept_results.KeptResults.check`)."""
+        self._admit = admit
+        self.wall = wall
+        self._batches = batches
+        self._wake = wake
+
+    async def create(self, batch: NewBatch) -> BatchRecord:
+        """Raises UnknownRecord, UnfitFile, and what ``admit`` raises."""
+        if self._admit is not None:
+            await self._admit(batch.tenant)
+        made = await asyncio.to_thread(self._batches.create, batch)
+        self._wake()
+        return made
+
+    async def get(self, batch_id: str, tenant: str) -> BatchRecord:
+        """Raises UnknownRecord."""
+        return await asyncio.to_thread(self._batches.get, batch_id, tenant)
+
+    async def list(self, tenant: str, after: str | None, limit: int) -> tuple[BatchRecord, ...]:
+        """Raises UnknownRecord for an ``after`` that the tenant does not have."""
+        return await asyncio.to_thread(lambda: self._batches.list(tenant, after=after, limit=limit))
+
+    async def cancel(self, batch_id: str, tenant: str) -> BatchRecord:
+        """Raises UnknownRecord, BatchEnded."""
+        found = await asyncio.to_thread(self._batches.cancel, batch_id, tenant, self.wall())
+        self._wake()
+        return found

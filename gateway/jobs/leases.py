@@ -1,0 +1,122 @@
+"""The jobs that this process runs, and how long they are surely its own."""
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Any
+
+from gateway.domain.jobs import JobLease, JobRecord
+
+
+class RunEnd(Enum):
+    """Why a run is ended before its engine has answered."""
+
+    STOPPED = auto()
+    """This process stops: another one goes on with the job."""
+    CANCELLED = auto()
+    """Somebody wants the job to end."""
+    EXPIRED = auto()
+    """Its deadline has come."""
+    LOST = auto()
+    """It is another run's by now."""
+
+
+@dataclass(slots=True, eq=False)
+class RunningJob:
+    """A job that was claimed."""
+
+    job: JobRecord
+    answering: bool = False
+    """Its engine has begun to answer: it takes no room in the queue."""
+    end: RunEnd | None = None
+    task: "asyncio.Task[Any] | None" = field(default=None, repr=False)
+    """In which an engine answers it; None before and after."""
+
+    @property
+    def lease(self) -> JobLease:
+        assert self.job.lease is not None
+        return self.job.lease
+
+    @property
+    def given_up(self) -> bool:
+        """Nothing of it is to be waited for any more."""
+        return self.end is RunEnd.LOST or self.end is RunEnd.STOPPED
+
+    def stop(self, end: RunEnd) -> None:
+        """End the run because of ``end``, unless there was a reason before."""
+        if self.end is None or end is RunEnd.LOST:
+            self.end = end
+            if self.task is not None:
+                self.task.cancel()
+
+
+class RunningJobs:
+    """By id. Belongs to the event loop's thread."""
+
+    def __init__(self, clock: Callable[[], float], lease_s: float) -> None:
+        """``clock`` goes on while the host sleeps."""
+        self._clock = clock
+        self._lease_s = lease_s
+        self._jobs: dict[str, RunningJob] = {}
+        self._renewed_s = clock()
+        self._none: asyncio.Event | None = None
+        """Made when somebody waits until none is left."""
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def __iter__(self) -> Iterator[RunningJob]:
+        return iter(list(self._jobs.values()))
+
+    def get(self, job_id: str) -> RunningJob | None:
+        return self._jobs.get(job_id)
+
+    def add(self, running: RunningJob, claimed_s: float) -> None:
+        """It was asked for at ``claimed_s``."""
+        if not self._jobs:
+            self._renewed_s = claimed_s
+        self._jobs[running.job.id] = running
+
+    def remove(self, running: RunningJob) -> None:
+        if self._jobs.get(running.job.id) is running:
+            del self._jobs[running.job.id]
+        if self._none is not None and not self._jobs:
+            self._none.set()
+
+    async def wait_none(self) -> None:
+        """Returns when no job runs here."""
+        while self._jobs:
+            self._none = asyncio.Event()
+            await self._none.wait()
+
+    def pending(self, model: str) -> int:
+        """How many of a model are not answered yet."""
+        return sum(each.job.new.model == model and not each.answering for each in self._jobs.values())
+
+    def of_tenant(self) -> Mapping[str, int]:
+        found: dict[str, int] = {}
+        for each in self._jobs.values():
+            found[each.job.new.tenant] = found.get(each.job.new.tenant, 0) + 1
+        return found
+
+    @property
+    def leases(self) -> dict[str, JobLease]:
+        return {name: each.lease for name, each in self._jobs.items()}
+
+    def renewed(self, asked_s: float) -> None:
+        """The store has renewed all leases that were not lost, as was asked of it at ``asked_s``."""
+        self._renewed_s = asked_s
+
+    def stop_overdue(self) -> None:
+        """The store could not be asked for so long that others may run these jobs by now."""
+        if self._jobs and self._clock() - self._renewed_s > self._lease_s:
+            for each in self:
+                each.stop(RunEnd.LOST)
+
+    def stop_expired(self, now_s: float) -> None:
+        """Their deadlines have come. ``now_s`` is in seconds since 1970."""
+        for each in self:
+            deadline_s = each.job.new.deadline_s
+            if deadline_s is not None and now_s >= deadline_s:
+                each.stop(RunEnd.EXPIRED)

@@ -1,0 +1,1 @@
+"""Queues that people already have feed jobs: messages come in, replies go out."""

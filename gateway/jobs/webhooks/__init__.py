@@ -1,0 +1,1 @@
+"""Webhooks: where they may go, what is sent, and who sends it when."""

@@ -1,0 +1,25 @@
+"""Jobs in the store (:mod:`gateway.domain.jobs`): submitted, claimed by whoever runs them, and their ends."""
+
+from gateway.storage.jobs.claims import JobClaim, JobClaims, RenewedLeases
+from gateway.storage.jobs.store import (
+    IdempotencyConflict,
+    JobBounds,
+    JobStore,
+    QueuedWork,
+    ResultsFull,
+    Submission,
+    TooManyJobs,
+)
+
+__all__ = [
+    "IdempotencyConflict",
+    "JobBounds",
+    "JobClaim",
+    "JobClaims",
+    "JobStore",
+    "QueuedWork",
+    "RenewedLeases",
+    "ResultsFull",
+    "Submission",
+    "TooManyJobs",
+]

@@ -1,0 +1,150 @@
+"""Deployments in groups, as the parent is offered them: pure, but for the deployments that are looked at."""
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from gateway.fleet.availability import ModelRecord
+from gateway.fleet.deployment import Deployment
+from shared.protocol.messages import DeploymentState, DeploymentStatus
+
+MODEL_CHARS = 200
+"""Of a model's name in a group's id; what tells groups apart follows it."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupKey:
+    """What deployments that are offered as one have in common."""
+
+    model: str
+    version: str
+    kind: str
+    device: str
+    labels: tuple[tuple[str, str], ...]
+    via: tuple[str, ...]
+
+    @classmethod
+    def of(cls, deployment: Deployment) -> "GroupKey":
+        return cls(
+            deployment.model,
+            deployment.version,
+            deployment.kind,
+            deployment.device,
+            tuple(sorted(deployment.labels.items())),
+            deployment.via,
+        )
+
+    @property
+    def id(self) -> str:
+        """The same for equal keys, also after a restart, so that a parent knows the group again."""
+        facts = repr((self.version, self.kind, self.device, self.labels, self.via))
+        digest = hashlib.sha256(facts.encode()).hexdigest()[:8]
+        return f"{self.model[:MODEL_CHARS]}/{digest}"
+
+
+@dataclass(slots=True)
+class Group:
+    """Deployments that are offered as one."""
+
+    key: GroupKey
+    state: DeploymentState
+    members: list[Deployment] = field(default_factory=list)
+    """Those that are loaded."""
+    out: list[Deployment] = field(default_factory=list)
+    """Those that agents would load, or are loading."""
+    running: int = 0
+    """Requests of the parent, from OPEN on."""
+    opening: int = 0
+    """Those of them that have no slot yet, because their bodies are still coming."""
+
+    @property
+    def limit(self) -> int:
+        """How many requests of the parent there may be."""
+        free = sum(deployment.free for deployment in self.members)
+        return self.running + max(0, free - self.opening)
+
+
+def grouped(
+    record: ModelRecord | None, suits: Callable[[Deployment], bool]
+) -> dict[GroupKey, tuple[list[Deployment], list[Deployment]]]:
+    """A model's deployments in groups: of each those that are loaded, and those that could be."""
+    found: dict[GroupKey, tuple[list[Deployment], list[Deployment]]] = {}
+    if record is not None:
+        for place, deployments in enumerate((_serving(record), _loadable(record))):
+            for deployment in filter(suits, deployments):
+                found.setdefault(GroupKey.of(deployment), ([], []))[place].append(deployment)
+    return found
+
+
+def state_of(
+    key: GroupKey,
+    loaded: list[Deployment],
+    out: list[Deployment],
+    own_id: str,
+    labels: Mapping[str, str],
+) -> DeploymentState:
+    """What is said of a group of these deployments, but for what runs there. ``labels`` count for agents
+    that do not have them."""
+    members = loaded or out
+    contexts = [each.most_tokens for each in members]
+    known = [each for each in contexts if each is not None]
+    state = DeploymentState(
+        id=key.id,
+        model=key.model,
+        version=key.version,
+        status=DeploymentStatus.LOADED,
+        routes=tuple(sorted(frozenset.intersection(*(each.routes for each in members)))),
+        slots=sum(each.slots for each in members),
+        context_tokens=min(known) if len(known) == len(contexts) else None,
+        kind=key.kind,
+        continues=_common(each.continues for each in members),
+        lacks=tuple(sorted(frozenset.union(*(each.lacks for each in members)))),
+        stateful=any(each.stateful for each in members),
+        device=key.device,
+        via=(own_id, *key.via),
+        labels={**labels, **dict(key.labels)},
+        managed=bool(out) or any(each.managed for each in loaded),
+    )
+    return state if loaded else _while_out(state, out)
+
+
+def _serving(record: ModelRecord) -> list[Deployment]:
+    """Those that are loaded."""
+    return [
+        each
+        for each in record.serving.values()
+        if each.status is DeploymentStatus.LOADED and each.routes and not each.closing
+    ]
+
+
+def _loadable(record: ModelRecord) -> list[Deployment]:
+    """Those that agents would load, or are loading, or unload for another."""
+    return [
+        each
+        for each in record.managed.values()
+        if each.session.takes_work
+        and each.routes
+        and (each.status is not DeploymentStatus.LOADED or each.closing)
+    ]
+
+
+def _while_out(state: DeploymentState, out: list[Deployment]) -> DeploymentState:
+    """What is said of a group of which nothing is loaded."""
+    statuses = {each.status for each in out}
+    loading = [each for each in out if each.status is DeploymentStatus.LOADING]
+    failed = statuses == {DeploymentStatus.FAILED}
+    progress = [each.load_progress for each in loading if each.load_progress is not None]
+    status = DeploymentStatus.FAILED if failed else DeploymentStatus.LOADABLE
+    return replace(
+        state,
+        status=DeploymentStatus.LOADING if loading else status,
+        slots=max(each.promised_slots for each in out),
+        load_s=min((each.reload_s for each in out if each.reload_s is not None), default=None),
+        load_progress=max(progress, default=None),
+        reason=out[0].reason if failed else "",
+    )
+
+
+def _common(ways: Iterable[Mapping[str, str]]) -> dict[str, str]:
+    """What all of them say."""
+    return dict(set.intersection(*(set(each.items()) for each in ways)))

@@ -1,0 +1,109 @@
+"""One run with several gateways, from the first process to the report."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from time import monotonic
+
+from gateway.storage import UsageGrouping
+from tests.chaos.logs import defects_in
+from tests.chaos.many.findings import ManyFindings
+from tests.chaos.many.house import RPM, SLOTS, TOWN, ManyHouse
+from tests.chaos.many.load import ManyLoad
+from tests.chaos.many.plan import ManyPlan
+from tests.chaos.many.strikes import Striker
+
+IDLE_S = 40.0
+USAGE_S = 3.0
+"""Usage is written every second."""
+STORE_AWAY = ("state_not_written", "state_failed", "processes_unknown", "audit_not_written")
+"""What gateways rightly log at level error while they cannot reach their store."""
+WORKERS_STRUCK = ("worker_ended", "workers_not_replaced", "supervisor_lost")
+"""The same where workers or their supervisor are killed, or cannot start because the store is away."""
+_GAUGES = ("trunkline_requests_in_flight", "trunkline_queue_requests", "trunkline_streams_open")
+
+
+async def run_many(plan: ManyPlan, directory: Path, say: Callable[[str], None]) -> ManyFindings:
+    """Carry ``plan`` out; logs and state of all processes lie in ``directory``."""
+    strikes = plan.strikes()
+    say(
+        f"seed {plan.seed}: {plan.gateways} gateways of {plan.workers}, {len(strikes)} faults, "
+        f"schedule {plan.digest}"
+    )
+    async with ManyHouse(directory, plan.gateways, plan.workers) as house:
+        began_s = monotonic()
+
+        def clock() -> float:
+            return monotonic() - began_s
+
+        striker = Striker(house, clock)
+        findings = ManyFindings(striker.entries, plan.gateways, plan.workers)
+        async with ManyLoad(house, plan.seed, clock, striker.away) as load:
+            findings.outcomes, findings.limited, findings.probes = load.outcomes, load.limited, load.probes
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(striker.run(plan))
+                tasks.create_task(load.run(plan.rate_per_s, plan.seconds))
+            if not await load.until_idle(IDLE_S):
+                findings.wrong.append(
+                    f"{load.in_flight} requests whose client still waits after {IDLE_S:.0f} s"
+                )
+            await load.ask_each()
+            findings.wrong += await _left_over(house)
+        for name in house.engines:
+            findings.peaks[name] = int((await asyncio.to_thread(house.engine_stats, name))["peak_lasting"])
+        await asyncio.sleep(USAGE_S)
+        findings.usage = await asyncio.to_thread(_usage, house)
+        findings.wrong += house.died()
+    findings.judge_answers()
+    findings.judge_limit()
+    findings.judge_slots(SLOTS)
+    findings.judge_usage()
+    findings.judge_times()
+    findings.wrong += [
+        each for each in defects_in(directory) if not each.endswith((*STORE_AWAY, *WORKERS_STRUCK))
+    ]
+    for line in told(findings):
+        say(line)
+    return findings
+
+
+def told(findings: ManyFindings) -> list[str]:
+    """For people."""
+    admitted = [each for each in findings.limited if each.status == 200]
+    lines = [
+        f"{len(findings.outcomes)} requests: {dict(findings.verdicts())}",
+        f"limit of {RPM} a minute: {findings.most_in_a_minute(admitted)} of {len(findings.limited)} admitted "
+        f"(allowed {findings.allowed})",
+        f"most requests at once: {findings.peaks}, slots {SLOTS}; in the store {findings.usage[0]} requests, "
+        f"{findings.usage[1]} tokens; {len(findings.probes)} probes",
+    ]
+    for entry in findings.entries:
+        lines.append(f"  {entry} (after {entry.whole_s - entry.until_s:.1f} s)")
+    return [*lines, *(f"WRONG: {each}" for each in findings.wrong)]
+
+
+async def _left_over(house: ManyHouse) -> list[str]:
+    """What of requests or slots does not come to an end, once nothing is wrong any more."""
+    deadline_s = monotonic() + IDLE_S
+    expected = float(SLOTS * len(TOWN.posts))
+    while True:
+        all_metrics = await asyncio.gather(*(house.metrics(gateway) for gateway in range(house.count)))
+        busy = [
+            f"{name} {value:.0f} at g{gateway}"
+            for gateway, metrics in enumerate(all_metrics)
+            for name, value in metrics.items()
+            if value and name.partition("{")[0] in _GAUGES
+        ]
+        running = {name: await asyncio.to_thread(each.running) for name, each in house.engines.items()}
+        granted = await house.granted()
+        if not busy and not any(running.values()) and granted == expected:
+            return []
+        if monotonic() > deadline_s:
+            return [f"left over: {busy}, engines {running}, {granted:.0f} of {expected:.0f} slots lent"]
+        await asyncio.sleep(0.1)
+
+
+def _usage(house: ManyHouse) -> tuple[int, int]:
+    with house.open_store() as store:
+        found = [each.amount for each in store.usage.totals(UsageGrouping.KEY) if each.name == "plain"]
+    return sum(each.requests for each in found), sum(each.completion_tokens for each in found)

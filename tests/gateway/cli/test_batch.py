@@ -1,0 +1,149 @@
+"""``trunkline batch`` against the gateway's own surface, whose jobs the test runs."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from gateway.cli import batch as command
+from gateway.cli.batch import register
+from gateway.domain.request import Principal
+from gateway.storage import Store
+from tests.gateway.api.support import KEY, FakeKeys, Surface, served
+from tests.gateway.jobs.batches.workshop import Workshop, jsonl, request_line
+
+Run = Callable[..., "asyncio.Future[Result]"]
+
+
+@pytest.fixture
+async def workshop(tmp_path: Path) -> AsyncIterator[Workshop]:
+    with Store.open(tmp_path / "state") as store:
+        yield Workshop(tmp_path, store)
+
+
+@pytest.fixture
+async def run(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Run]:
+    """``trunkline batch ARGUMENTS`` in a thread."""
+    monkeypatch.setenv("TRUNKLINE_KEY", KEY)
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(command, "POLL_S", 0.02)
+    app = typer.Typer()
+    register(app)
+    keys = FakeKeys(Principal("k", "key", "t"))
+    async with served(Surface(files=workshop.files, batches=workshop.service, keys=keys)) as address:
+        url = f"http://{address}"
+
+        def begin(*arguments: str) -> "asyncio.Future[Result]":
+            given = ["batch", *arguments, "--url", url]
+            return asyncio.ensure_future(asyncio.to_thread(CliRunner().invoke, app, given))
+
+        yield begin
+
+
+async def working(workshop: Workshop, command: "asyncio.Future[Result]", status: int = 200) -> Result:
+    """Bring batches on until the command is over."""
+    worker = workshop.worker()
+    async with asyncio.timeout(60):
+        while not command.done():
+            await worker.look()
+            await workshop.answer(status=status)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(asyncio.shield(command), 0.02)
+    return await command
+
+
+def said(out: Path) -> list[Any]:
+    return [json.loads(line)["response"]["body"]["said"] for line in out.read_text().splitlines()]
+
+
+async def test_prompts_are_answered_in_their_order(run: Run, workshop: Workshop, tmp_path: Path) -> None:
+    prompts, out = tmp_path / "prompts.jsonl", tmp_path / "out.jsonl"
+    prompts.write_bytes(b'{"prompt": "one"}\n\ntwo words\n{"messages": [], "custom_id": "mine"}\n"three"\n')
+    done = await working(workshop, run("run", str(prompts), "--model", "m", "--out", str(out), "--json"))
+    assert done.exit_code == 0, done.output
+    assert said(out) == ["line-1", "line-3", "mine", "line-5"]
+    assert json.loads(done.stdout)["request_counts"] == {"total": 4, "completed": 4, "failed": 0}
+    assert "completed: 4 of 4 answered" in done.stderr
+    assert not out.with_name("out.jsonl.partial").exists()
+
+
+async def test_requests_that_fail_are_lines_too_and_end_the_command_with_1(
+    run: Run, workshop: Workshop, tmp_path: Path
+) -> None:
+    requests, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    requests.write_bytes(jsonl(*(request_line(f"c{number}") for number in range(3))))
+    done = await working(workshop, run("run", str(requests), "--out", str(out)), status=400)
+    assert done.exit_code == 1
+    assert said(out) == ["c0", "c1", "c2"]
+
+
+async def test_a_bad_file_is_told_with_its_lines(run: Run, workshop: Workshop, tmp_path: Path) -> None:
+    requests, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    requests.write_bytes(jsonl(request_line("a"), request_line("a")))
+    done = await working(workshop, run("run", str(requests), "--out", str(out)))
+    assert done.exit_code == 1
+    assert "line 2: The custom_id 'a'" in done.stderr
+    assert out.read_bytes() == b""
+
+
+async def test_who_leaves_is_told_how_to_come_back(
+    run: Run, workshop: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompts, out = tmp_path / "prompts.jsonl", tmp_path / "out.jsonl"
+    prompts.write_text("hello\n")
+
+    def interrupted(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(command, "time", SimpleNamespace(sleep=interrupted))
+        left = await run("run", str(prompts), "--model", "m", "--out", str(out))
+    assert left.exit_code == 1
+    (batch,) = workshop.store.batches.list("t")
+    assert f"{batch.id} goes on. Come back with: trunkline batch wait {batch.id} --out {out}" in left.stderr
+    assert not out.exists()
+    done = await working(workshop, run("wait", batch.id, "--out", str(out)))
+    assert (done.exit_code, said(out)) == (0, ["line-1"])
+
+
+async def test_batches_are_listed_shown_and_cancelled(run: Run, workshop: Workshop) -> None:
+    batch = await workshop.create(jsonl(request_line("a")))
+    await workshop.worker().look()
+    listed = await run("list")
+    assert listed.stdout.splitlines()[1].split()[:6] == [batch.id, "in_progress", "m", "0", "0", "1"]
+    assert [each["id"] for each in json.loads((await run("list", "--json")).stdout)] == [batch.id]
+    assert json.loads((await run("show", batch.id)).stdout)["status"] == "in_progress"
+    cancelled = await run("cancel", batch.id)
+    assert (cancelled.exit_code, cancelled.stderr.strip()) == (0, f"{batch.id} is cancelling")
+    unknown = await run("show", "batch_none")
+    assert (unknown.exit_code, "There is no batch batch_none" in unknown.stderr) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("content", "arguments", "code", "why"),
+    [
+        (b"hello\n", (), 2, "line 1 names no model"),
+        (b'{"prompt": \n', ("--model", "m"), 2, "line 1 begins as JSON and is none"),
+        (b"\xff\n", ("--model", "m"), 2, "line 1 is no text in UTF-8"),
+        (b'{"x": 1}\n', ("--model", "m"), 2, "line 1 has no prompt, messages, input or body"),
+        (b"hello\n", ("--endpoint", "/v1/rerank"), 2, "write one of /v1/chat/completions"),
+        (b"hello\n", ("--model", "m", "--window", "soon"), 2, "must be 24h"),
+    ],
+)
+async def test_what_cannot_be_sent_is_named(
+    run: Run, tmp_path: Path, content: bytes, arguments: tuple[str, ...], code: int, why: str
+) -> None:
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_bytes(content)
+    done = await run("run", str(prompts), "--out", str(tmp_path / "out"), *arguments)
+    assert (done.exit_code, why in " ".join(done.stderr.replace("│", "").split())) == (code, True), (
+        done.stderr
+    )
+    assert not (tmp_path / "out").exists()

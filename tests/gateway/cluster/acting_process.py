@@ -1,0 +1,47 @@
+"""A process that writes a line each time it acts as the owner: ``python -m``, with a place for the state, the
+store's address or "", a name, and the file for the lines. Leases are short."""
+
+import asyncio
+import sys
+from pathlib import Path
+
+from gateway.cluster import member, ownership
+from gateway.cluster.directory import ProcessDirectory
+from gateway.cluster.placement_demands import PlacementDemands
+from gateway.domain.running_clock import running_s
+from gateway.domain.store_address import StoreAddress
+from gateway.storage import Store
+from gateway.storage.processes import ProcessRecord
+from shared.protocol.peers import GatewayPeer
+
+TTL_S, MARGIN_S, BEAT_S = 2.0, 0.5, 0.3
+ACT_S = 0.01
+
+
+async def _act(store: Store, name: str, lines: Path) -> None:
+    directory = ProcessDirectory(GatewayPeer(name, 1))
+    record = ProcessRecord(name, 1, None, "host", "1", 0.0)
+    made = member.ClusterMember(
+        record, directory, store.processes, store.ownership, PlacementDemands(running_s), beat_s=BEAT_S
+    )
+    made.begin()
+    running = asyncio.create_task(made.run())
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    with lines.open("a", buffering=1) as file:
+        while not running.done():
+            if made.ownership.owns:
+                file.write(f"{running_s()} {name} {made.ownership.epoch}\n")
+            await asyncio.sleep(ACT_S)
+
+
+def main() -> None:
+    state, url, name, lines = sys.argv[1:]
+    ownership.TTL_S = member.TTL_S = TTL_S  # type: ignore[attr-defined]
+    ownership.MARGIN_S = MARGIN_S
+    with Store.open(Path(state), address=StoreAddress(url) if url else None) as store:
+        asyncio.run(_act(store, name, Path(lines)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,61 @@
+"""A stream on a real server feeds jobs: entries are acknowledged, taken over from the dead, rejected, and
+replied to."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gateway.jobs.queues.redis_stream import RedisStreamSource
+from gateway.jobs.queues.source import ReplyRefused
+from tests.gateway.jobs.queues.redis_keys import redis_keys
+
+
+async def test_entries_are_taken_settled_and_taken_over(tmp_path: Path) -> None:
+    async with redis_keys(tmp_path) as (client, url, prefix):
+        stream, dead = f"{prefix}in", f"{prefix}dead"
+        await client.xadd(stream, {"message": "early", "other": "x"})
+        sources = [RedisStreamSource(url, stream, "g", dead, idle_s=0.0) for _ in range(2)]
+        one, two = sources
+        (early,) = await one.take(5, 0.05)
+        assert early.body == b"early", "what was there before the group"
+        await one.acknowledge(early)
+        for number in range(3):
+            await client.xadd(stream, {"any": f"{number}"})
+        found = await one.take(2, 0.05)
+        assert [each.body for each in found] == [b"0", b"1"]
+        assert len({each.id for each in found}) == 2
+        again = await two.take(1, 0.05)
+        assert [(each.body, each.id) for each in again] == [(b"0", found[0].id)], "its taker is dead"
+        await two.reject(again[0], "it is poison")
+        await one.acknowledge(found[1])
+        pending = await client.xpending(stream, "g")
+        assert pending["pending"] == 0
+        ((_, letter),) = await client.xrange(dead)
+        assert (letter["message"], letter["reason"]) == ("0", "it is poison")
+        for source in sources:
+            await source.close()
+
+
+async def test_a_stream_that_was_removed_is_made_again(tmp_path: Path) -> None:
+    async with redis_keys(tmp_path) as (client, url, prefix):
+        source = RedisStreamSource(url, f"{prefix}in", "g", f"{prefix}dead", clock=lambda: 0.0)
+        assert await source.take(1, 0.01) == []
+        source._claim_s = 1.0
+        await client.delete(f"{prefix}in")
+        assert await source.take(1, 0.01) == []
+        await client.xadd(f"{prefix}in", {"message": "x"})
+        assert [each.body for each in await source.take(1, 1.0)] == [b"x"]
+        await source.close()
+
+
+async def test_replies_are_entries(tmp_path: Path) -> None:
+    async with redis_keys(tmp_path) as (client, url, prefix):
+        source = RedisStreamSource(url, f"{prefix}in", "g", f"{prefix}dead")
+        await source.reply(f"{prefix}out", "7", 1, b'{"a": 1}')
+        ((_, entry),) = await client.xrange(f"{prefix}out")
+        assert (entry["id"], entry["sequence"], json.loads(entry["message"])) == ("7", "1", {"a": 1})
+        await client.set(f"{prefix}text", "x")
+        with pytest.raises(ReplyRefused, match="WRONGTYPE"):
+            await source.reply(f"{prefix}text", "7", 1, b"{}")
+        await source.close()

@@ -1,0 +1,67 @@
+"""A process knows which jobs are surely its own, and ends those that are not."""
+
+import asyncio
+
+from gateway.domain.jobs import JobLease, JobRecord, JobState, NewJob, ObjectSlice
+from gateway.jobs.leases import RunEnd, RunningJob, RunningJobs
+from tests.support.clock import ManualClock
+
+
+def running(job_id: str, model: str = "m", deadline_s: float | None = None) -> RunningJob:
+    new = NewJob(job_id, "t", "k", model, "/v1/completions", ObjectSlice("b"), deadline_s=deadline_s)
+    return RunningJob(JobRecord(1, new, JobState.RUNNING, 0.0, lease=JobLease("p", 1, 1)))
+
+
+def ends(*jobs: RunningJob) -> list[RunEnd | None]:
+    return [each.end for each in jobs]
+
+
+def test_jobs_end_when_the_store_was_not_asked_for_a_lease() -> None:
+    clock = ManualClock()
+    jobs, one = RunningJobs(clock, 30.0), running("one")
+    clock.advance(1000.0)
+    jobs.add(one, clock())
+    clock.advance(30.0)
+    jobs.stop_overdue()
+    assert ends(one) == [None]
+    jobs.renewed(clock())
+    clock.advance(30.5)
+    jobs.stop_overdue()
+    assert ends(one) == [RunEnd.LOST]
+    assert one.given_up
+
+
+def test_the_first_reason_counts_unless_the_job_is_lost() -> None:
+    one = running("one")
+    one.stop(RunEnd.CANCELLED)
+    one.stop(RunEnd.STOPPED)
+    assert ends(one) == [RunEnd.CANCELLED]
+    assert not one.given_up
+    one.stop(RunEnd.LOST)
+    assert ends(one) == [RunEnd.LOST]
+
+
+def test_deadlines_end_runs() -> None:
+    jobs, soon, never = RunningJobs(ManualClock(), 30.0), running("soon", deadline_s=5.0), running("never")
+    jobs.add(soon, 0.0)
+    jobs.add(never, 0.0)
+    jobs.stop_expired(4.9)
+    assert ends(soon) == [None]
+    jobs.stop_expired(5.0)
+    assert ends(soon, never) == [RunEnd.EXPIRED, None]
+
+
+async def test_what_is_not_answered_yet_takes_room_in_the_queue() -> None:
+    jobs, one, two = RunningJobs(ManualClock(), 30.0), running("one"), running("two", "other")
+    jobs.add(one, 0.0)
+    jobs.add(two, 0.0)
+    assert jobs.pending("m") == 1
+    one.answering = True
+    assert jobs.pending("m") == 0
+    none = asyncio.create_task(jobs.wait_none())
+    await asyncio.sleep(0)
+    jobs.remove(one)
+    assert set(jobs.leases) == {"two"}
+    jobs.remove(two)
+    async with asyncio.timeout(30):
+        await none

@@ -1,0 +1,396 @@
+"""Processes that share limits never admit more than one process would."""
+
+import asyncio
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from gateway.domain.quotas import Budgets, Rates
+from gateway.quota.limit_state import Limit, LimitRefusal, Reservation
+from gateway.quota.limits import refusal_error
+from gateway.quota.spending import Amounts
+from gateway.storage import DailySpending
+from gateway.storage.leases.memory import MemoryLeaseEngine
+from tests.gateway.quota.sharing import FailingEngine, Sharing
+from tests.support.clock import ManualClock
+
+RATES = Rates(rpm=12, tpm=100, concurrency=5)
+BUDGETS = Budgets(tokens_per_day=400)
+
+
+class SharedLimitsMachine(RuleBasedStateMachine):
+    """The model: every request that was admitted, when, and what it counts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.runner = asyncio.Runner()
+        self.clock = ManualClock(1000.0)
+        self.engine = MemoryLeaseEngine(self.clock)
+        self.born = 0
+        self.living = [self.bear() for _ in range(3)]
+        self.admitted: list[list[float]] = []
+        """When, and how many tokens."""
+        self.running: list[tuple[Sharing, Reservation, list[float]]] = []
+        self.spent = 0
+
+    def bear(self) -> Sharing:
+        self.born += 1
+        sharing = self.runner.run(self._bear(f"p{self.born}"))
+        return sharing
+
+    async def _bear(self, name: str) -> Sharing:
+        sharing = Sharing(self.engine, self.clock, name)
+        sharing.limit(RATES, BUDGETS)
+        return sharing
+
+    def teardown(self) -> None:
+        self.runner.close()
+
+    @rule(which=st.integers(0, 2), tokens=st.integers(1, 60))
+    def request(self, which: int, tokens: int) -> None:
+        sharing = self.living[which]
+        outcome = self.runner.run(sharing.ask(tokens))
+        if isinstance(outcome, Reservation):
+            counted = [self.clock.now_s, float(tokens)]
+            self.admitted.append(counted)
+            self.running.append((sharing, outcome, counted))
+
+    @rule(which=st.integers(0, 100), share=st.sampled_from([0.0, 0.5, 1.0]))
+    def finish(self, which: int, share: float) -> None:
+        if self.running:
+            sharing, reservation, counted = self.running.pop(which % len(self.running))
+            used = int(counted[1] * share)
+            counted[1] = used
+            self.spent += used
+            sharing.spending.add("acme", used, 0.0, 0.0, sharing.wall())
+            reservation.settle(used, self.clock.now_s)
+
+    @rule(seconds=st.sampled_from([0.1, 0.6, 2.0, 4.9, 14.0, 60.0]))
+    def time_passes(self, seconds: float) -> None:
+        """As the owner of each connection has it: it looks several times a second."""
+        end_s = self.clock.now_s + seconds
+        while self.clock.now_s < end_s:
+            self.clock.advance(min(0.6, end_s - self.clock.now_s))
+            for sharing in self.living:
+                self.runner.run(sharing.client.exchange())
+
+    @rule(which=st.integers(0, 2))
+    def die(self, which: int) -> None:
+        dead = self.living[which]
+        self.running = [each for each in self.running if each[0] is not dead]
+        self.living[which] = self.bear()
+
+    @invariant()
+    def no_minute_has_more_requests_or_tokens_than_the_limits(self) -> None:
+        live = [tokens for at_s, tokens in self.admitted if at_s + 60.0 > self.clock.now_s]
+        assert len(live) <= 12
+        assert sum(live) <= 100
+
+    @invariant()
+    def no_more_run_at_once(self) -> None:
+        assert len(self.running) <= 5
+
+    @invariant()
+    def the_budget_holds_what_was_spent_and_what_may_yet_be(self) -> None:
+        assert self.spent + sum(counted[1] for _, _, counted in self.running) <= 400
+
+
+TestSharedLimits = SharedLimitsMachine.TestCase
+TestSharedLimits.settings = settings(max_examples=40, stateful_step_count=30)
+
+
+def pair(engine: MemoryLeaseEngine, clock: ManualClock, rates: Rates) -> tuple[Sharing, Sharing]:
+    both = Sharing(engine, clock, "a"), Sharing(engine, clock, "b")
+    for each in both:
+        each.limit(rates)
+    return both
+
+
+async def test_two_processes_admit_all_of_a_limit_and_no_more(clock: ManualClock) -> None:
+    a, b = pair(MemoryLeaseEngine(clock), clock, Rates(rpm=100))
+    outcomes = [await each.admitted() for _ in range(100) for each in (a, b)]
+    assert 94 <= sum(outcomes) <= 100
+    clock.advance(0.6)
+    for each in (a, b):
+        await each.client.exchange()
+    outcomes += [await each.admitted() for _ in range(10) for each in (a, b)]
+    assert sum(outcomes) == 100
+
+
+async def test_what_is_leased_is_used_without_asking(clock: ManualClock) -> None:
+    engine = FailingEngine(clock)
+    a, _ = pair(engine, clock, Rates(rpm=1600))
+    assert await a.admitted()
+    calls = engine.calls
+    for _ in range(99):
+        assert not a.state.lacking(Amounts(1), clock())
+        assert await a.admitted()
+    assert engine.calls == calls
+
+
+async def test_a_full_minute_is_free_again_to_the_second(clock: ManualClock) -> None:
+    a, b = pair(MemoryLeaseEngine(clock), clock, Rates(rpm=10))
+    assert [await a.admitted() for _ in range(10)] == [True] * 10
+    refusal = await b.ask()
+    assert isinstance(refusal, LimitRefusal)
+    assert refusal.wait_s is not None
+    assert 59.0 <= refusal.wait_s <= 66.0
+    for _ in range(50):
+        clock.advance(0.2)
+        await a.client.exchange()
+    clock.advance(50.0)
+    assert [await b.admitted() for _ in range(10)] == [True] * 10
+
+
+async def test_a_lower_limit_counts_at_the_next_lease(clock: ManualClock) -> None:
+    a, b = pair(MemoryLeaseEngine(clock), clock, Rates(rpm=10))
+    assert [await a.admitted() for _ in range(5)] == [True] * 5
+    for each in (a, b):
+        each.limit(Rates(rpm=6))
+    assert sum([await b.admitted() for _ in range(5)]) <= 1
+
+
+async def test_tokens_that_were_not_used_are_for_everybody(clock: ManualClock) -> None:
+    a, b = pair(MemoryLeaseEngine(clock), clock, Rates(tpm=100))
+    outcome = await a.ask(100)
+    assert isinstance(outcome, Reservation)
+    assert not await b.admitted(50)
+    outcome.settle(10, clock())
+    clock.advance(0.3)
+    await a.client.exchange()
+    assert await b.admitted(80)
+
+
+async def test_tokens_beyond_the_limit_are_owed_by_all(clock: ManualClock) -> None:
+    a, b = pair(MemoryLeaseEngine(clock), clock, Rates(tpm=100))
+    outcome = await a.ask(100)
+    assert isinstance(outcome, Reservation)
+    outcome.settle(250, clock())
+    minutes = 0
+    while not await b.admitted(100):
+        for _ in range(60):
+            clock.advance(1.0)
+            await a.client.exchange()
+        minutes += 1
+        assert minutes < 6
+    assert minutes == 3
+
+
+async def test_requests_at_once_are_given_back(clock: ManualClock) -> None:
+    a, b = pair(MemoryLeaseEngine(clock), clock, Rates(concurrency=2))
+    first, second = await a.ask(), await a.ask()
+    assert isinstance(first, Reservation)
+    assert isinstance(second, Reservation)
+    refusal = await b.ask()
+    assert isinstance(refusal, LimitRefusal)
+    assert (refusal.limit, refusal.used) == (Limit.CONCURRENCY, 2)
+    first.settle(1, clock())
+    clock.advance(0.6)
+    await a.client.exchange()
+    assert await b.admitted()
+    assert not await b.admitted()
+
+
+async def test_a_dead_process_keeps_requests_at_once_for_its_lease_only(clock: ManualClock) -> None:
+    a, b = pair(MemoryLeaseEngine(clock), clock, Rates(concurrency=2))
+    assert await a.admitted()
+    assert await a.admitted()
+    clock.advance(14.9)
+    assert not await b.admitted()
+    clock.advance(0.2)
+    assert await b.admitted()
+
+
+async def test_a_budget_begins_with_what_the_store_has_and_counts_it_once(clock: ManualClock) -> None:
+    engine = MemoryLeaseEngine(clock)
+    stored = [
+        DailySpending("acme", "2026-11-21", 70, 0.0, 0.0),
+        DailySpending("other", "2026-11-21", 9, 0, 0),
+    ]
+    for name in ("a", "b"):
+        each = Sharing(engine, clock, name, stored=stored)
+        each.limit(budgets=Budgets(tokens_per_day=100))
+        assert await each.admitted(15)
+    refusal = await each.ask(1)
+    assert isinstance(refusal, LimitRefusal)
+    assert refusal.limit is Limit.DAY_TOKENS
+    assert refusal.used == pytest.approx(100)
+
+
+async def test_a_new_day_has_a_new_budget(clock: ManualClock) -> None:
+    sharing = Sharing(MemoryLeaseEngine(clock), clock, "a")
+    sharing.limit(budgets=Budgets(tokens_per_day=100))
+    outcome = await sharing.ask(100)
+    assert isinstance(outcome, Reservation)
+    sharing.spending.add("acme", 100, 0.0, 0.0, sharing.wall())
+    outcome.settle(100, clock())
+    assert not await sharing.admitted(1)
+    clock.advance(86_400.0)
+    assert await sharing.admitted(100)
+
+
+# --- Away, and back ---
+
+
+async def test_shares_hold_while_the_engine_is_away_and_sum_to_the_limit(clock: ManualClock) -> None:
+    engine = FailingEngine(clock)
+    engine.away = True
+    a, b = pair(engine, clock, Rates(rpm=10, concurrency=100))
+    assert sum([await each.admitted() for _ in range(10) for each in (a, b)]) == 10
+
+
+async def test_what_all_used_before_the_loss_still_counts(clock: ManualClock) -> None:
+    engine = FailingEngine(clock)
+    a, b = pair(engine, clock, Rates(rpm=10))
+    assert [await a.admitted() for _ in range(8)] == [True] * 8
+    await b.ask()
+    engine.away = True
+    assert sum([await each.admitted() for _ in range(10) for each in (a, b)]) <= 1
+
+
+async def test_an_engine_that_forgot_everything_is_told_again(clock: ManualClock) -> None:
+    engine = FailingEngine(clock)
+    a, b = pair(engine, clock, Rates(rpm=10))
+    assert sum([await each.admitted() for _ in range(3) for each in (a, b)]) == 6
+    engine.away = True
+    clock.advance(1.5)
+    for each in (a, b):
+        await each.client.exchange()
+    engine.forget()
+    engine.away = False
+    clock.advance(1.0)
+    assert sum([await each.admitted() for _ in range(10) for each in (a, b)]) <= 4
+    for _ in range(8):
+        clock.advance(0.5)
+        for each in (a, b):
+            await each.client.exchange()
+    assert a.client.link.away_s is None
+    assert sum([await each.admitted() for _ in range(10) for each in (a, b)]) <= 4
+    clock.advance(60.0)
+    assert sum([await each.admitted() for _ in range(10) for each in (a, b)]) == 10
+
+
+async def test_what_was_asked_before_the_loss_is_not_leased_from_an_engine_that_knows_too_little(
+    clock: ManualClock,
+) -> None:
+    engine = FailingEngine(clock)
+    a, b = pair(engine, clock, Rates(rpm=2))
+    assert await b.admitted()
+    assert await b.admitted()
+    assert not await a.admitted()
+    clock.advance(0.2)
+    asking = asyncio.ensure_future(a.client.obtain(a.state.lacking(Amounts(1), clock())))
+    await asyncio.sleep(0)
+    a.client._lost("as if its connection broke", clock())
+    await asking
+    engine.forget()
+    clock.advance(1.0)
+    await a.client.exchange()
+    await a.client.exchange()
+    assert a.client.link.away_s is None
+    assert not await a.admitted()
+
+
+async def test_budgets_are_closed_while_the_engine_is_away(clock: ManualClock) -> None:
+    engine = FailingEngine(clock)
+    sharing = Sharing(engine, clock, "a")
+    sharing.limit(budgets=Budgets(tokens_per_day=100))
+    engine.away = True
+    refusal = await sharing.ask(1)
+    assert isinstance(refusal, LimitRefusal)
+    assert refusal.wait_s == pytest.approx(0.1)
+    engine.away = False
+    clock.advance(1.0)
+    await sharing.client.exchange()
+    clock.advance(2.0)
+    assert await sharing.admitted(1)
+
+
+async def test_a_refusal_says_what_all_processes_use_and_while_they_cannot_share_what_this_one_may(
+    clock: ManualClock,
+) -> None:
+    engine = FailingEngine(clock)
+    a, b = pair(engine, clock, Rates(rpm=10, concurrency=100))
+    assert sum([await a.admitted() for _ in range(10)]) == 10
+    refusal = await b.ask()
+    assert isinstance(refusal, LimitRefusal)
+    assert (refusal.used, refusal.share) == (10, None)
+    assert "limit 10, used 10," in str(refusal_error(refusal))
+
+    engine.away = True
+    clock.advance(61.0)
+    await b.client.exchange()
+    assert sum([await b.admitted() for _ in range(10)]) == 5
+    refusal = await b.ask()
+    assert isinstance(refusal, LimitRefusal)
+    assert (refusal.used, refusal.share) == (5, 5)
+    said = "limit 10 (of which this gateway has 5 while gateways cannot share it), used 5,"
+    assert said in str(refusal_error(refusal))
+
+
+async def test_a_budget_that_is_only_out_of_reach_is_not_said_to_be_spent(clock: ManualClock) -> None:
+    engine = FailingEngine(clock)
+    sharing = Sharing(engine, clock, "a")
+    sharing.limit(budgets=Budgets(tokens_per_day=100))
+    engine.away = True
+    refusal = await sharing.ask(1)
+    assert isinstance(refusal, LimitRefusal)
+    said = str(refusal_error(refusal))
+    assert said.startswith("What all gateways have spent of a budget cannot be looked up just now")
+    assert "only 0 left of its part of" in said
+
+
+async def test_headers_tell_what_all_processes_have_left(clock: ManualClock) -> None:
+    a, b = pair(MemoryLeaseEngine(clock), clock, Rates(rpm=10))
+    for _ in range(6):
+        await a.ask()
+    await b.ask()
+    assert b.state.requests is not None
+    assert b.state.requests.remaining(clock()) == 3
+    assert 55 < b.state.requests.reset_s(clock()) <= 61
+
+
+async def test_an_engine_that_is_emptied_while_it_answers_lets_nobody_have_the_limit_again() -> None:
+    clock = ManualClock(1000.0)
+    engine = FailingEngine(clock)
+    used, idle = (Sharing(engine, clock, name) for name in ("used", "idle"))
+    for sharing in (used, idle):
+        sharing.limit(Rates(rpm=40))
+    admitted = sum([await used.admitted() for _ in range(30)]) + int(await idle.admitted())
+    assert admitted == 31
+    engine.forget()
+    for step in range(80):
+        admitted += await idle.admitted()
+        clock.advance(0.1)
+        if step % 5 == 0:  # a process that has nothing to say asks once a second whether the engine is there
+            await used.client.exchange()
+        await idle.client.exchange()
+    assert 31 < admitted <= 40
+
+
+async def test_a_process_that_was_paused_beyond_its_lease_admits_nothing_on_what_it_held() -> None:
+    clock = ManualClock(1000.0)
+    engine = FailingEngine(clock)
+    paused, other = (Sharing(engine, clock, name) for name in ("paused", "other"))
+    for sharing in (paused, other):
+        sharing.limit(Rates(concurrency=3))
+    running = [await paused.ask() for _ in range(3)]
+    for _ in range(40):  # the other one goes on meanwhile
+        clock.advance(0.5)
+        await other.client.exchange()
+    others = [await other.ask() for _ in range(4)]
+    assert [isinstance(each, Reservation) for each in others] == [True] * 3 + [False]
+    assert paused.state.concurrency_refusal() is not None, "its lease is over, and it has asked nobody yet"
+    for reservation in running:
+        assert isinstance(await paused.ask(), LimitRefusal), "its own are still running, and the other's"
+        assert isinstance(reservation, Reservation)
+        reservation.settle(1, clock.now_s)
+    assert isinstance(await paused.ask(), LimitRefusal), "the other has all of it"
+    assert isinstance(others[0], Reservation)
+    others[0].settle(1, clock.now_s)
+    for _ in range(12):
+        clock.advance(0.25)
+        await other.client.exchange()
+    assert isinstance(await paused.ask(), Reservation)

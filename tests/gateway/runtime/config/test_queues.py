@@ -1,0 +1,50 @@
+"""A queue's settings fit together."""
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from gateway.runtime.config.jobs import JobsTable
+from gateway.runtime.config.queues import QueueTable
+
+STREAM: dict[str, Any] = {
+    "name": "orders",
+    "kind": "redis-stream",
+    "url": "redis://:secret@h/0",
+    "queue": "prompts",
+    "key": "k",
+}
+
+
+def test_dead_letters_lie_beside_the_queue() -> None:
+    table = QueueTable(**STREAM)
+    assert (table.dead_letters, table.group, table.path) == (
+        "prompts.dead",
+        "trunkline",
+        "/v1/chat/completions",
+    )
+    assert "secret" not in repr(table)
+    assert QueueTable(**STREAM | {"dead_letter": "grave"}).dead_letters == "grave"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"url": "amqp://h"}, "begins with redis://"),
+        ({"kind": "rabbitmq"}, "begins with amqp://"),
+        ({"kind": "kafka"}, "redis-stream"),
+        ({"dead_letter": "prompts"}, "queue itself"),
+        ({"name": "No Name"}, "pattern"),
+        ({"path": "v1"}, "pattern"),
+        ({"prefetch": 0}, "greater"),
+    ],
+)
+def test_what_does_not_fit_is_refused(change: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValidationError, match=said):
+        QueueTable(**STREAM | change)
+
+
+def test_two_queues_have_two_names() -> None:
+    with pytest.raises(ValidationError, match="one name"):
+        JobsTable(queues=[QueueTable(**STREAM), QueueTable(**STREAM)])

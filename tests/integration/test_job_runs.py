@@ -1,0 +1,118 @@
+"""Jobs of the store are run by any gateway, and outlive the one that ran them."""
+
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from gateway.domain.jobs import JobRecord, JobState, NewJob, ObjectSlice
+from gateway.jobs.object_names import body_name
+from gateway.storage import Store
+from gateway.storage.jobs import JobBounds, Submission
+from tests.integration.conftest import MODEL
+from tests.support.processes import Engine, Gateway, House, answer_to, fetch, until
+
+LEASE = {"TRUNKLINE_JOBS__LEASE_S": "2", "TRUNKLINE_JOBS__LOOK_S": "0.1"}
+
+
+class Jobs:
+    """Submits straight into a gateway's store, and reads what comes of it."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self.state = gateway.state
+        with Store.open(gateway.state) as store:
+            store.keys.create("jobs", "tests", time.time())
+            self.key_id = next(key.id for key in store.keys.list() if key.name == "jobs")
+
+    def submit(self, job_id: str, **body: Any) -> None:
+        content = orjson.dumps({"model": MODEL, "messages": [{"role": "user", "content": job_id}], **body})
+        path = self.state / "objects" / body_name(job_id)
+        path.parent.mkdir(parents=True)
+        path.write_bytes(content)
+        job = NewJob(
+            job_id, "tests", self.key_id, MODEL, "/v1/chat/completions", ObjectSlice(body_name(job_id))
+        )
+        with Store.open(self.state) as store:
+            store.jobs.submit(Submission("tests", (job,)), JobBounds(), time.time())
+
+    def get(self, job_id: str) -> JobRecord:
+        with Store.open(self.state) as store:
+            return store.jobs.get(job_id)
+
+    def ended(self, job_id: str) -> JobRecord:
+        until(f"{job_id} has ended", lambda: self.get(job_id).state.is_final, 60.0)
+        return self.get(job_id)
+
+    def result(self, job: JobRecord) -> bytes:
+        assert job.outcome is not None
+        assert job.outcome.result is not None, job.outcome
+        return (self.state / "objects" / job.outcome.result).read_bytes()
+
+    def objects(self, job_id: str) -> list[str]:
+        found = (self.state / "objects" / "jobs" / job_id).rglob("*")
+        return sorted(str(path) for path in found if path.is_file())
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Iterator[House]:
+    with House(tmp_path) as house:
+        yield house
+
+
+def text_of(stream: bytes) -> str:
+    chunks = [line[6:] for line in stream.split(b"\n") if line.startswith(b"data: {")]
+    return "".join(
+        choice["delta"].get("content") or "" for each in chunks for choice in orjson.loads(each)["choices"]
+    )
+
+
+def test_a_job_outlives_its_gateway_and_goes_on_at_the_next_token(house: House) -> None:
+    gateway = house.gateway(environment=LEASE)
+    engine = house.engine("--model", MODEL)
+    key = gateway.key("tests")
+    house.agent(gateway, engine.url, environment={"TRUNKLINE_AGENT_CONTINUES": "chat=final_message"})
+    house.wait_for_model(gateway, key, MODEL)
+    jobs = Jobs(gateway)
+
+    jobs.submit("whole", max_tokens=5)
+    whole = jobs.ended("whole")
+    assert whole.state is JobState.SUCCEEDED, whole
+    answer = orjson.loads(jobs.result(whole))
+    assert answer["choices"][0]["message"]["content"] == answer_to("whole", 5)
+
+    jobs.submit("long", stream=True, max_tokens=30, script={"stepped": True})
+    steps_to(engine, 10)
+    until("ten tokens are kept", lambda: b"9:" in kept_bytes(gateway, "long"), 60.0)
+    gateway.child.signal(signal.SIGKILL)
+    house.children.stop(gateway.child)
+    house.gateway(environment=LEASE, port=gateway.port)
+    until("nobody waits for what was begun", lambda: engine.stats()["cancelled"], 60.0)
+    steps_to(engine, 30)
+    fetch(f"{engine.url}/_step", body={})  # to its end
+    long = jobs.ended("long")
+    assert long.state is JobState.SUCCEEDED, long
+    assert long.attempts == 2
+    assert text_of(jobs.result(long)) == answer_to("long", 30)
+    assert engine.stats()["sent_tokens"] == 30  # none was computed twice
+    until("its partial output is removed", lambda: len(jobs.objects("long")) == 2, 30.0)
+
+
+def steps_to(engine: Engine, tokens: int) -> None:
+    """Have the engine write until it has written so many in all."""
+
+    def there() -> bool:
+        if engine.stats()["sent_tokens"] >= tokens:
+            return True
+        fetch(f"{engine.url}/_step", body={})
+        return False
+
+    until(f"{tokens} tokens are written", there, 60.0)
+
+
+def kept_bytes(gateway: Gateway, job_id: str) -> bytes:
+    pieces = (gateway.state / "objects" / "jobs" / job_id).glob("output/*")
+    return b"".join(each.read_bytes() for each in pieces if "#" not in each.name)

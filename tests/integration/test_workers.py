@@ -1,0 +1,368 @@
+"""``trunkline gateway --workers 2``: two processes at one address, with TLS and without."""
+
+import asyncio
+import json
+import os
+import signal
+import ssl
+import sys
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from gateway.domain.quotas import Rates
+from gateway.domain.scopes import AdminRole
+from gateway.storage import Store
+from gateway.tools.quickstart.processes import Child
+from shared.process.ports import free_port
+from shared.tunnel.base import SUBPROTOCOL
+from tests.integration.asking import CHAT, chat
+from tests.integration.conftest import _HOUSES, MODEL
+from tests.support.processes import START_S, Engine, Gateway, House, until
+from tests.support.tls import make_certificate
+
+SLOTS = 16
+DONE = "data: [DONE]\n\n"
+
+
+class FreshConnections(aiohttp.TCPConnector):
+    """Each request has a connection of its own, which ends with it at once: with TLS one that were closed in
+    order would outlive its session."""
+
+    def _release(self, key: Any, protocol: Any, *, should_close: bool = False) -> None:
+        protocol.abort()
+        super()._release(key, protocol, should_close=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    house: House
+    supervisor: Child
+    agent: Child
+    engine: Engine
+    state: Path
+    url: str
+    trust: ssl.SSLContext | None
+    keys: dict[str, str]
+
+    def client(self, key: str = "free", *, fresh: bool = False) -> aiohttp.ClientSession:
+        """``fresh``: each request has a connection of its own, which the kernel gives to some worker."""
+        kind = FreshConnections if fresh else aiohttp.TCPConnector
+        connector = kind(limit=0, ssl=self.trust or True)
+        headers = {"authorization": f"Bearer {self.keys[key]}"}
+        return aiohttp.ClientSession(self.url, connector=connector, headers=headers)
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        """Lines of the gateway's log about this."""
+        lines = [line for line in self.supervisor.log.read_text().splitlines() if f'"event":"{name}"' in line]
+        return [json.loads(line) for line in lines]
+
+    def pid(self, worker: int) -> int:
+        return int([each["pid"] for each in self.events("worker_serves") if each["worker"] == worker][-1])
+
+
+def workers_of(house: House, trust: Path | None, *arguments: str) -> Site:
+    """A gateway with two workers, an agent and its engine, and keys."""
+    url = f"{'http' if trust is None else 'https'}://127.0.0.1:{free_port()}"
+    state = house.directory / "gateway-state"
+    with Store.open(state, serve=True) as store:
+        made = {"free": Rates(), "limited": Rates(rpm=40), "at-once": Rates(concurrency=3)}
+        keys = {
+            name: store.keys.create(name, "tests", time.time(), rates=rates) for name, rates in made.items()
+        }
+        keys["operator"] = store.keys.create("operator", "tests", time.time(), role=AdminRole.OPERATOR)
+    tls = []
+    if trust is not None:
+        tls = ["--tls-cert", str(trust / "certificate.pem"), "--tls-key", str(trust / "key.pem")]
+    supervisor = house.children.start(
+        "gateway",
+        "gateway",
+        *("--listen", url.partition("//")[2], "--state", str(state), "--workers", "2"),
+        *("--log-format", "json", *tls, *arguments),
+    )
+    context = None if trust is None else ssl.create_default_context(cafile=str(trust / "certificate.pem"))
+    engine = house.engine("--model", MODEL)
+    gateway = Gateway(supervisor, 0, state)
+    certificate = {} if trust is None else {"SSL_CERT_FILE": str(trust / "certificate.pem")}
+    site_log = supervisor.log
+    house.children.wait_until(
+        lambda: site_log.read_text().count('"worker_serves"') == 2, "both workers serve", START_S
+    )
+    agent = house.agent(gateway, engine.url, "--slots", str(SLOTS), dial=url, environment=certificate)
+    site = Site(house, supervisor, agent, engine, state, url, context, keys)
+    house.children.wait_until(lambda: both_offer(site), "the agent is at both", START_S)
+    return site
+
+
+def both_offer(site: Site) -> bool:
+    """Whether twelve requests in a row, each on a connection of its own, find the model."""
+    for _ in range(12):
+        request = urllib.request.Request(
+            f"{site.url}/v1/models", headers={"authorization": f"Bearer {site.keys['free']}"}
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=10, context=site.trust) as response:
+                offered = json.loads(response.read())["data"]
+        except OSError:
+            return False
+        if not offered:
+            return False
+    return True
+
+
+@pytest.fixture(scope="module", params=["plain", "tls"])
+def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    directory = tmp_path_factory.mktemp(f"workers-{request.param}")
+    trust = None
+    if request.param == "tls":
+        trust = directory
+        make_certificate(directory)
+    with House(directory) as house:
+        _HOUSES.append(house)
+        yield workers_of(house, trust)
+    _HOUSES.remove(house)
+
+
+async def ask(
+    client: aiohttp.ClientSession, tokens: int, tokens_per_s: float, *, patient: bool = False
+) -> str:
+    """``patient``: come again as long as a place is leased to the worker that does not need it."""
+    body = chat(stream=True, max_tokens=tokens, script={"tokens_per_s": tokens_per_s})
+    async with client.post(CHAT, json=body) as response:
+        if patient and response.status == 429:
+            await asyncio.sleep(float(response.headers["retry-after-ms"]) / 1000)
+            return await ask(client, tokens, tokens_per_s, patient=True)
+        assert response.status == 200, await response.text()
+        return (await response.read()).decode()
+
+
+async def eventually(what: str, condition: Callable[[], object], timeout_s: float = 20.0) -> None:
+    await asyncio.to_thread(until, what, condition, timeout_s)
+
+
+def logged(site: Site, key: str, status: int) -> int:
+    return sum((each.get("key"), each["status"]) == (key, status) for each in site.events("request"))
+
+
+def processes_that_answered(site: Site, since: int) -> set[str]:
+    return {each["process"] for each in site.events("request")[since:] if each.get("model") == MODEL}
+
+
+async def test_clients_are_spread_over_both_and_each_reaches_the_agent(site: Site) -> None:
+    since = len(site.events("request"))
+    async with site.client(fresh=True) as client:
+        answers = await asyncio.gather(*(ask(client, 5, 200.0) for _ in range(24)))
+    assert all(answer.endswith(DONE) for answer in answers)
+    await eventually("both have answered", lambda: len(processes_that_answered(site, since)) == 2)
+    assert site.engine.stats()["peak_running"] <= SLOTS
+
+
+async def test_limits_hold_over_both(site: Site) -> None:
+    async with site.client("limited", fresh=True) as client:
+
+        async def status() -> int:
+            async with client.post(CHAT, json=chat(max_tokens=1)) as response:
+                await response.read()
+                return response.status
+
+        found = Counter(await asyncio.gather(*(status() for _ in range(80))))
+    assert found == {200: 40, 429: 40}
+
+
+async def test_requests_at_once_are_counted_over_both(site: Site) -> None:
+    async with site.client("at-once", fresh=True) as client:
+        running = [asyncio.ensure_future(ask(client, 60, 20.0, patient=True)) for _ in range(3)]
+        await eventually("three run", lambda: site.engine.stats()["running"] == 3)
+        for _ in range(8):
+            async with client.post(CHAT, json=chat(max_tokens=1)) as response:
+                assert response.status == 429
+        assert all(answer.endswith(DONE) for answer in await asyncio.gather(*running))
+    await eventually("all are logged", lambda: logged(site, "at-once", 200) == 3)
+
+
+async def test_metrics_and_admin_pages_tell_of_both_whichever_is_asked(site: Site) -> None:
+    async with site.client("operator", fresh=True) as client:
+        for _ in range(6):
+            async with client.get("/metrics") as response:
+                text = await response.text()
+            requests = [
+                line
+                for line in text.splitlines()
+                if line.startswith("trunkline_requests_total{") and 'status="2xx"' in line and MODEL in line
+            ]
+            assert len(requests) == 2
+            ups = [line for line in text.splitlines() if line.startswith("trunkline_gateway_process_up{")]
+            assert [line.rpartition(" ")[2] for line in ups] == ["1.0", "1.0"]
+            async with client.get("/admin/processes") as response:
+                found = (await response.json())["processes"]
+            assert [(each["up"], each["agents"], each["state"]) for each in found] == [
+                (True, 1, "serving"),
+                (True, 1, "serving"),
+            ]
+            assert {each["pid"] for each in found} == {site.pid(0), site.pid(1)}
+            async with client.get("/admin/models") as response:
+                (model,) = (await response.json())["models"]
+            assert model["slots"] == SLOTS, "what the agent lends to both"
+
+
+async def test_an_agent_is_drained_at_both_and_stays_so_when_one_starts_anew(site: Site) -> None:
+    async with site.client("operator", fresh=True) as client:
+        async with client.post("/admin/agents/agent/drain") as response:
+            assert response.status == 200
+        began = len(site.events("worker_serves"))
+        os.kill(site.pid(0), signal.SIGKILL)
+        await eventually("it serves again", lambda: len(site.events("worker_serves")) == began + 1)
+
+        async def draining() -> list[bool]:
+            async with client.get("/admin/models") as response:
+                return [each["ready"] for each in (await response.json())["models"]]
+
+        for _ in range(6):
+            assert await draining() == [False]
+        async with client.delete("/admin/agents/agent/drain") as response:
+            assert response.status == 200
+    await eventually("it has work again", lambda: both_offer(site))
+
+
+async def test_connections_do_not_wait_for_the_start_of_one_that_was_killed(site: Site) -> None:
+    """They are answered one after the other by the worker that is left, though the kernel gives half of them
+    to the one that is away."""
+    began = len(site.events("worker_serves"))
+    waits_s: list[float] = []
+    async with site.client(fresh=True) as client:
+        os.kill(site.pid(1), signal.SIGKILL)
+        while len(site.events("worker_serves")) == began:
+            asked_s = time.monotonic()
+            async with client.get("/healthz") as response:
+                assert response.status == 200
+            waits_s.append(time.monotonic() - asked_s)
+    sys.stdout.write(f"{len(waits_s)} connections, the longest wait {max(waits_s) * 1000:.0f} ms\n")
+    assert len(waits_s) > 25
+    await eventually("the agent is at both again", lambda: both_offer(site))
+
+
+async def test_a_tunnel_is_led_to_the_worker_that_its_path_names(site: Site) -> None:
+    """Whichever worker the kernel gives it to, unless the gateway has TLS of its own."""
+    headers = {
+        "connection": "Upgrade",
+        "upgrade": "websocket",
+        "sec-websocket-version": "13",
+        "sec-websocket-key": "AAAAAAAAAAAAAAAAAAAAAA==",
+        "sec-websocket-protocol": SUBPROTOCOL,
+    }
+    found = Counter[int]()
+    async with site.client("operator", fresh=True) as client:
+        async with client.get("/admin/processes") as response:
+            names = [each["process"] for each in (await response.json())["processes"]]
+        for name in names * 12:
+            async with client.get(f"/tunnel/{name}", headers=headers) as response:
+                found[response.status] += 1
+    assert found == {101: 24} if site.trust is None else set(found) == {101, 421}
+
+
+async def test_one_that_is_killed_harms_nobody_elses_streams_and_refuses_nobody(site: Site) -> None:
+    killed, streams = site.pid(1), 8
+    since = datetime.now(UTC).isoformat()  # lines of what tests before this one asked may still come
+    began = len(site.events("worker_serves"))
+    refused: list[Exception] = []
+    took_s: list[float] = []
+
+    async def look(client: aiohttp.ClientSession) -> None:
+        began_s = time.monotonic()
+        try:
+            async with client.get("/healthz") as response:
+                assert response.status == 200
+        except (aiohttp.ClientError, OSError) as error:
+            refused.append(error)
+        took_s.append(time.monotonic() - began_s)
+
+    async with site.client(fresh=True) as client:
+        running = [asyncio.ensure_future(ask(client, 100, 20.0)) for _ in range(streams)]
+        await eventually("they run", lambda: site.engine.stats()["running"] == streams)
+        os.kill(killed, signal.SIGKILL)
+        await eventually(
+            "its end is noticed", lambda: killed in [each["pid"] for each in site.events("worker_ended")]
+        )
+        looks = []
+        while len(site.events("worker_serves")) == began:
+            looks.append(asyncio.ensure_future(look(client)))
+            await asyncio.sleep(0.05)
+        await asyncio.gather(*looks)
+        answers = await asyncio.gather(*running, return_exceptions=True)
+    assert refused == []
+    assert len(took_s) > 4
+    whole = [each for each in answers if isinstance(each, str) and each.endswith(DONE)]
+    cut = [each for each in answers if not isinstance(each, str)]
+    assert len(whole) + len(cut) == streams, answers
+
+    def logged() -> list[dict[str, Any]]:
+        return [each for each in site.events("request") if each["path"] == CHAT and each["timestamp"] > since]
+
+    await eventually("they are logged", lambda: len(logged()) == len(whole))
+    survivors = logged()
+    assert len({each["process"] for each in survivors}) == 1
+    assert all(each["status"] == 200 for each in survivors)
+    await eventually("the agent is at both again", lambda: both_offer(site), 10.0)
+    assert site.pid(1) != killed
+    assert site.engine.stats()["running"] == 0
+
+
+async def test_all_are_replaced_without_a_lost_stream_or_a_failed_request(site: Site) -> None:
+    replaced = len(site.events("workers_replaced"))
+    before = {site.pid(0), site.pid(1)}
+    served, over = Counter[int](), asyncio.Event()
+
+    async def go_on(client: aiohttp.ClientSession) -> None:
+        while not over.is_set():
+            async with client.post(CHAT, json=chat(max_tokens=1)) as response:
+                assert response.status == 200, await response.text()
+                await response.read()
+            served[response.status] += 1
+            await asyncio.sleep(0.02)
+
+    async with site.client(fresh=True) as fresh, site.client() as lasting:
+        streams = [asyncio.ensure_future(ask(fresh, 100, 20.0)) for _ in range(6)]
+        asking = [asyncio.ensure_future(go_on(client)) for client in (fresh, lasting, lasting)]
+        await eventually("they run", lambda: site.engine.stats()["running"] >= 6)
+        site.supervisor.signal(signal.SIGUSR2)
+        await eventually("all are replaced", lambda: len(site.events("workers_replaced")) > replaced, 60.0)
+        over.set()
+        await asyncio.gather(*asking)
+        assert all(answer.endswith(DONE) for answer in await asyncio.gather(*streams))
+    assert served[200] > 50
+    assert not before & {site.pid(0), site.pid(1)}
+    assert site.events("workers_not_replaced") == []
+
+
+async def test_settings_are_read_again_by_both(site: Site) -> None:
+    before = len(site.events("settings_reloaded"))
+    site.supervisor.signal(signal.SIGHUP)
+    await eventually("both have", lambda: len(site.events("settings_reloaded")) == before + 2)
+    assert len({each["process"] for each in site.events("settings_reloaded")[-2:]}) == 2
+
+
+def test_the_audit_log_of_both_is_one_and_sound(site: Site) -> None:
+    from gateway.observability.audit import audit_files, trusted_keys, verify
+
+    with Store.open(site.state) as store:
+        report = verify(audit_files(store).directory, trusted_keys(store))
+    assert report.findings == []
+    assert report.lines > 20
+
+
+async def test_stopping_lets_streams_finish(site: Site) -> None:
+    async with site.client(fresh=True) as client:
+        running = [asyncio.ensure_future(ask(client, 40, 20.0)) for _ in range(6)]
+        await eventually("they run", lambda: site.engine.stats()["running"] == 6)
+        for pid in (site.pid(0), site.pid(1), site.supervisor.pid):  # as service managers do it
+            os.kill(pid, signal.SIGTERM)
+        assert all(answer.endswith(DONE) for answer in await asyncio.gather(*running))
+    assert await asyncio.to_thread(site.supervisor.ended, 20.0) == 0

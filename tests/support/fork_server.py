@@ -1,0 +1,109 @@
+"""``python -m tests.support.fork_server SOCKET MODULE``: forks processes that run ``python -m MODULE``.
+
+A gateway spends most of its start on imports. The fork server has done these once, and nothing else: it has
+one thread and no open file, event loop or database, so what it forks is as new as a process that was just
+started. A fork is a session of its own, has no file but the three standard ones, and ends with SIGTERM when
+the fork server ends, which ends with its client. ``tests.support.forks`` is the client.
+
+SOCKET is the descriptor of a socket with packets of JSON in both directions, one answer to each.
+``{"run": {...}}`` with the three standard files begins a process: the answer is ``{"pid": NUMBER}``.
+``{"reap": PID}`` is answered ``{"status": STATUS}``, as ``os.waitpid`` says it, or null if it runs still.
+"""
+
+import ctypes
+import json
+import os
+import runpy
+import signal
+import socket
+import sys
+from importlib import import_module
+from typing import Any
+
+from shared.process.startup import without_collection, without_optional
+
+PACKET_BYTES = 200_000
+"""The most that one packet has: arguments and environment of a process."""
+
+_PR_SET_PDEATHSIG = 1
+"""From linux/prctl.h."""
+
+_GATEWAY = ("gateway.cli.gateway", "gateway.app.app", "gateway.observability.logging", "uvloop")
+_AGENT = ("agent.cli", "agent.app", "agent.config.sources", "uvloop")
+_COMMANDS = tuple(f"gateway.cli.{name}" for name in ("resources", "usage", "live", "store", "audit"))
+_IMPORTS = {
+    "gateway": _GATEWAY,
+    "agent": _AGENT,
+    "shared.process.cli": (*_COMMANDS, *_GATEWAY),
+    "tests.support.fleet": _AGENT,
+    "tests.support.scripted_engine": ("tests.support.scripted_engine.engine", "uvloop"),
+}
+"""Module → what it imports at its start or later, but not itself: that is what a fork runs."""
+
+MODULES = frozenset(_IMPORTS)
+"""Those that can be forked."""
+
+
+def main() -> None:
+    connection = socket.socket(fileno=int(sys.argv[1]))
+    module = sys.argv[2]
+    _prepare(module)
+    order = _serve(connection)
+    if order is not None:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+def _prepare(module: str) -> None:
+    first, *others = _IMPORTS[module]
+    import_module(first)
+    with without_collection(), without_optional("rich"):
+        for name in others:
+            import_module(name)
+    if not hasattr(sys.modules.get(module), "__path__"):
+        sys.modules.pop(module, None)  # it is run anew, as __main__
+    threads = len(os.listdir("/proc/self/task"))
+    if threads != 1:
+        raise RuntimeError(f"{threads} threads: a module starts one at its import, and forks would lack it")
+
+
+def _serve(connection: socket.socket) -> dict[str, Any] | None:
+    """In a fork: what it is to run. In the fork server: None, once its client is gone."""
+    while True:
+        packet, files, _, _ = socket.recv_fds(connection, PACKET_BYTES, 3)
+        if not packet:
+            return None
+        order = json.loads(packet)
+        if "reap" in order:
+            pid, status = os.waitpid(order["reap"], os.WNOHANG)
+            answer: dict[str, Any] = {"status": status if pid else None}
+        else:
+            server = os.getpid()
+            pid = os.fork()
+            if pid == 0:
+                connection.close()
+                _become(order["run"], files, server)
+                return dict(order["run"])
+            for file in files:
+                os.close(file)
+            answer = {"pid": pid}
+        connection.send(json.dumps(answer).encode())
+
+
+def _become(run: dict[str, Any], files: list[int], server: int) -> None:
+    """Be what a process that was started with these arguments, environment and files is."""
+    os.setsid()
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != server:
+        os._exit(128 + signal.SIGTERM)
+    for number, file in enumerate(files):
+        os.dup2(file, number)
+    for file in files:
+        os.close(file)
+    os.chdir(run["directory"])
+    os.environ.clear()
+    os.environ.update(run["environment"])
+    sys.argv[1:] = run["arguments"]
+
+
+if __name__ == "__main__":
+    main()
