@@ -73,9 +73,12 @@ class RunningJobs:
         return self._jobs.get(job_id)
 
     def add(self, running: RunningJob, claimed_s: float) -> None:
-        """It was asked for at ``claimed_s``."""
+        """It was asked for at ``claimed_s``. An earlier run of the job here is ended: it has lost its lease."""
         if not self._jobs:
             self._renewed_s = claimed_s
+        earlier = self._jobs.get(running.job.id)
+        if earlier is not None:
+            earlier.stop(RunEnd.LOST)
         self._jobs[running.job.id] = running
 
     def remove(self, running: RunningJob) -> None:

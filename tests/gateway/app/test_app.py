@@ -187,8 +187,9 @@ async def test_a_stopping_gateway_finishes_what_it_began_and_takes_nothing_new(s
     async with running(store) as house:
         asked, release = await begin(house, key)
         house.stop.receive()
-        await asyncio.sleep(0)
-        refused = await house.client.get("/readyz")
+        async with asyncio.timeout(5):
+            while (refused := await house.client.get("/readyz")).status_code == 200:
+                pass
         assert (refused.status_code, refused.json()["status"]) == (503, "draining")
         new = await house.client.post("/v1/embeddings", headers={"authorization": f"Bearer {key}"}, json={})
         assert (new.status_code, new.headers["connection"]) == (503, "close")

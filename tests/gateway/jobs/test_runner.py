@@ -260,6 +260,18 @@ async def test_a_process_that_died_is_followed_by_its_next_incarnation(shop: Sho
     assert job.attempts == 2
 
 
+async def test_a_process_that_takes_a_job_again_whose_lease_it_lost_ends_its_earlier_run(shop: Shop) -> None:
+    shop.engine = slow = Slow()
+    job_id = await shop.submit()
+    runner = shop.start("p", 1)
+    await until(lambda: slow.kept)
+    await until(lambda: shop.objects.names(f"{job_prefix(job_id)}/output"))
+    assert shop.store.job_claims.end_leases_of("p", 2) == 1
+    job = await shop.until(job_id, JobState.SUCCEEDED)
+    assert await shop.result(job) == b"front part, and the rest"
+    await shop.stop(runner)  # which waits for every run
+
+
 async def test_a_run_whose_lease_is_lost_publishes_nothing(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
