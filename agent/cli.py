@@ -1,6 +1,5 @@
 """``trunkline agent``; ``python -m agent`` is the same. Exit codes: 0 done, 1 failed, 2 wrong usage."""
 
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -103,6 +102,7 @@ def run(flags: Flags, file: Path | None) -> int:
 
     from agent.app import serve
     from agent.config.sources import load
+    from shared.process.event_loop import event_loop_factory
     from shared.process.excerpt import printable
     from shared.process.logs import configure_logs
     from shared.process.settings import ConfigError
@@ -111,7 +111,7 @@ def run(flags: Flags, file: Path | None) -> int:
     try:
         config = load(flags, file)
         configure_logs(config.log_level, config.log_format, text_time="%H:%M:%S")
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
             runner.run(serve(config))
     except (ConfigError, TrunklineError) as error:
         said = printable(str(error), keep="\n")
@@ -120,17 +120,6 @@ def run(flags: Flags, file: Path | None) -> int:
     except KeyboardInterrupt:
         return 1
     return 0
-
-
-def _loop_factory() -> Any:
-    """uvloop's event loop where there is one."""
-    if sys.platform == "win32":
-        return None
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    return uvloop.new_event_loop
 
 
 def main() -> None:

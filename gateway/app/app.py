@@ -3,11 +3,9 @@
 import asyncio
 import contextlib
 import os
-import signal
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import structlog
@@ -29,7 +27,6 @@ from gateway.app.jobs import JobParts, KnownModels
 from gateway.app.merged_metrics import MergedMetrics
 from gateway.app.pipelines import PipelineParts
 from gateway.app.process_reads import make_process_page, make_process_reads, process_facts
-from gateway.app.reload import Reload
 from gateway.auth.clients import Clients
 from gateway.domain.turn_end import TurnEnd
 from gateway.fleet.registry import Registry
@@ -47,10 +44,9 @@ from gateway.quota import Limits, Spending
 from gateway.quota.usage import UsageLedger
 from gateway.runtime.background_writer import BackgroundWriter, BackgroundWriterSettings
 from gateway.runtime.config import Settings
-from gateway.runtime.garbage import young_collections_only
 from gateway.runtime.lifecycle import Lifecycle
 from gateway.runtime.listeners import inherited
-from gateway.runtime.machine import MachineGuard, make_room
+from gateway.runtime.machine import MachineGuard
 from gateway.runtime.stop_signals import StopSignals
 from gateway.runtime.workers.channel import SupervisorLink
 from gateway.storage import Store
@@ -334,67 +330,3 @@ async def _until_forced(seconds: float, forced: asyncio.Event) -> AsyncIterator[
             ending = tasks.create_task(end_when_forced())
             yield
             ending.cancel()
-
-
-async def _run(
-    settings: Settings,
-    load: Callable[[], Settings],
-    store: Store,
-    announce: Callable[[str], None],
-    worker: SupervisorLink | None,
-) -> None:
-    stop = StopSignals(escalate=worker is None)
-    say_if_few = make_room(settings.http.connections, settings.agents.max_agents)
-    with stop.installed():
-        gateway = Gateway(settings, store, worker)
-        reload = Reload(
-            settings, load, gateway.retune, lambda names: gateway.audit.note("settings.reload", changed=names)
-        )
-
-        def again() -> None:
-            reload()
-            gateway.reload_tls()
-
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, again)
-
-        if gateway.member is not None:
-            gateway.member.watch(stop)
-
-        async def started(url: str) -> None:
-            await asyncio.to_thread(announce, url)  # it asks the store
-            say_if_few()
-            gateway.report_ready()
-
-        await gateway.run(stop, started)
-
-
-def run(
-    settings: Settings,
-    state_dir: Path,
-    announce: Callable[[str, Store], None],
-    load: Callable[[], Settings] | None = None,
-    worker: SupervisorLink | None = None,
-) -> None:
-    """Run a gateway, or one worker of it, in this process until it is told to stop.
-
-    ``load`` reads the settings again when SIGHUP asks for it, and may raise ConfigError; without it they
-    stay as they are. ``announce`` gets the URL and the store once clients can connect. Raises ConfigError,
-    StateError and ListenFailed.
-    """
-    with (
-        young_collections_only(),
-        Store.open(state_dir, serve=True, locked=worker is not None, address=settings.store_address) as store,
-        asyncio.Runner(loop_factory=_loop_factory()) as runner,
-    ):
-        load = load or (lambda: settings)
-        runner.run(_run(settings, load, store, lambda url: announce(url, store), worker))
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop where there is one."""
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
-    return factory

@@ -186,7 +186,7 @@ def _wrong_usage(error: Exception) -> NoReturn:
 
 def _serve(settings: Settings, again: Callable[[], Settings]) -> None:
     with without_collection(), without_optional("rich"):
-        from gateway.app.app import run
+        from gateway.app.run import run
         from gateway.observability.logging import configure
         from gateway.runtime.listeners import ListenFailed
         from gateway.storage.errors import StateError

@@ -17,7 +17,7 @@ def main(arguments: list[str]) -> int:
     """Serve until told to stop; the exit status."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there are settings that could be read again
     with without_collection(), without_optional("rich"):
-        from gateway.app.app import run
+        from gateway.app.run import run
         from gateway.cli.gateway import announce
         from gateway.cli_support.console import note
         from gateway.observability.logging import configure

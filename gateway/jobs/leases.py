@@ -73,7 +73,7 @@ class RunningJobs:
         return self._jobs.get(job_id)
 
     def add(self, running: RunningJob, claimed_s: float) -> None:
-        """It was asked for at ``claimed_s``. An earlier run of the job here is ended: it has lost its lease."""
+        """It was asked for at ``claimed_s``. An earlier run of it here has lost its lease, and is ended."""
         if not self._jobs:
             self._renewed_s = claimed_s
         earlier = self._jobs.get(running.job.id)

@@ -19,7 +19,7 @@ from secrets import token_bytes
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from gateway.app.app import Gateway, _loop_factory
+from gateway.app.app import Gateway
 from gateway.domain.scopes import AdminRole
 from gateway.observability.logging import configure
 from gateway.runtime.config import Settings
@@ -28,6 +28,7 @@ from gateway.runtime.stop_signals import StopSignals
 from gateway.storage import Store
 from shared.handshake import AgentHandshake
 from shared.identity import JoinToken
+from shared.process.event_loop import event_loop_factory
 from shared.process.startup import raise_file_limit, without_collection
 from shared.protocol.errors import TrunklineError
 from shared.protocol.messages import AgentState, AgentStatus, DeploymentState, DeploymentStatus
@@ -339,7 +340,7 @@ def run(state: Path, agents: int, keys: int, quiet_s: float = QUIET_S) -> Figure
     with without_collection():  # as where a gateway is started
         pass
     configure("error", "json")
-    with young_collections_only(), asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    with young_collections_only(), asyncio.Runner(loop_factory=event_loop_factory()) as runner:
         return runner.run(_run(state, agents, keys, quiet_s))
 
 
@@ -351,7 +352,7 @@ def main() -> None:
     parser.add_argument("agents", type=int)
     arguments = parser.parse_args()
     raise_file_limit()
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
         runner.run(_agents(arguments.url, arguments.token, arguments.agents))
 
 

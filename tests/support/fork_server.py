@@ -28,7 +28,7 @@ PACKET_BYTES = 200_000
 _PR_SET_PDEATHSIG = 1
 """From linux/prctl.h."""
 
-_GATEWAY = ("gateway.cli.gateway", "gateway.app.app", "gateway.observability.logging", "uvloop")
+_GATEWAY = ("gateway.cli.gateway", "gateway.app.run", "gateway.observability.logging", "uvloop")
 _AGENT = ("agent.cli", "agent.app", "agent.config.sources", "uvloop")
 _COMMANDS = tuple(f"gateway.cli.{name}" for name in ("resources", "usage", "live", "store", "audit"))
 _IMPORTS = {

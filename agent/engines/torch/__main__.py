@@ -29,6 +29,7 @@ from agent.engines.torch.startup import (
     LoadProgress,
     parse,
 )
+from shared.process.event_loop import event_loop_factory
 
 if TYPE_CHECKING:
     from agent.engines.torch.engine import TorchEngine
@@ -63,7 +64,7 @@ def main(arguments: Sequence[str]) -> int:
         _log.error("%s", error)
         return EXIT_UNUSABLE
     try:
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
             return runner.run(_serve(engine, options, write))
     finally:
         if not engine.stop(_HALT_S):
@@ -129,14 +130,6 @@ async def _serve(engine: "TorchEngine", options: EngineOptions, write: Callable[
         if options.socket is not None:
             options.socket.unlink(missing_ok=True)
     return 0 if engine.failure is None else 1
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
-    try:
-        import uvloop
-    except ImportError:  # there is none for Windows
-        return asyncio.new_event_loop
-    return uvloop.new_event_loop
 
 
 def _listen(options: EngineOptions) -> socket.socket:

@@ -32,6 +32,7 @@ from gateway.tools.bench.report import (
     times_table,
     warnings_of,
 )
+from shared.process.event_loop import event_loop_factory
 from shared.process.startup import raise_file_limit
 
 _SPARE_FILES = 64
@@ -68,7 +69,7 @@ def bench(plan: BenchPlan) -> None:
             prompts: Prompts = made_prompts(plan.prompt_tokens, plan.seed)
         else:
             prompts = read_prompts(plan.prompts)
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
             figures = runner.run(_measure(target, plan, prompts, more))
     except BadPlan as error:
         raise typer.BadParameter(str(error), param_hint=error.option) from None
@@ -144,12 +145,3 @@ def _tell(figures: dict[str, Any], json_file: str | None) -> None:
             Path(json_file).write_bytes(orjson.dumps(figures, option=orjson.OPT_INDENT_2))
         except OSError as error:
             fail(f"the figures were not written: {error}")
-
-
-def _loop_factory() -> Any:
-    """uvloop's event loop where there is one."""
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    return uvloop.new_event_loop

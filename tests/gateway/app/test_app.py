@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.app import app
+from gateway.app import run
 from gateway.app.app import Gateway
 from gateway.runtime.config import ConfigError, load
 from gateway.runtime.stop_signals import StopSignals
@@ -248,7 +248,7 @@ async def test_the_loop_turns_while_it_is_told_where_clients_connect(store: Stor
         asked.wait(30.0)
 
     settings = load({"listen": "127.0.0.1:0"}, None, {}).settings
-    running = asyncio.create_task(app._run(settings, lambda: settings, store, announce, None))
+    running = asyncio.create_task(run.serve(settings, lambda: settings, store, announce, None))
     async with asyncio.timeout(30.0):
         await told.wait()
     asked.set()
