@@ -48,9 +48,13 @@ from gateway.storage.leases.rules import (
     SharedLimit,
 )
 
-BUSY_S = 5.0
-"""How long one transaction waits for others: longer than whoever asked, so that a host that is busy for a
-moment makes answers late and not wrong."""
+STATEMENT_S = 5.0
+"""How long one statement may wait for others in PostgreSQL: longer than whoever asked, so that a host that is
+busy for a moment makes answers late and not wrong."""
+
+BUSY_S = 15.0
+"""The same for a transaction in SQLite, whose waiters try again at times of their own and not in turn: one may
+be overtaken often."""
 
 CONNECT_S = 1.0
 """How long a server may take to let us in."""
@@ -172,7 +176,7 @@ def _engine(url: str, password: str | None, *, durable: bool) -> Engine:
     try:
         parsed = make_url(_hosts_as_options(url))
         if parsed.get_backend_name() == "postgresql":
-            seconds = int(BUSY_S)
+            seconds = int(STATEMENT_S)
             given = parsed.query.get("options", "")
             options = (
                 f"{given if isinstance(given, str) else ' '.join(given)} -c statement_timeout={seconds}s "
