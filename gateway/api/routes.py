@@ -12,11 +12,16 @@ from gateway.api import pages
 from gateway.api.admin.process_page import ROUTE, ProcessPage
 from gateway.api.admin.routes import AdminPage
 from gateway.api.exchange.exchange import HttpSettings
-from gateway.api.jobs.pages import JobsPage
 from gateway.api.openai import handlers
-from gateway.api.openai.batches import BatchesPage
-from gateway.api.openai.files import FilesPage
-from gateway.api.openai.handlers import JSON, Exposition, LaterAnswers, ModelsHandler, Proxied, ReadPage
+from gateway.api.openai.handlers import (
+    JSON,
+    Exposition,
+    KeyedPage,
+    LaterAnswers,
+    ModelsHandler,
+    Proxied,
+    ReadPage,
+)
 from gateway.api.openapi import document
 from gateway.domain.surface import ENDPOINTS, ENGINES, MODELS, OLLAMA_MODELS, TUNNEL, SurfaceEndpoint
 from gateway.pipeline.aliases import AliasCatalog
@@ -55,7 +60,7 @@ def build_router(
     settings: HttpSettings,
     admin: Mapping[str, AdminPage] = MappingProxyType({}),
     processes: ProcessPage | None = None,
-    files: Mapping[str, FilesPage | BatchesPage | JobsPage] = MappingProxyType({}),
+    files: Mapping[str, KeyedPage] = MappingProxyType({}),
     later: LaterAnswers | None = None,
 ) -> Router:
     """Routes in the order of their use: the router tries them one after the other. ``processes`` answers

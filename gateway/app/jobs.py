@@ -6,11 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from gateway.api.jobs.pages import JobAccess, JobsPage, jobs_pages
+from gateway.api.jobs.pages import JobAccess, jobs_pages
 from gateway.api.jobs.respond_async import AsyncRequests
 from gateway.api.jobs.responses import responses_pages
-from gateway.api.openai.batches import BatchesPage, batches_pages
-from gateway.api.openai.files import FilesPage, files_pages
+from gateway.api.openai.batches import batches_pages
+from gateway.api.openai.files import files_pages
+from gateway.api.openai.handlers import KeyedPage
 from gateway.api.openai.uploads import uploads_pages
 from gateway.app.job_runner import RunningParts
 from gateway.app.queues import QueueParts
@@ -71,9 +72,9 @@ class JobParts:
         """What makes jobs of messages, where the settings name queues."""
         self._queue_tables = table.queues
 
-    def pages(self, keys: KeyAuthenticator) -> dict[str, FilesPage | BatchesPage | JobsPage]:
+    def pages(self, keys: KeyAuthenticator) -> dict[str, KeyedPage]:
         """What clients reach of it, by path."""
-        found: dict[str, FilesPage | BatchesPage | JobsPage] = {}
+        found: dict[str, KeyedPage] = {}
         found |= files_pages(keys, self.files) | uploads_pages(keys, self.uploads)
         if self.batches is not None:
             found |= batches_pages(keys, self.batches.service, self.webhooks.accept)

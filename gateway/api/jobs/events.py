@@ -68,6 +68,35 @@ class JobChanges(Protocol):
     async def changed(self, job: JobRecord) -> JobRecord: ...
 
 
+class JobWaits:
+    """The pauses of one reader, in which there is nothing to tell of a job."""
+
+    def __init__(self, changes: JobChanges, output_every_s: float) -> None:
+        self._changes = changes
+        self._output_every_s = output_every_s
+        self._silent_s = 0.0
+
+    def silent_for_long(self, job: JobRecord, *, told: bool) -> bool:
+        """Whether a comment is due, after a look at ``job`` in which there was something to tell, or not."""
+        self._silent_s = 0.0 if told else self._silent_s + self._within_s(job)
+        if self._silent_s <= COMMENT_S:
+            return False
+        self._silent_s = 0.0
+        return True
+
+    async def changed(self, job: JobRecord) -> JobRecord:
+        """``job`` as it is when it has changed, or when its output is to be looked at again. Raises
+        UnknownRecord."""
+        try:
+            async with asyncio.timeout(self._within_s(job)):
+                return await self._changes.changed(job)
+        except TimeoutError:
+            return job
+
+    def _within_s(self, job: JobRecord) -> float:
+        return self._output_every_s if job.state is JobState.RUNNING else COMMENT_S
+
+
 class JobEvents:
     """Of one reader."""
 
@@ -79,16 +108,14 @@ class JobEvents:
         output_every_s: float = OUTPUT_EVERY_S,
     ) -> None:
         self._output = output
-        self._changes = changes
+        self._waits = JobWaits(changes, output_every_s)
         self._position = position
-        self._output_every_s = output_every_s
 
     async def __call__(
         self, job: JobRecord, show: Callable[[JobRecord], Awaitable[Mapping[str, Any]]]
     ) -> AsyncIterator[bytes]:
         """Pieces of the event stream, until the job has ended and all is told. ``show`` makes the object of a
         job. Raises UnknownRecord when the job goes meanwhile, StateError."""
-        silent_s = 0.0
         while True:
             told = self._position
             async for event in self._output_events(job):
@@ -101,16 +128,9 @@ class JobEvents:
                 yield self._event(f"job.{job.state.value}", shown)
             if job.state.is_final:
                 return
-            within_s = self._output_every_s if job.state is JobState.RUNNING else COMMENT_S
-            silent_s = silent_s + within_s if self._position == told else 0.0
-            if silent_s > COMMENT_S:
-                silent_s = 0.0
+            if self._waits.silent_for_long(job, told=self._position != told):
                 yield COMMENT
-            try:
-                async with asyncio.timeout(within_s):
-                    job = await self._changes.changed(job)
-            except TimeoutError:
-                pass
+            job = await self._waits.changed(job)
 
     def _progress_event(self, job: JobRecord) -> bytes | None:
         """What is told of a job that has got further."""

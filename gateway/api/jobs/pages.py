@@ -11,15 +11,13 @@ from urllib.parse import parse_qs
 import orjson
 
 from gateway.api.errors import HeaderList
-from gateway.api.exchange.exchange import HttpExchange, exchange_of
-from gateway.api.exchange.inbound import Receive
-from gateway.api.exchange.reply import Send
+from gateway.api.exchange.exchange import HttpExchange
 from gateway.api.jobs.events import EventsPosition, JobEvents
 from gateway.api.jobs.forms import JOBS, job_object, job_url
 from gateway.api.jobs.preferences import idempotency_key_of, preferences_of
 from gateway.api.jobs.results import send_result
 from gateway.api.jobs.submission import prepare_jobs
-from gateway.api.openai.handlers import JSON, Scope, wrong_method
+from gateway.api.openai.handlers import JSON, KeyedPage
 from gateway.domain.errors import (
     BadRequest,
     JobNotFailed,
@@ -74,29 +72,15 @@ class JobAccess:
 _Handler = Callable[[JobAccess, HttpExchange, Principal, str], Awaitable[None]]
 
 
-@dataclass(frozen=True)
-class JobsPage:
-    """One of the paths: the handlers of its methods."""
-
-    keys: KeyAuthenticator
-    access: JobAccess
-    methods: Mapping[str, _Handler]
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        exchange = exchange_of(scope)
-        exchange.route = ROUTE
-        handler = self.methods.get("GET" if exchange.method == "HEAD" else exchange.method)
-        if handler is None:
-            raise wrong_method(exchange, tuple(self.methods))
-        principal = await exchange.identify(self.keys)
-        with translated():
-            await handler(self.access, exchange, principal, scope["path_params"].get("id", ""))
+def jobs_page(keys: KeyAuthenticator, access: JobAccess, methods: Mapping[str, _Handler]) -> KeyedPage:
+    """One of the paths of jobs, and of responses that are."""
+    return KeyedPage(ROUTE, keys, translated, {name: partial(each, access) for name, each in methods.items()})
 
 
-def jobs_pages(keys: KeyAuthenticator, access: JobAccess) -> dict[str, JobsPage]:
+def jobs_pages(keys: KeyAuthenticator, access: JobAccess) -> dict[str, KeyedPage]:
     """By path."""
     one = JOBS + "/{id}"
-    page = partial(JobsPage, keys, access)
+    page = partial(jobs_page, keys, access)
     return {
         JOBS: page({"GET": _list, "POST": _submit}),
         one: page({"GET": _show}),

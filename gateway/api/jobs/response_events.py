@@ -1,9 +1,8 @@
 """The events of a background response for one reader, from those that are kept on to its end."""
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 
-from gateway.api.jobs.events import COMMENT, COMMENT_S, OUTPUT_EVERY_S, JobChanges, JobOutput
+from gateway.api.jobs.events import COMMENT, OUTPUT_EVERY_S, JobChanges, JobOutput, JobWaits
 from gateway.domain.jobs import JobRecord, JobState
 from gateway.jobs.object_names import START, OutputPosition
 from gateway.jobs.responses import END_BYTES, Json, NumberedEvents, is_streamed
@@ -26,9 +25,8 @@ class ResponseFollower:
         output_every_s: float = OUTPUT_EVERY_S,
     ) -> None:
         self._output = output
-        self._changes = changes
+        self._waits = JobWaits(changes, output_every_s)
         self._events = events
-        self._output_every_s = output_every_s
         self._at: OutputPosition = START
 
     async def __call__(
@@ -37,7 +35,6 @@ class ResponseFollower:
         """Pieces of the event stream, until the response has ended and all is told. ``final`` gives the
         response of a job that has ended. Raises UnknownRecord when the job goes meanwhile, StateError."""
         yield self._events.announced()
-        silent_s = 0.0
         while True:
             told = self._at
             try:
@@ -50,16 +47,9 @@ class ResponseFollower:
                 if not self._events.ended:
                     yield self._events.close(await final(job))
                 return
-            within_s = self._output_every_s if job.state is JobState.RUNNING else COMMENT_S
-            silent_s = silent_s + within_s if self._at == told else 0.0
-            if silent_s > COMMENT_S:
-                silent_s = 0.0
+            if self._waits.silent_for_long(job, told=self._at != told):
                 yield COMMENT
-            try:
-                async with asyncio.timeout(within_s):
-                    job = await self._changes.changed(job)
-            except TimeoutError:
-                pass
+            job = await self._waits.changed(job)
 
     async def _kept(self, job: JobRecord) -> AsyncIterator[bytes]:
         """Events that are whole behind those that were read."""

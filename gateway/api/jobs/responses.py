@@ -13,11 +13,11 @@ import orjson
 
 from gateway.api.errors import HeaderList
 from gateway.api.exchange.exchange import HttpExchange
-from gateway.api.jobs.pages import JobAccess, JobsPage, replayed, translated, whole_body
+from gateway.api.jobs.pages import JobAccess, jobs_page, replayed, translated, whole_body
 from gateway.api.jobs.preferences import idempotency_key_of
 from gateway.api.jobs.response_events import ResponseFollower
 from gateway.api.jobs.submission import read_metadata
-from gateway.api.openai.handlers import JSON
+from gateway.api.openai.handlers import JSON, KeyedPage
 from gateway.domain.errors import BadRequest, JobNotFinished, RecordNotFound
 from gateway.domain.jobs import JobRecord
 from gateway.domain.request import Principal
@@ -114,9 +114,9 @@ class BackgroundResponses:
         return found[0], await _asked(self.access, found[0]), ids[0] != job_id
 
 
-def responses_pages(keys: KeyAuthenticator, access: JobAccess) -> dict[str, JobsPage]:
+def responses_pages(keys: KeyAuthenticator, access: JobAccess) -> dict[str, KeyedPage]:
     """By path."""
-    one, page = RESPONSES + "/{id}", partial(JobsPage, keys, access)
+    one, page = RESPONSES + "/{id}", partial(jobs_page, keys, access)
     return {one: page({"GET": _show, "DELETE": _delete}), f"{one}/cancel": page({"POST": _cancel})}
 
 

@@ -2,8 +2,8 @@
 
 import re
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Annotated, Any
 from urllib.parse import parse_qs
@@ -11,10 +11,8 @@ from urllib.parse import parse_qs
 import orjson
 from pydantic import BaseModel, ConfigDict, Field
 
-from gateway.api.exchange.exchange import HttpExchange, exchange_of
-from gateway.api.exchange.inbound import Receive
-from gateway.api.exchange.reply import Send
-from gateway.api.openai.handlers import JSON, Scope, wrong_method
+from gateway.api.exchange.exchange import HttpExchange
+from gateway.api.openai.handlers import JSON, KeyedHandler, KeyedPage
 from gateway.api.openai.json_bodies import read_json
 from gateway.api.openai.uploads import ExpiresAfter, sentence
 from gateway.domain.batches import (
@@ -71,44 +69,40 @@ class BatchBody(BaseModel):
     """A URL, or an object with its ``url``."""
 
 
-@dataclass(frozen=True)
-class BatchesPage:
-    """One of the paths: the handlers of its methods."""
-
-    keys: KeyAuthenticator
-    methods: Mapping[str, _Handler]
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        exchange = exchange_of(scope)
-        exchange.route = ROUTE
-        handler = self.methods.get("GET" if exchange.method == "HEAD" else exchange.method)
-        if handler is None:
-            raise wrong_method(exchange, tuple(self.methods))
-        principal = await exchange.identify(self.keys)
-        try:
-            found = await handler(exchange, principal, scope["path_params"].get("id", ""))
-        except UnknownRecord as error:
-            raise RecordNotFound(f"{sentence(error)}.") from error
-        except UnfitFile as error:
-            raise BadRequest(f"{sentence(error)}.", param="input_file_id", code="invalid_value") from error
-        except ResultsFull as error:
-            raise StorageFull(f"{sentence(error)}.") from error
-        except BatchEnded as error:
-            raise BatchNotCancellable(f"{sentence(error)}.") from error
-        await exchange.reply.whole(200, JSON, orjson.dumps(found))
-
-
 def batches_pages(
     keys: KeyAuthenticator, batches: BatchService, accept_webhook: AcceptWebhook
-) -> dict[str, BatchesPage]:
+) -> dict[str, KeyedPage]:
     """By path."""
-    create = partial(_create, batches, accept_webhook)
-    show, cancel = partial(_show, batches), partial(_cancel, batches)
+    page = partial(KeyedPage, ROUTE, keys, _translated)
+    create = _answering(partial(_create, batches, accept_webhook))
+    listed, show = _answering(partial(_list, batches)), _answering(partial(_show, batches))
     return {
-        BATCHES: BatchesPage(keys, {"GET": partial(_list, batches), "POST": create}),
-        BATCHES + "/{id}": BatchesPage(keys, {"GET": show}),
-        BATCHES + "/{id}/cancel": BatchesPage(keys, {"POST": cancel}),
+        BATCHES: page({"GET": listed, "POST": create}),
+        BATCHES + "/{id}": page({"GET": show}),
+        BATCHES + "/{id}/cancel": page({"POST": _answering(partial(_cancel, batches))}),
     }
+
+
+def _answering(handler: _Handler) -> KeyedHandler:
+    async def answer(exchange: HttpExchange, principal: Principal, batch_id: str) -> None:
+        found = await handler(exchange, principal, batch_id)
+        await exchange.reply.whole(200, JSON, orjson.dumps(found))
+
+    return answer
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    try:
+        yield
+    except UnknownRecord as error:
+        raise RecordNotFound(f"{sentence(error)}.") from error
+    except UnfitFile as error:
+        raise BadRequest(f"{sentence(error)}.", param="input_file_id", code="invalid_value") from error
+    except ResultsFull as error:
+        raise StorageFull(f"{sentence(error)}.") from error
+    except BatchEnded as error:
+        raise BatchNotCancellable(f"{sentence(error)}.") from error
 
 
 async def _create(

@@ -2,19 +2,19 @@
 
 import re
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 from urllib.parse import parse_qs, quote
 
 import orjson
 
-from gateway.api.exchange.exchange import HttpExchange, exchange_of
+from gateway.api.exchange.exchange import HttpExchange
 from gateway.api.exchange.form_upload import FormUpload
-from gateway.api.exchange.inbound import BodyLimits, Receive
-from gateway.api.exchange.reply import Send
-from gateway.api.openai.handlers import JSON, Scope, wrong_method
+from gateway.api.exchange.inbound import BodyLimits
+from gateway.api.openai.handlers import JSON, KeyedHandler, KeyedPage
 from gateway.domain.errors import (
     BadRequest,
     BodyTooLarge,
@@ -48,46 +48,46 @@ FORM_BYTES = 64 * 1024
 LIST_MOST = 10_000
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-_Handler = Callable[[HttpExchange, Principal, str], Awaitable[None]]
 
 
-@dataclass(frozen=True)
-class FilesPage:
-    """One of the paths: the handlers of its methods."""
+def files_pages(keys: KeyAuthenticator, files: FileService) -> dict[str, KeyedPage]:
+    """By path."""
+    page = partial(files_page, keys)
+    create, show = partial(_create, files), partial(_show, files)
+    return {
+        FILES: page({"GET": partial(_list, files), "POST": create}),
+        FILES + "/{id}": page({"GET": show, "DELETE": partial(_delete, files)}),
+        FILES + "/{id}/content": page({"GET": partial(_content, files)}),
+    }
 
-    keys: KeyAuthenticator
-    methods: Mapping[str, _Handler]
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        exchange = exchange_of(scope)
-        exchange.route = ROUTE
-        handler = self.methods.get("GET" if exchange.method == "HEAD" else exchange.method)
-        if handler is None:
-            raise wrong_method(exchange, tuple(self.methods))
-        principal = await exchange.identify(self.keys)
+def files_page(keys: KeyAuthenticator, methods: Mapping[str, KeyedHandler]) -> KeyedPage:
+    """One of the paths of files and uploads, for keys that may use files."""
+    return KeyedPage(ROUTE, keys, _translated, {name: _allowed(each) for name, each in methods.items()})
+
+
+def _allowed(handler: KeyedHandler) -> KeyedHandler:
+    async def answer(exchange: HttpExchange, principal: Principal, file_id: str) -> None:
         routes = principal.scopes.routes if principal.scopes is not None else None
         if routes is not None and ROUTE not in routes:
             raise Forbidden(f"This key may not use files; it may use {', '.join(sorted(routes))}.")
-        try:
-            await handler(exchange, principal, scope["path_params"].get("id", ""))
-        except UnknownRecord as error:
-            raise RecordNotFound(f"{str(error).capitalize()}.") from error
-        except TooManyBytes as error:
-            raise QuotaExceeded(f"{error}.") from error
-        except ObjectStorageFull as error:
-            raise StorageFull("There is no room for this file now.") from error
-        except ObjectMissing as error:
-            raise RecordNotFound("The bytes of this file are gone.") from error
+        await handler(exchange, principal, file_id)
+
+    return answer
 
 
-def files_pages(keys: KeyAuthenticator, files: FileService) -> dict[str, FilesPage]:
-    """By path."""
-    create, show = partial(_create, files), partial(_show, files)
-    return {
-        FILES: FilesPage(keys, {"GET": partial(_list, files), "POST": create}),
-        FILES + "/{id}": FilesPage(keys, {"GET": show, "DELETE": partial(_delete, files)}),
-        FILES + "/{id}/content": FilesPage(keys, {"GET": partial(_content, files)}),
-    }
+@contextmanager
+def _translated() -> Iterator[None]:
+    try:
+        yield
+    except UnknownRecord as error:
+        raise RecordNotFound(f"{str(error).capitalize()}.") from error
+    except TooManyBytes as error:
+        raise QuotaExceeded(f"{error}.") from error
+    except ObjectStorageFull as error:
+        raise StorageFull("There is no room for this file now.") from error
+    except ObjectMissing as error:
+        raise RecordNotFound("The bytes of this file are gone.") from error
 
 
 async def _create(files: FileService, exchange: HttpExchange, principal: Principal, _: str) -> None:

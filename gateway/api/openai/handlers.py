@@ -1,6 +1,7 @@
 """What the gateway does with the requests of each path. Every handler is a plain ASGI application."""
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, MutableMapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Protocol
@@ -17,6 +18,7 @@ from gateway.domain.errors import (
     RouteNotFound,
     UpgradeRequired,
 )
+from gateway.domain.request import Principal
 from gateway.domain.slices import in_slices
 from gateway.domain.surface import SurfaceEndpoint, check_model, nearest
 from gateway.fleet.registry import ServedModel
@@ -34,6 +36,9 @@ PATH_CHARS = 200
 
 Respond = Callable[[HttpExchange, Mapping[str, str]], Awaitable[None]]
 """Answers one request. The mapping holds the names in its path."""
+
+KeyedHandler = Callable[[HttpExchange, Principal, str], Awaitable[None]]
+"""Answers one request of a key. The text is the id in its path, or empty."""
 
 
 class LaterAnswers(Protocol):
@@ -98,6 +103,28 @@ class ReadPage:
         if exchange.method not in ("GET", "HEAD"):
             raise wrong_method(exchange, ("GET", "HEAD"))
         await self.respond(exchange, scope["path_params"])
+
+
+@dataclass(frozen=True)
+class KeyedPage:
+    """A path for keys, which is no inference: the handlers of its methods."""
+
+    route: str
+    """What logs and metrics call the path."""
+    keys: KeyAuthenticator
+    translated: Callable[[], AbstractContextManager[None]]
+    """Inside, what the store refuses becomes what the client reads."""
+    methods: Mapping[str, KeyedHandler]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        exchange = exchange_of(scope)
+        exchange.route = self.route
+        handler = self.methods.get("GET" if exchange.method == "HEAD" else exchange.method)
+        if handler is None:
+            raise wrong_method(exchange, tuple(self.methods))
+        principal = await exchange.identify(self.keys)
+        with self.translated():
+            await handler(exchange, principal, scope["path_params"].get("id", ""))
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from gateway.api.exchange.exchange import HttpExchange
 from gateway.api.exchange.form_upload import FormUpload
 from gateway.api.exchange.inbound import BodyLimits
-from gateway.api.openai.files import FORM_BYTES, FilesPage, file_name, file_object, file_purpose
-from gateway.api.openai.handlers import JSON
+from gateway.api.openai.files import FORM_BYTES, file_name, file_object, file_purpose, files_page
+from gateway.api.openai.handlers import JSON, KeyedPage
 from gateway.api.openai.json_bodies import read_json
 from gateway.domain.errors import BadRequest, BodyTooLarge
 from gateway.domain.files import LEAST_KEPT_S, MOST_KEPT_S, FileRecord
@@ -66,7 +66,7 @@ class CompletionBody(BaseModel):
     md5: str | None = None
 
 
-def uploads_pages(keys: KeyAuthenticator, uploads: UploadService) -> dict[str, FilesPage]:
+def uploads_pages(keys: KeyAuthenticator, uploads: UploadService) -> dict[str, KeyedPage]:
     """By path."""
     handlers = {
         UPLOADS: _create,
@@ -75,7 +75,7 @@ def uploads_pages(keys: KeyAuthenticator, uploads: UploadService) -> dict[str, F
         UPLOADS + "/{id}/cancel": _cancel,
     }
     return {
-        path: FilesPage(keys, {"POST": partial(_answer, partial(handler, uploads))})
+        path: files_page(keys, {"POST": partial(_answer, partial(handler, uploads))})
         for path, handler in handlers.items()
     }
 

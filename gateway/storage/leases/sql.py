@@ -53,8 +53,8 @@ STATEMENT_S = 5.0
 busy for a moment makes answers late and not wrong."""
 
 BUSY_S = 15.0
-"""The same for a transaction in SQLite, whose waiters try again at times of their own and not in turn: one may
-be overtaken often."""
+"""The same for a transaction in SQLite, whose waiters try again each when it likes, not in turn: one may be
+overtaken often."""
 
 CONNECT_S = 1.0
 """How long a server may take to let us in."""

@@ -11,11 +11,12 @@ import orjson
 from gateway.api.exchange.buffers import BufferBudget
 from gateway.api.exchange.exchange import HttpExchange, HttpSettings
 from gateway.api.exchange.middleware import RequestMiddleware, with_origin_checks
-from gateway.api.jobs.pages import JobAccess, JobsPage, jobs_pages
+from gateway.api.jobs.pages import JobAccess, jobs_pages
 from gateway.api.jobs.respond_async import AsyncRequests
 from gateway.api.jobs.responses import responses_pages
 from gateway.api.openai.batches import batches_pages
 from gateway.api.openai.files import files_pages
+from gateway.api.openai.handlers import KeyedPage
 from gateway.api.openai.uploads import uploads_pages
 from gateway.api.routes import build_router
 from gateway.api.server.client_addresses import PerAddressLimiter
@@ -254,7 +255,7 @@ class Surface:
         if self.uploads is not None:
             files |= uploads_pages(keys, self.uploads)
         batches = {} if self.batches is None else batches_pages(keys, self.batches, accept_webhook)
-        jobs: dict[str, JobsPage] = {}
+        jobs: dict[str, KeyedPage] = {}
         if self.jobs is not None:
             jobs = jobs_pages(keys, self.jobs) | responses_pages(keys, self.jobs)
         router = build_router(

@@ -10,9 +10,7 @@ from starlette.routing import Route
 from gateway.api.admin.bodies import MODELS
 from gateway.api.admin.description import describe_page
 from gateway.api.admin.routes import AdminPage
-from gateway.api.jobs.pages import JobsPage
-from gateway.api.openai.batches import BatchesPage
-from gateway.api.openai.files import FilesPage
+from gateway.api.openai.handlers import KeyedPage
 from gateway.api.openapi import document
 from gateway.domain import errors
 from gateway.domain.surface import ENDPOINTS, ENGINES, TUNNEL, SurfaceEndpoint
@@ -80,7 +78,7 @@ def paths_of(route: Route) -> set[str]:
 
 def methods_of(route: Route) -> set[str]:
     page, endpoint = _endpoint_of(route), _surface_of(route)
-    if isinstance(page, AdminPage | FilesPage | BatchesPage | JobsPage):
+    if isinstance(page, AdminPage | KeyedPage):
         return set(page.methods)
     return {"GET"} if endpoint is None else set(endpoint.methods) - NOT_IN_DOCUMENT
 

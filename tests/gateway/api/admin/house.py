@@ -16,10 +16,11 @@ from gateway.api.admin.store import StoreAdmin
 from gateway.api.exchange.buffers import BufferBudget
 from gateway.api.exchange.exchange import HttpSettings
 from gateway.api.exchange.middleware import RequestMiddleware
-from gateway.api.jobs.pages import JobsPage, jobs_pages
+from gateway.api.jobs.pages import jobs_pages
 from gateway.api.jobs.responses import responses_pages
-from gateway.api.openai.batches import BatchesPage, batches_pages
-from gateway.api.openai.files import FilesPage, files_pages
+from gateway.api.openai.batches import batches_pages
+from gateway.api.openai.files import files_pages
+from gateway.api.openai.handlers import KeyedPage
 from gateway.api.openai.uploads import uploads_pages
 from gateway.api.routes import build_router
 from gateway.auth.keys import KeyRing
@@ -76,7 +77,7 @@ class House:
         uploads = UploadService(self.store.uploads, self.store.files, kept)
         batches = BatchService(self.store.batches, lambda: None, kept.wall)
         jobs = job_access(self.store, directory / "objects")
-        files: dict[str, FilesPage | BatchesPage | JobsPage] = {
+        files: dict[str, KeyedPage] = {
             **files_pages(self.ring, kept),
             **uploads_pages(self.ring, uploads),
             **batches_pages(self.ring, batches, accept_webhook),
