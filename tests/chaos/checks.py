@@ -111,7 +111,7 @@ def _usage(ask: Ask, answer: Answer) -> Finding:
     if not told:
         return Finding(Verdict.RIGHT)
     seen = (answer.prompt_tokens, answer.completion_tokens)
-    expected = (ask.prompt_tokens, ask.tokens)
+    expected = (ask.prompt_tokens, ask.tokens * len(ask.texts))
     if ask.recorded:  # the record counts the words of the answer, the engine its last token too
         expected = (seen[0] or 0, ask.tokens + 1)
     if seen != expected:

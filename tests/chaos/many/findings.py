@@ -1,7 +1,7 @@
 """What must hold in a run with several gateways, and what did not. Pure."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from tests.chaos.checks import Verdict
@@ -11,7 +11,8 @@ from tests.chaos.many.plan import KILLS, Strike
 from tests.chaos.many.strikes import StruckEntry
 
 WHOLE_S = 12.0
-"""So long after the end of a fault everything is there again: a process has started, agents have dialled."""
+"""So long after the end of a fault everything is there again: a process has started, agents have dialled. On
+a machine that has other work, as much longer as everything takes there."""
 
 LOST_USAGE_S = 1.5
 """Before a gateway was killed: what ended in it since may not be in the store. A second, and some for the
@@ -44,6 +45,9 @@ class ManyFindings:
     """What did not hold, in words."""
     usage: tuple[int, int] = (0, 0)
     """Requests and tokens of the plain key's in the store, in the end."""
+    slowness: Callable[[float, float], float] = lambda from_s, until_s: 1.0
+    """How much longer everything took between two times because the machine had other work
+    (:mod:`tests.support.run_queue`)."""
     peaks: dict[str, int] = field(default_factory=dict)
     """The most requests at once that each engine has had for more than a moment."""
 
@@ -194,7 +198,7 @@ class ManyFindings:
             its = struck.kind in _TAKES_STORE_AWAY and struck.gateway in (-1, kill.struck.gateway)
             if its and entry.overlaps(from_s, from_s, STORE_BACK_S):
                 from_s = min(from_s, entry.began_s)
-        return from_s - LOST_USAGE_S
+        return from_s - LOST_USAGE_S * self.slowness(from_s - LOST_USAGE_S, from_s)
 
     def judge_times(self) -> None:
         """After each fault everything was there again in time. What another fault struck meanwhile has until
@@ -204,5 +208,6 @@ class ManyFindings:
             for other in self.entries:
                 if other.began_s <= last_s + WHOLE_S and other.until_s > last_s:
                     last_s = max(last_s, min(other.until_s, entry.whole_s))
-            if entry.whole_s - last_s > WHOLE_S:
-                self.wrong.append(f"not whole within {WHOLE_S:.0f} s: {entry}")
+            slowness = self.slowness(last_s, entry.whole_s)
+            if entry.whole_s - last_s > WHOLE_S * slowness:
+                self.wrong.append(f"not whole within {WHOLE_S:.0f} s (× {slowness:.1f}): {entry}")

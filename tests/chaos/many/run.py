@@ -1,6 +1,7 @@
 """One run with several gateways, from the first process to the report."""
 
 import asyncio
+import math
 from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
@@ -12,6 +13,7 @@ from tests.chaos.many.house import RPM, SLOTS, TOWN, ManyHouse
 from tests.chaos.many.load import ManyLoad
 from tests.chaos.many.plan import ManyPlan
 from tests.chaos.many.strikes import Striker
+from tests.support.run_queue import RunQueue
 
 IDLE_S = 40.0
 USAGE_S = 3.0
@@ -37,7 +39,9 @@ async def run_many(plan: ManyPlan, directory: Path, say: Callable[[str], None]) 
             return monotonic() - began_s
 
         striker = Striker(house, clock)
-        findings = ManyFindings(striker.entries, plan.gateways, plan.workers)
+        queue = RunQueue(clock)
+        findings = ManyFindings(striker.entries, plan.gateways, plan.workers, slowness=queue.slowness)
+        watching = asyncio.create_task(queue.watch())
         async with ManyLoad(house, plan.seed, clock, striker.away) as load:
             findings.outcomes, findings.limited, findings.probes = load.outcomes, load.limited, load.probes
             async with asyncio.TaskGroup() as tasks:
@@ -52,6 +56,7 @@ async def run_many(plan: ManyPlan, directory: Path, say: Callable[[str], None]) 
         for name in house.engines:
             findings.peaks[name] = int((await asyncio.to_thread(house.engine_stats, name))["peak_lasting"])
         await asyncio.sleep(USAGE_S)
+        watching.cancel()
         findings.usage = await asyncio.to_thread(_usage, house)
         findings.wrong += house.died()
     findings.judge_answers()
@@ -76,6 +81,7 @@ def told(findings: ManyFindings) -> list[str]:
         f"(allowed {findings.allowed})",
         f"most requests at once: {findings.peaks}, slots {SLOTS}; in the store {findings.usage[0]} requests, "
         f"{findings.usage[1]} tokens; {len(findings.probes)} probes",
+        f"everything took {findings.slowness(0.0, math.inf):.1f} times as long as without other work",
     ]
     for entry in findings.entries:
         lines.append(f"  {entry} (after {entry.whole_s - entry.until_s:.1f} s)")

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import socket
 import struct
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
@@ -75,13 +75,14 @@ class FaultyProxy:
         """A list: what each new connection's client sends is kept in an entry of its own."""
         self._listener = socket.socket()
         self._port = 0
-        self._accepting: asyncio.Task[None] | None = None
         self._whose: Callable[[int], bool] | None = None
         """Whose connections are parted; None: all."""
         self._healed = asyncio.Event()
         self._healed.set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._held: list[socket.socket] = []
+        self._waiting: set[socket.socket] = set()
+        """Accepted, and not yet of a connection."""
 
     @property
     def port(self) -> int:
@@ -98,10 +99,11 @@ class FaultyProxy:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._stop_listening()
         for task in tuple(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for sock in (self._listener, *self._held):
+        for sock in (*self._waiting, *self._held):
             sock.close()
 
     async def cut(self) -> None:
@@ -178,10 +180,7 @@ class FaultyProxy:
 
     async def go_away(self) -> None:
         """End all connections and refuse new ones, as the host of a process that is gone does."""
-        assert self._accepting is not None
-        self._accepting.cancel()
-        await asyncio.wait([self._accepting])
-        self._listener.close()
+        self._stop_listening()
         await self.cut()
 
     def come_back(self) -> None:
@@ -195,44 +194,52 @@ class FaultyProxy:
         self._listener.bind(("127.0.0.1", port))
         self._listener.listen(1024)
         self._port = int(self._listener.getsockname()[1])
-        self._accepting = self._own(self._accept())
+        asyncio.get_running_loop().add_reader(self._listener, self._accept)
 
-    def _own(self, work: Coroutine[None, None, None]) -> "asyncio.Task[None]":
-        task = asyncio.get_running_loop().create_task(work)
+    def _stop_listening(self) -> None:
+        if self._listener.fileno() >= 0:
+            asyncio.get_running_loop().remove_reader(self._listener)
+            self._listener.close()
+
+    def _accept(self) -> None:
+        """In no task: one that is cancelled may drop what it has just accepted."""
+        try:
+            client, _ = self._listener.accept()
+        except (BlockingIOError, ConnectionAbortedError):
+            return
+        self.accepted += 1
+        if self.refusing:
+            _reset(client)
+            return
+        client.setblocking(False)
+        self._waiting.add(client)
+        task = asyncio.get_running_loop().create_task(self._serve(client))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        return task
-
-    async def _accept(self) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            client, _ = await loop.sock_accept(self._listener)
-            self.accepted += 1
-            if self.refusing:
-                _reset(client)
-            else:
-                self._own(self._serve(client))
 
     async def _serve(self, client: socket.socket) -> None:
         try:
             await self._until_let_through(client.getpeername()[1])
         except OSError:
+            self._waiting.discard(client)
             client.close()
             return
-        except asyncio.CancelledError:
-            client.close()
-            raise
         server = socket.socket()
         self.link.prepare(server)
         try:
             await asyncio.get_running_loop().sock_connect(server, self.target)
         except OSError:
+            self._waiting.discard(client)
             _reset(client)
             server.close()
             return
+        except asyncio.CancelledError:
+            server.close()
+            raise
         for sock in (client, server):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection = Connection(client, server, self.link)
+        self._waiting.discard(client)
         self.connections.add(connection)
         if self.recordings is not None:
             connection.up.tamper = _recorder(self.recordings)

@@ -14,9 +14,9 @@ Ids = Callable[[str], str]
 """Makes an id from a prefix; different at each call, as engines do."""
 
 
-def usage_of(planned: Planned) -> dict[str, int]:
-    """Usage in the names of chat and completions."""
-    count = len(planned.tokens)
+def usage_of(planned: Planned, choices: int = 1) -> dict[str, int]:
+    """Usage in the names of chat and completions: of all choices together."""
+    count = choices * len(planned.tokens)
     prompt_tokens = planned.prompt_tokens
     return {
         "prompt_tokens": prompt_tokens,
@@ -56,7 +56,7 @@ def _chat(body: Mapping[str, Any], planned: Planned, ids: Ids) -> dict[str, Any]
         "created": int(time.time()),
         "model": body.get("model"),
         "choices": [choice(index) for index in range(choices_of(body))],
-        "usage": usage_of(planned),
+        "usage": usage_of(planned, choices_of(body)),
     }
 
 

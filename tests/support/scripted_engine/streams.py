@@ -103,7 +103,7 @@ class Completions(Streamed):
         ends = (self._choice(self.piece(""), self.finish(), place) for place in range(self.choices))
         last = b"".join(event(end) for end in ends)
         if (self.body.get("stream_options") or {}).get("include_usage"):
-            last += event(self._base() | {"choices": [], "usage": usage_of(self.planned)})
+            last += event(self._base() | {"choices": [], "usage": usage_of(self.planned, self.choices)})
         return last + b"data: [DONE]\n\n" if self.ends else last
 
     def _base(self) -> dict[str, Any]:
