@@ -15,12 +15,10 @@ from gateway.storage.schema import SCHEMA_VERSION
 from gateway.storage.wrapped_keys import CLUSTER_KEY_NAME
 from shared.process.ports import free_port
 from tests.integration.conftest import MODEL
-from tests.support.earlier import ONE_PROCESS, SEVERAL_PROCESSES, EarlierVersion, unpacked
+from tests.support.earlier import ONE_PROCESS, EarlierVersion, first_of_several, unpacked
 from tests.support.processes import Gateway, House, answer_to, fetch, until
 
 CHAT: dict[str, Any] = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 3}
-SCHEMA_OF_SEVERAL = 10
-"""Of the version before."""
 
 
 @pytest.fixture
@@ -36,7 +34,7 @@ def one(tmp_path_factory: pytest.TempPathFactory) -> EarlierVersion:
 
 @pytest.fixture(scope="module")
 def several(tmp_path_factory: pytest.TempPathFactory) -> EarlierVersion:
-    return unpacked(SEVERAL_PROCESSES, tmp_path_factory.mktemp("several"))
+    return unpacked(first_of_several(), tmp_path_factory.mktemp("several"))
 
 
 def chat(gateway: Gateway, key: str) -> str:
@@ -108,7 +106,7 @@ def test_the_version_before_goes_on_with_a_store_that_this_one_has_used_if_it_ma
 
     before = start("before", several.environment)
     key = several.printed("key", "create", "--name", "kept", "--state", str(before.state))
-    now = start("now", {}, "--cluster-key", str(before.state / "store.key"))
+    now = start("now", {}, "--cluster-key", str(before.state / CLUSTER_KEY_NAME))
     engine = house.engine("--model", MODEL)
     house.agent(before, engine.url, token=now.token())
     for gateway in (before, now):
@@ -118,7 +116,7 @@ def test_the_version_before_goes_on_with_a_store_that_this_one_has_used_if_it_ma
     with psycopg.connect(url) as connection:
         rows = connection.execute("SELECT name, value FROM facts WHERE name LIKE 'schema%'").fetchall()
     assert dict(rows) == {"schema version": str(SCHEMA_VERSION), "schema min reader": str(MIN_READER)}
-    if MIN_READER <= SCHEMA_OF_SEVERAL:
+    if several.schema >= MIN_READER:
         again = start("before", several.environment)
         house.wait_for_model(again, key, MODEL)
         assert chat(again, key) == answer_to("hi", 3)

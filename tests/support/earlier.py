@@ -4,6 +4,7 @@ The sources are taken out of the repository's history; a copy without that histo
 """
 
 import os
+import re
 import shutil
 import subprocess
 import tarfile
@@ -18,8 +19,8 @@ from tests.support.processes import command
 ONE_PROCESS = "680e686ffc565eab3d34c78ffbf2577589b78ec0"
 """Before several processes of a gateway could share a store (schema 7)."""
 
-SEVERAL_PROCESSES = "b761fcfe"
-"""The first with several processes on one store (schema 10)."""
+_FILE_OF_SEVERAL = "gateway/storage/processes.py"
+"""The first version that has it is the first with several processes on one store."""
 
 _PACKAGES = ("agent", "gateway", "shared")
 _ROOT = Path(__file__).resolve().parents[2]
@@ -30,6 +31,14 @@ class EarlierVersion:
     """Its packages, unpacked."""
 
     directory: Path
+
+    @property
+    def schema(self) -> int:
+        """Of its store."""
+        schema = (self.directory / "gateway/storage/schema.py").read_text()
+        found = re.search(r"^SCHEMA_VERSION = (\d+)$", schema, re.MULTILINE)
+        assert found is not None
+        return int(found[1])
 
     @property
     def environment(self) -> dict[str, str]:
@@ -56,14 +65,24 @@ class EarlierVersion:
 
 def unpacked(commit: str, directory: Path) -> EarlierVersion:
     """The version of ``commit``, in ``directory``. Skips the test where the history lacks it."""
-    git = shutil.which("git")
-    if git is None:
-        pytest.skip("no git, which has the version before")
-    done = subprocess.run(
-        [git, "-C", str(_ROOT), "archive", commit, *_PACKAGES], capture_output=True, timeout=60, check=False
-    )
+    done = _git("archive", commit, *_PACKAGES)
     if done.returncode != 0:
         pytest.skip(f"this copy of the repository has no commit {commit[:8]} (git fetch --unshallow)")
     with tarfile.open(fileobj=BytesIO(done.stdout)) as archive:
         archive.extractall(directory, filter="data")
     return EarlierVersion(directory)
+
+
+def first_of_several() -> str:
+    """The commit that brought several processes on one store. Skips the test where there is no history."""
+    found = _git("log", "--diff-filter=A", "--format=%H", "--", _FILE_OF_SEVERAL).stdout.split()
+    if not found:
+        pytest.skip("this copy of the repository has no history")
+    return found[-1].decode()
+
+
+def _git(*arguments: str) -> "subprocess.CompletedProcess[bytes]":
+    git = shutil.which("git")
+    if git is None:
+        pytest.skip("no git, which has the version before")
+    return subprocess.run([git, "-C", str(_ROOT), *arguments], capture_output=True, timeout=60, check=False)
