@@ -4,7 +4,6 @@ import asyncio
 import os
 import signal
 import ssl
-import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -14,7 +13,6 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.app import run
 from gateway.app.app import Gateway
 from gateway.runtime.config import ConfigError, load
 from gateway.runtime.stop_signals import StopSignals
@@ -236,21 +234,3 @@ async def test_a_policy_there_is_none_of_is_a_setting_that_is_wrong(store: Store
     settings = load({"dispatch": {"policy": "astrology"}}, None, {}).settings
     with pytest.raises(ConfigError, match="astrology"):
         Gateway(settings, store)
-
-
-async def test_the_loop_turns_while_it_is_told_where_clients_connect(store: Store) -> None:
-    """Whoever tells it asks the store, which may hang."""
-    asked, told = threading.Event(), asyncio.Event()
-    loop = asyncio.get_running_loop()
-
-    def announce(url: str) -> None:
-        loop.call_soon_threadsafe(told.set)
-        asked.wait(30.0)
-
-    settings = load({"listen": "127.0.0.1:0"}, None, {}).settings
-    running = asyncio.create_task(run.serve(settings, lambda: settings, store, announce, None))
-    async with asyncio.timeout(30.0):
-        await told.wait()
-    asked.set()
-    os.kill(os.getpid(), signal.SIGTERM)
-    await running
