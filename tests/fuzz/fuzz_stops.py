@@ -34,6 +34,12 @@ LOST_STOP_S = 0.01
 is the same: 64 streams that are lost at once, or 64 KiB of events that another engine goes on with, take up
 to 5 ms."""
 
+COSTS = 8
+"""A body made to take long takes as long as so many inputs of other fuzzers."""
+
+LOST_COSTS = 80
+"""The same of an agent that is lost."""
+
 TRIES = 3
 """What takes too long is tried again: what the machine does besides does not come twice."""
 
@@ -197,8 +203,8 @@ def fuzz(random: Random, inputs: int) -> int:
     gc.freeze()
     gc.disable()  # a collection is as long as this process is large, and not what is measured
     try:
-        _lost(random, max(1, inputs // 20))
-        return 2 * asyncio.run(_round(random, max(1, inputs // 2)))
+        _lost(random, max(1, inputs // LOST_COSTS))
+        return COSTS * asyncio.run(_round(random, max(1, inputs // COSTS)))
     finally:
         gc.enable()
         gc.unfreeze()
