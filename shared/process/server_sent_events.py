@@ -21,8 +21,10 @@ _BOM = b"\xef\xbb\xbf"
 _LINE_BYTES = 12
 """Where lines are shorter on average, most of them are blank or say nothing: no JSON of an engine's events is
 so short, and every second line of theirs is blank."""
-_IDLE_LINES = re.compile(rb"(?<![^\n])(?:(?!data|event)[^\n]*+\n){2,}+")
-"""Lines in a row that are blank or hold a field that is not read. Possessive, so it takes linear time."""
+_IDLE_LINES = re.compile(rb"(?:^(?!data|event)[^\n]*\n){2}", re.MULTILINE)
+"""Two lines in a row that are blank or hold a field that is not read. An expression for all of them in a row
+would need a possessive group, which Python before 3.11.5 matches wrongly (python/cpython issue 106052)."""
+_READ_LINE = re.compile(rb"^(?:data|event)", re.MULTILINE)
 
 
 @frozen
@@ -103,7 +105,7 @@ def each_event(data: bytes) -> Iterator[ServerSentEvent]:
         data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
     data = data.removeprefix(_BOM)
     if data.count(b"\n") * _LINE_BYTES > len(data):
-        data = _IDLE_LINES.sub(_shortened, data)
+        data = _without_idle_lines(data)
     for text in data.split(b"\n\n"):
         if text.startswith(b"data:") and b"\n" not in text:
             yield ServerSentEvent(text[5:].removeprefix(b" "))
@@ -124,9 +126,21 @@ def _event_of(text: bytes) -> ServerSentEvent:
     return ServerSentEvent(b"\n".join(data) if data else None, name)
 
 
-def _shortened(found: re.Match[bytes]) -> bytes:
+def _without_idle_lines(data: bytes) -> bytes:
+    """Shorten lines in a row that are blank or hold a field that is not read. Takes linear time."""
+    kept, position = [], 0
+    ended = data.rfind(b"\n") + 1  # the last line may go on
+    while idle := _IDLE_LINES.search(data, position):
+        begins = idle.start()
+        read = _READ_LINE.search(data, idle.end())
+        kept.append(data[position:begins])
+        position = ended if read is None else read.start()
+        kept.append(_shortened(data[begins:position]))
+    return b"".join((*kept, data[position:]))
+
+
+def _shortened(lines: bytes) -> bytes:
     """What says as much as these lines: whether they end an event, and whether they hold a comment."""
-    lines = found[0]
     if not lines.strip(b"\n"):
         return b"\n"
     return b"\n:\n\n" if lines.startswith(b"\n") or b"\n\n" in lines else b":\n"
