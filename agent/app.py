@@ -1,6 +1,7 @@
 """The agent put together: engines on one side, the tunnel on the other, and an orderly end."""
 
 import asyncio
+import os
 import signal
 import sys
 import time
@@ -34,6 +35,7 @@ from shared.process.settings import ConfigError
 from shared.process.startup import raise_file_limit
 from shared.process.watchdog import watched_loop
 from shared.protocol.errors import TrunklineError
+from shared.protocol.peers import PROGRESS
 
 log = structlog.get_logger("agent")
 
@@ -96,7 +98,11 @@ class Agent:
         join = None if config.join is None else config.join.get_secret_value()
         with locked_state_directory(config.state):
             membership = Membership.open(
-                config.state, join=join, name=config.name, default_name=default_name()
+                config.state,
+                join=join,
+                name=config.name,
+                default_name=default_name(),
+                optional=(PROGRESS,),
             )
             self._log_start(membership)
             self._gpus.start()
@@ -245,6 +251,8 @@ def make_backend(engine: EngineConfig, durations: Durations) -> Backend:
         return CommandBackend(
             engine.settings(), engine.command_settings(), loading=engine.loading(), durations=durations
         )
+    if engine.python is not None:
+        return _python_backend(engine, engine.python, durations)
     if engine.torch is None:
         return OpenAIHTTPBackend(engine.settings())
     from agent.engines.torch.backend import TorchBackend
@@ -265,6 +273,29 @@ def make_backend(engine: EngineConfig, durations: Durations) -> Backend:
         )
     except ValueError as error:
         raise ConfigError(f"engine {engine.name}: torch = {engine.torch!r}: {error}") from error
+
+
+def _python_backend(engine: EngineConfig, spec: str, durations: Durations) -> Backend:
+    """Raises :class:`ConfigError` when there is no such module; the class is looked for in a process of its
+    own."""
+    from agent.serve.backend import PythonBackend
+    from agent.serve.locate import find_module
+
+    if sys.platform == "win32":
+        raise ConfigError(f"engine {engine.name}: python: not on Windows")
+    try:
+        find_module(spec, os.getcwd())
+    except ValueError as error:
+        raise ConfigError(f"--python {spec}: {error}") from error
+    return PythonBackend(
+        engine.python_settings(),
+        name=engine.name,
+        models=engine.models,
+        slots=engine.slots,
+        version=engine.version,
+        loading=engine.loading(),
+        durations=durations,
+    )
 
 
 class BlockedLoopLog:

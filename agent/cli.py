@@ -25,6 +25,14 @@ Models = Annotated[
     list[str] | None,
     typer.Option(help="Serve this Hugging Face model directory, or 'demo', with the built-in engine."),
 ]
+Python = Annotated[
+    list[str] | None,
+    typer.Option(help="Serve a model of your own, a class in Python: module:Class. May be repeated."),
+]
+Devices = Annotated[
+    str | None,
+    typer.Option(help="For --python: GPUs by number (0,1), or cpu. Default: the first GPU, else the CPU."),
+]
 State = Annotated[Path | None, typer.Option(help="Where the agent keeps its key and certificate.")]
 Name = Annotated[
     str | None, typer.Option(help="The agent's name. Default: the host's, or the one it joined with.")
@@ -59,6 +67,8 @@ def agent(
     join: Join = None,
     engine: Engines = None,
     torch: Models = None,
+    python: Python = None,
+    devices: Devices = None,
     state: State = None,
     name: Name = None,
     slots: Slots = None,
@@ -84,7 +94,11 @@ def agent(
         "state": state,
         "name": name,
         "slots": slots,
-        "engine": [{"url": url} for url in engine or ()] + [{"torch": model} for model in torch or ()],
+        "engine": [
+            *({"url": url} for url in engine or ()),
+            *({"torch": model} for model in torch or ()),
+            *({"python": spec} | ({"devices": devices} if devices else {}) for spec in python or ()),
+        ],
         "labels": label,
         "find_engines": find_engines,
         "drain_s": drain_s,

@@ -1,14 +1,32 @@
 # Sourced by deploy/quickstart and tests/run, from the repository's root. Needs bash and Python 3.11+, nothing else.
 
-# Prints the interpreter to use: new enough and able to make a virtual environment. Says what to do if there is none.
+# Prints the interpreter to use: new enough and able to make a virtual environment. That is PYTHON, else of those on the PATH
+# the first of the best: with headers, so that the native functions can be built, then built with optimisations itself,
+# which saves a quarter of all time. Says what to do if there is none.
 find_python() {
-    local candidate
-    for candidate in "${PYTHON:-}" python3.11 python3.12 python3.13 python3.14 python3; do
-        if [ -n "$candidate" ] && "$candidate" -c 'import ensurepip, sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
-            "$candidate" -c 'import sys; print(sys.executable)'
+    local candidate said best="" known=-1
+    local question='import ensurepip, sys
+if sys.version_info >= (3, 11):
+    sys.path.insert(0, ".")
+    from shared.process.interpreter import grade
+    print(grade(), sys.executable)'
+    while read -r candidate; do
+        said=$("$candidate" -B -c "$question" </dev/null 2>/dev/null) || continue
+        if [ -n "$said" ] && [ "$candidate" = "${PYTHON:-}" ]; then
+            echo "${said#* }"
             return 0
         fi
-    done
+        if [ -n "$said" ] && [ "${said%% *}" -gt "$known" ]; then
+            known="${said%% *}" best="${said#* }"
+        fi
+    done < <(printf '%s\n' ${PYTHON:+"$PYTHON"}; type -aP python3.11 python3.12 python3.13 python3.14 python3)
+    if [ -n "$best" ]; then
+        if [ -n "${PYTHON:-}" ]; then
+            echo "== $PYTHON, which PYTHON names, is not Python 3.11 or newer with its venv module; $best is used" >&2
+        fi
+        echo "$best"
+        return 0
+    fi
     echo "Trunkline needs Python 3.11 or newer with its venv module (on Debian: apt-get install python3-venv)." >&2
     echo "Set PYTHON=/path/to/python3 if it is not on the PATH." >&2
     return 1
@@ -32,7 +50,7 @@ environment() {
     fi
     echo "== installing trunkline[$extras] into .venv (the first time this downloads some hundred megabytes)" >&2
     pip_install -e ".[$extras]"
-    .venv/bin/python -m shared.speedups >&2
+    .venv/bin/python -m shared.process.build >&2
     printf '%s\n' "$wanted" >".venv/.trunkline-$extras"
 }
 

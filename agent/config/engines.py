@@ -20,6 +20,10 @@ from agent.engines.http.kind import check_continues
 from agent.engines.http.models import MODELS, is_nameable
 from agent.engines.managed import LoadAttempt
 from agent.engines.settings import EngineSettings, EngineTimeouts, base_url, origin_name
+from agent.serve.backend import PythonSettings
+from agent.serve.locate import check_spec
+from agent.serve.model import name_of_class
+from agent.serve.options import read_devices
 from shared.identity import NAME_RULE, is_name
 
 Slots = Annotated[int, Field(ge=1, le=100_000)]
@@ -85,6 +89,15 @@ Command = Annotated[
 ]
 
 
+def _split_devices(value: object) -> object:
+    """``0,1``, a number, or a list of numbers and names, as :class:`PythonSettings` wants them."""
+    words = [str(word) for word in value] if isinstance(value, list | tuple) else [str(value)]
+    return read_devices(",".join(words))
+
+
+Devices = Annotated[tuple[str, ...], BeforeValidator(_split_devices)]
+
+
 class ModelsConfig(BaseModel):
     """``[models]``: the host's memory for models."""
 
@@ -95,13 +108,16 @@ class ModelsConfig(BaseModel):
 
 
 class EngineConfig(BaseModel):
-    """One ``[[engine]]``: its ``url``, the ``command`` that starts it, or ``torch``, a model to serve."""
+    """One ``[[engine]]``: its ``url``, the ``command`` that starts it, or the model that the agent serves, as
+    ``torch`` or as ``python``."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     url: Annotated[str, AfterValidator(base_url)] | None = None
     torch: Annotated[str, AfterValidator(_check_torch)] | None = None
     """A Hugging Face model directory, or ``demo``."""
+    python: Annotated[str, AfterValidator(check_spec)] | None = None
+    """``module:Class``, a subclass of :class:`agent.serve.Model`; the working directory comes first."""
     command: Command | None = None
     """Program and arguments, as a list or as text in a shell's form. ``{port}`` stands for the port."""
     name: Annotated[str, AfterValidator(lambda name: check_name(name) if name else "")] = ""
@@ -119,6 +135,8 @@ class EngineConfig(BaseModel):
     """Whether its own paths need the same engine each time. Default: as known of its kind, else yes."""
     device: str = "auto"
     """For ``torch``: auto, cpu or cuda."""
+    devices: Devices = ("auto",)
+    """For ``python``: ``0,1`` for these GPUs, or names such as cpu; auto: the first GPU, or the CPU."""
     connect_s: Seconds = 5.0
     first_byte_s: Seconds = 600.0
     idle_s: Seconds = 300.0
@@ -142,8 +160,10 @@ class EngineConfig(BaseModel):
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:
-        if [self.url, self.torch, self.command].count(None) != 2:
-            raise ValueError("an engine has one of url, command and torch")
+        if [self.url, self.torch, self.command, self.python].count(None) != 3:
+            raise ValueError("an engine has one of url, command, torch and python")
+        if self.python is None and "devices" in self.model_fields_set:
+            raise ValueError("devices are for engines with python")
         of_commands = () if self.command is not None else _OF_COMMANDS
         of_loading = () if self.url is None else _OF_LOADING
         for key in sorted(self.model_fields_set.intersection((*of_commands, *of_loading))):
@@ -152,7 +172,7 @@ class EngineConfig(BaseModel):
             raise ValueError("health is for engines with a url")
         if self.health is not None and not self.models:
             raise ValueError("health stands in for a list of models: name them, with models = […]")
-        if self.command is not None and self.on_demand and not self.models:
+        if (self.command or self.python) is not None and self.on_demand and not self.models:
             raise ValueError("an engine that is loaded on demand needs models: the names that it serves")
         bad = [model for model in self.models if not is_nameable(model)]
         if bad and (self.health is not None or self.command is not None):
@@ -173,6 +193,9 @@ class EngineConfig(BaseModel):
         """What it is called when it has no name: one that runs already by where it does."""
         if self.torch is not None:
             return "torch"
+        if self.python is not None:
+            name = name_of_class(self.python.partition(":")[2])
+            return name if is_name(name) else "python"
         if self.url is not None:
             return origin_name(self.url)
         program = "" if self.command is None else Path(self.command[0]).name.lower()
@@ -181,7 +204,7 @@ class EngineConfig(BaseModel):
     @property
     def place(self) -> str:
         """What it is, for the log; of a command the program alone, as arguments may hold keys."""
-        return self.url or self.torch or (self.command or ("",))[0]
+        return self.url or self.torch or self.python or (self.command or ("",))[0]
 
     def settings(self) -> EngineSettings:
         """For :class:`agent.engines.http.openai.OpenAIHTTPBackend`."""
@@ -211,6 +234,11 @@ class EngineConfig(BaseModel):
             ready_s=self.ready_s,
             stop_s=self.stop_s,
         )
+
+    def python_settings(self) -> PythonSettings:
+        """For :class:`agent.serve.backend.PythonBackend`."""
+        assert self.python is not None
+        return PythonSettings(spec=self.python, devices=self.devices)
 
     def loading(self) -> LoadAttempt:
         """An engine that is loaded at start is never unloaded, unless it has an idle timeout."""

@@ -6,6 +6,7 @@ from typing import Protocol
 from shared.protocol.engine_state import EngineState
 from shared.protocol.errors import ErrorCode, TrunklineError
 from shared.protocol.messages import DeploymentState, Headers, RequestHead
+from shared.protocol.progress import Progress
 from shared.speedups import OutPath
 
 
@@ -81,13 +82,19 @@ class ResponseReceiver(Protocol):
 
     def on_response(self, status: int, headers: Headers) -> OutPath | None:
         """The response begins: its HTTP status, 200 to 599, and its header fields: lower-case names,
-        hop-by-hop fields removed, order kept.
+        hop-by-hop fields removed, order kept. Status 101, where the request asked for a WebSocket: both
+        bodies are messages from now on (:mod:`shared.protocol.upgraded`).
 
         Pieces of the body may go to :meth:`on_body` or, where this gives a path that takes them, there."""
 
     def on_body(self, piece: bytes) -> bool:
         """The next piece of the body, of whatever size. False: no more is wanted until
         :meth:`BackendRequest.resume`, and the engine's connection is not read meanwhile (back-pressure)."""
+
+    def on_progress(self, progress: Progress) -> None:
+        """How far the engine has come (:func:`shared.protocol.progress.progress` makes one of what it says).
+        May be called at any time before the last call, as often as there is something new: what the gateway
+        hears of it is the newest, a few times a second at most. Must not raise."""
 
     def on_over(self, error: Exception | None) -> None:
         """The response was whole, or failed: with the :class:`BackendError` that fits, or with what the

@@ -151,6 +151,11 @@ def _say(line: str) -> None:
         os.write(2, line.encode(errors="replace").replace(b"\n", b" ")[:1000] + b"\n")
 
 
+def end_with_parent() -> None:
+    """Have the system kill this process when the thread that started it ends, where it can (Linux)."""
+    _control(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def _control(option: int, value: int) -> None:
     """prctl(2), where there is one."""
     if sys.platform == "linux":

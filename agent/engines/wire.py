@@ -6,6 +6,8 @@ from enum import Enum, auto
 from functools import lru_cache
 from urllib.parse import SplitResult, quote, urlsplit
 
+from websockets.typing import Subprotocol
+
 from agent.engines.backend import BackendFailed, RequestUnfit
 from shared.protocol import limits
 from shared.protocol.header_fields import FIELD_NAME, FORBIDDEN_IN_VALUE, HOP_BY_HOP, connection_options
@@ -151,6 +153,7 @@ class RequestFormat:
 
     def __init__(self, base: str, api_key: str | None) -> None:
         parts = self._base = urlsplit(base)
+        self._api_key = api_key
         self._prefix = quote(parts.path, safe=_PATH_CHARS).encode()
         self._same = b" HTTP/1.1\r\nhost: %b\r\naccept-encoding: identity\r\n" % _host(parts)
         if api_key is not None:
@@ -166,6 +169,30 @@ class RequestFormat:
         if start is None:
             start = self._start(method, path)
         return start + lines.encode(), length_bytes
+
+    def websocket(
+        self, method: str, path: str, headers: Headers
+    ) -> tuple[str, list[tuple[str, str]], list[Subprotocol]]:
+        """Where a WebSocket is opened for a request, with which header fields, and the subprotocols that its
+        client offers. Raises :class:`RequestUnfit`."""
+        if check_method(method) != "GET":
+            raise RequestUnfit("only a GET request can ask for a WebSocket")
+        plain = tuple(field for field in headers if not field[0].lower().startswith("sec-websocket-"))
+        lines, _ = request_fields(plain)
+        fields = [(name, text) for name, _, text in (line.partition(": ") for line in lines.splitlines())]
+        if self._api_key is not None:
+            fields.append(("authorization", f"Bearer {self._api_key}"))
+        offered = (
+            name.strip()
+            for field, text in headers
+            if field.lower() == "sec-websocket-protocol"
+            for name in text.split(",")
+        )
+        subprotocols = [Subprotocol(name) for name in offered if FIELD_NAME.fullmatch(name.lower())]
+        base = self._base
+        scheme = "wss" if base.scheme == "https" else "ws"
+        place = quote(base.path, safe=_PATH_CHARS) + check_path(path)
+        return f"{scheme}://{base.netloc}{place}", fields, subprotocols
 
     def _start(self, method: str, path: str) -> bytes:
         start = b"%b %b%b%b" % (

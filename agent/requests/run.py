@@ -21,11 +21,13 @@ from agent.engines.error_responses import (
     tells_of_memory,
 )
 from agent.requests.event_usage import EventUsage
+from agent.requests.progress import ProgressReporter
 from agent.requests.usage import UsageReader, reader_for
 from shared.protocol.endpoint import Stream
 from shared.protocol.errors import ErrorCode, LocalError
 from shared.protocol.messages import Headers, Refusal, ResponseHead, Trailers, UsageMode
 from shared.protocol.other_requests import ToldRequest
+from shared.protocol.progress import Progress
 from shared.protocol.routes import need_of_path
 from shared.speedups import OutPath
 
@@ -49,14 +51,17 @@ class RequestRun:
         on_closed: "Callable[[RequestRun], None]",
         *,
         tells_gpu_s: bool = False,
+        tells_progress: bool = False,
     ) -> None:
-        """``tells_gpu_s``: the gateway has agreed to be told the request's GPU-seconds."""
+        """The gateway has agreed to be told: the request's GPU-seconds, its progress."""
         self.stream = stream
         self.seat = seat
         self._clock = clock
         self._on_left = on_left
         self._on_closed = on_closed
         self._tells_gpu_s = tells_gpu_s
+        self._tells_progress = tells_progress
+        self._progress: ProgressReporter | None = None  # once there is some to tell
         self.began_s = clock()
         """When it was given its place."""
         self.told: ToldRequest | None = None
@@ -102,6 +107,15 @@ class RequestRun:
 
     def on_head(self, head: ResponseHead) -> None:
         raise AssertionError("an agent receives no response")
+
+    def on_progress(self, progress: Progress) -> None:
+        """From the backend: a gateway says nothing of progress."""
+        if self._over or not self._tells_progress:
+            return
+        if self._progress is None:
+            call_later = asyncio.get_running_loop().call_later
+            self._progress = ProgressReporter(self.stream.send_progress, call_later)
+        self._progress.report(progress)
 
     def on_data(self, data: bytes) -> None:
         if self._over:
@@ -313,6 +327,8 @@ class RequestRun:
 
     def _leave(self) -> None:
         self._over = True
+        if self._progress is not None:
+            self._progress.stop()
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None

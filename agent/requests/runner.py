@@ -14,7 +14,7 @@ from shared.protocol.endpoint import Stream
 from shared.protocol.errors import ErrorCode
 from shared.protocol.messages import Refusal
 from shared.protocol.other_requests import OtherSessions, ToldRequest
-from shared.protocol.peers import GPU_SECONDS
+from shared.protocol.peers import GPU_SECONDS, PROGRESS
 
 log = structlog.get_logger("agent.request")
 
@@ -49,7 +49,8 @@ class RequestRunner:
     def open(self, session: Hashable, stream: Stream, *, agreed: Collection[str] = ()) -> None:
         """A request has come in ``session``. Refused at once when there is no place for it.
 
-        Where GPU-seconds are among what is ``agreed`` on, its END says them."""
+        Where GPU-seconds are among what is ``agreed`` on, its END says them; where progress is, PROGRESS
+        does."""
         try:
             seat = self._registry.enter(session, stream.head.deployment)
         except BackendRefused as refusal:
@@ -57,7 +58,13 @@ class RequestRunner:
             stream.reset(ErrorCode.REFUSED, refusal.reason)
             return
         run = stream.handler = RequestRun(
-            stream, seat, self._clock, self._leave, self._forget, tells_gpu_s=GPU_SECONDS in agreed
+            stream,
+            seat,
+            self._clock,
+            self._leave,
+            self._forget,
+            tells_gpu_s=GPU_SECONDS in agreed,
+            tells_progress=PROGRESS in agreed,
         )
         self._runs.add(run)
         if self.others.wanted:

@@ -4,7 +4,7 @@ import math
 
 import orjson
 
-from gateway.domain.errors import InternalError, MethodNotAllowed, RequestError
+from gateway.domain.errors import InternalError, MethodNotAllowed, RangeNotSatisfiable, RequestError
 from shared.protocol.routes import Dialect
 
 HeaderList = list[tuple[bytes, bytes]]
@@ -39,6 +39,8 @@ def http_error(error: RequestError, dialect: Dialect, request_id: str) -> tuple[
         headers.append((b"x-should-retry", b"true" if error.should_retry else b"false"))
     if isinstance(error, MethodNotAllowed):
         headers.append((b"allow", ", ".join(error.allowed).encode("ascii")))
+    if isinstance(error, RangeNotSatisfiable):
+        headers.append((b"content-range", b"bytes */%d" % error.size_bytes))
     if error.status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
     return headers, body

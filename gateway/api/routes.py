@@ -23,7 +23,15 @@ from gateway.api.openai.handlers import (
     ReadPage,
 )
 from gateway.api.openapi import document
-from gateway.domain.surface import ENDPOINTS, ENGINES, MODELS, OLLAMA_MODELS, TUNNEL, SurfaceEndpoint
+from gateway.domain.surface import (
+    ENDPOINTS,
+    ENGINES,
+    MODELS,
+    OLLAMA_MODELS,
+    REALTIME,
+    TUNNEL,
+    SurfaceEndpoint,
+)
 from gateway.pipeline.aliases import AliasCatalog
 from gateway.pipeline.pipeline import KeyAuthenticator, Pipeline
 from gateway.runtime.lifecycle import Lifecycle
@@ -64,7 +72,7 @@ def build_router(
     later: LaterAnswers | None = None,
 ) -> Router:
     """Routes in the order of their use: the router tries them one after the other. ``processes`` answers
-    other processes of the gateway; None: there are none.
+    other processes of the gateway; None: there are none. A page of ``files`` answers in place of the engines.
 
     They match the decoded path. That is safe because none of them passes it on: an engine gets a constant, or
     for ``/engines/`` what :func:`gateway.domain.surface.engine_target` makes of the path as it was written.
@@ -103,7 +111,8 @@ def build_router(
         [
             *(
                 Route(_pattern(each), endpoint=Proxied(each, pipeline, lifecycle, later))
-                for each in ENDPOINTS
+                for each in (*ENDPOINTS, REALTIME)
+                if each.path not in files  # else it is answered by jobs
             ),
             *(Route(path, endpoint=page) for path, page in (read_only | dict(files) | dict(admin)).items()),
             *([] if processes is None else [Route(ROUTE, endpoint=processes)]),

@@ -157,6 +157,7 @@ class Gateway:
             http.facts,
             self.audit.check if settings.audit.required else None,
             lambda name: catalog.model(name) is not None,
+            registry.index.continues,
         )
         pipeline = parts.pipeline(keys)
         audit = self.audit.add if settings.audit.requests else None
@@ -174,7 +175,8 @@ class Gateway:
         admin = admin_pages(keys, [*fleet.methods(), *stored.methods()])
         shown = metrics if self._siblings is None else MergedMetrics(metrics, self._siblings)
         page, known = make_process_page(store, member, reads), KnownModels(book, catalog)
-        later = self._jobs.offer(keys, self._dispatcher, self._limits.price, known, self._reader, ring)
+        of_jobs = (self._limits.price, known, self._reader, ring, self._all_weights)
+        later = self._jobs.offer(keys, self._dispatcher, *of_jobs)
         files = self._jobs.pages(keys)
         return build_router(pipeline, keys, catalog, shown, self.lifecycle, http, admin, page, files, later)
 

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from gateway.api.exchange.buffers import BufferBudget
 from gateway.api.exchange.job_exchange import JobSources
 from gateway.api.exchange.job_runs import JobBooks, JobPipeline
+from gateway.api.jobs.deferral import Deferral
+from gateway.api.jobs.pages import JobAccess
 from gateway.app.factories import http_settings
 from gateway.app.pipelines import PipelineParts
 from gateway.auth.jobs import JobKeys
@@ -17,14 +19,21 @@ from gateway.jobs.ends import EndSettings, JobEnds
 from gateway.jobs.fleet_room import FleetRoom
 from gateway.jobs.metrics import JobMetrics
 from gateway.jobs.objects import ObjectOpener
-from gateway.jobs.runner import JobRunner, RunnerSettings
+from gateway.jobs.runner import JobRunner
+from gateway.jobs.runner_settings import RunnerSettings
 from gateway.jobs.runs import RetrySettings
 from gateway.pipeline.bodies import BodyReader
+from gateway.pipeline.pipeline import KeyAuthenticator
 from gateway.runtime.config import Settings
 from gateway.storage import Store
 
 STOP_S = 10.0
 """For giving back what runs, when the gateway stops."""
+
+
+def process_name(settings: Settings, store: Store) -> str:
+    """What this process is called in the leases of jobs and batches: the same when it is started again."""
+    return settings.cluster.process or store.process_name or "gateway"
 
 
 class RunningParts:
@@ -47,8 +56,8 @@ class RunningParts:
         table, index = settings.jobs, dispatcher.index
         keys, (budget, reader) = JobKeys(ring), memory
         run = JobPipeline(
-            pipelines.pipeline(keys),
-            pipelines.pipeline(keys, reuse=False),
+            pipelines.pipeline(keys, accumulates=True),
+            pipelines.pipeline(keys, reuse=False, accumulates=True),
             JobSources(objects, budget, http_settings(settings).body, reader, time.time),
             books,
             settings.dispatch.record_bytes,
@@ -59,7 +68,7 @@ class RunningParts:
             FleetRoom(index, dispatcher.room.depth, models_of),
             run,
             JobEnds(store.job_claims, store.jobs, objects, EndSettings(table.kept_days * 86_400.0)),
-            (settings.cluster.process or store.process_name or "gateway", secrets.randbits(53)),
+            (process_name(settings, store), secrets.randbits(53)),
             RunnerSettings(
                 lease_s=table.lease_s,
                 poll_s=2.0 * table.look_s,
@@ -71,8 +80,14 @@ class RunningParts:
             weights=weights,
             metrics=JobMetrics(dispatcher.metrics.registry),
         )
+        self._pipelines, self._books, self._budget = pipelines, books, budget
         index.subscribe(self.runner.slots_free, slots=True)
         self._running: asyncio.Task[None] | None = None
+
+    def deferral(self, keys: KeyAuthenticator, access: JobAccess) -> Deferral:
+        """What answers requests of clients, known by ``keys``, that may become jobs of this process."""
+        pipeline = self._pipelines.pipeline(keys, accumulates=True)
+        return Deferral(access, pipeline, self.runner, self._books, self._budget)
 
     def start(self, tasks: asyncio.TaskGroup) -> None:
         """Run jobs in a task of ``tasks`` until :meth:`stop`."""

@@ -1,19 +1,19 @@
 """What of long work a gateway is made of: files, webhooks, and whatever runs and shows jobs."""
 
 import asyncio
-import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gateway.api.jobs.pages import JobAccess, jobs_pages
 from gateway.api.jobs.respond_async import AsyncRequests
 from gateway.api.jobs.responses import responses_pages
+from gateway.api.jobs.videos import videos_pages
 from gateway.api.openai.batches import batches_pages
 from gateway.api.openai.files import files_pages
 from gateway.api.openai.handlers import KeyedPage
 from gateway.api.openai.uploads import uploads_pages
-from gateway.app.job_runner import RunningParts
+from gateway.app.job_runner import RunningParts, process_name
 from gateway.app.queues import QueueParts
 from gateway.auth.keys import KeyRing
 from gateway.dispatch.dispatcher import Dispatcher
@@ -21,12 +21,14 @@ from gateway.dispatch.outlook import DispatchOutlook
 from gateway.domain.quotas import Price
 from gateway.domain.state_dir import OBJECTS_NAME
 from gateway.jobs.batches.publication import BatchPublisher
+from gateway.jobs.batches.result_lines import FinishedLines, ResultLines
 from gateway.jobs.batches.service import BatchService
 from gateway.jobs.batches.submission import BatchReader
+from gateway.jobs.batches.window import WindowCheck
 from gateway.jobs.batches.worker import BatchSettings, BatchWorker
 from gateway.jobs.files import FileBounds, FileService
 from gateway.jobs.objects import ObjectOpener
-from gateway.jobs.output import OutputReader
+from gateway.jobs.output_reader import OutputReader
 from gateway.jobs.runs_here import RunsHere
 from gateway.jobs.service import DAY_S, JobService
 from gateway.jobs.uploads import UploadService
@@ -55,6 +57,8 @@ class JobParts:
         table = settings.jobs
         self._store, self._bounds = store, JobBounds(table.queued, table.result_bytes)
         self._kept_s, self._look_s = table.kept_days * DAY_S, table.look_s
+        self._tenant_at_once = table.tenant_at_once
+        self.process = process_name(settings, store)
         self.objects = make_objects(settings, store)
         """Bytes of files and jobs."""
         self.files = FileService(store.files, self.objects, FileBounds(table.file_bytes, table.tenant_bytes))
@@ -71,6 +75,8 @@ class JobParts:
         self.queues: QueueParts | None = None
         """What makes jobs of messages, where the settings name queues."""
         self._queue_tables = table.queues
+        self._knows: Callable[[str], bool] = lambda name: False
+        """Whether there is a model or an alias of a name."""
 
     def pages(self, keys: KeyAuthenticator) -> dict[str, KeyedPage]:
         """What clients reach of it, by path."""
@@ -80,6 +86,7 @@ class JobParts:
             found |= batches_pages(keys, self.batches.service, self.webhooks.accept)
         if self.jobs is not None:
             found |= jobs_pages(keys, self.jobs) | responses_pages(keys, self.jobs)
+            found |= videos_pages(keys, self.jobs, self._knows)
         return found
 
     def offer(
@@ -90,9 +97,10 @@ class JobParts:
         known: "KnownModels",
         reader: BodyReader,
         ring: KeyRing,
+        weights: Callable[[], Mapping[str, float]],
     ) -> AsyncRequests:
         """From now on there are jobs and batches, too. Returns what makes jobs of requests whose clients
-        prefer to be answered later. Raises ConfigError."""
+        prefer to be answered later. ``weights`` gives those of tenants. Raises ConfigError."""
         reading = JobRequestReader(dispatcher.timers.time, known.knows, reader)
         outlook = DispatchOutlook(dispatcher.index, dispatcher.scheduling, price, known.meant)
         runs = None if self.running is None else self.running.runner
@@ -100,13 +108,19 @@ class JobParts:
         jobs = JobService(self._store.jobs, self.objects, reading, outlook, self._bounds, **more)
         watch = JobWatch(self._store.jobs.get_many)
         answers = OutputReader(self.objects)
-        self.jobs = JobAccess(jobs, answers, watch, self.webhooks.accept)
+        self.jobs, self._knows = JobAccess(jobs, answers, watch, self.webhooks.accept), known.knows
         if self._queue_tables:
             registry = dispatcher.metrics.registry
             self.queues = QueueParts(self._queue_tables, self._store, jobs, answers, ring, registry)
+            if self.running is not None:
+                self.running.runner.follow = self.queues.follow
         settings = BatchSettings(rest_s=self._look_s, idle_s=10.0 * self._look_s, kept_s=self._kept_s)
-        self.batches = BatchParts(self, self._store, (self._bounds, settings, runs), jobs, known)
-        return AsyncRequests(keys, self.jobs, known.knows)
+        window = WindowCheck(
+            self._store.batches, outlook, self.files.wall, weights=weights, tenant_slots=self._tenant_at_once
+        )
+        self.batches = BatchParts(self, self._store, (self._bounds, settings, runs, window), jobs, known)
+        deferral = None if self.running is None else self.running.deferral(keys, self.jobs)
+        return AsyncRequests(keys, self.jobs, known.knows, deferral)
 
     async def run(self) -> None:
         """Work beside the requests, until this is cancelled."""
@@ -152,24 +166,26 @@ class BatchParts:
         self,
         parts: JobParts,
         store: Store,
-        rules: tuple[JobBounds, BatchSettings, RunsHere | None],
+        rules: tuple[JobBounds, BatchSettings, RunsHere | None, WindowCheck],
         jobs: JobService,
         known: KnownModels,
     ) -> None:
-        bounds, settings, runs = rules
+        bounds, settings, runs, window = rules
         self.worker = BatchWorker(
             store.batches,
             store.jobs,
             BatchReader(jobs, parts.objects, known.knows),
             BatchPublisher(store.jobs, store.files, parts.files),
-            uuid.uuid4().hex,
+            parts.process,
             bounds,
             parts.files.wall,
             settings,
             runs,
+            window,
         )
         wall, admit = parts.files.wall, jobs.kept.check
-        self.service = BatchService(store.batches, self.worker.wake, wall, admit)
+        finished = FinishedLines(store.jobs, ResultLines(parts.objects), wall)
+        self.service = BatchService(store.batches, self.worker.wake, wall, finished, admit)
 
 
 def make_objects(settings: Settings, store: Store) -> ObjectOpener:

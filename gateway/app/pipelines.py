@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from gateway.pipeline.accumulation import AccumulatedRun
 from gateway.pipeline.aliases import AliasResolver
 from gateway.pipeline.cache import CacheStage
 from gateway.pipeline.pipeline import KeyAuthenticator, Pipeline
@@ -23,12 +24,15 @@ class PipelineParts:
     facts: bool
     gate: Callable[[], None] | None
     knows: Callable[[str], bool]
+    continues: Callable[[str, str], bool]
+    """Whether an engine is there that can go on with an answer of a model and route."""
 
-    def pipeline(self, keys: KeyAuthenticator, *, reuse: bool = True) -> Pipeline:
-        """One with these keys. Without ``reuse`` each answer is an engine's."""
+    def pipeline(self, keys: KeyAuthenticator, *, reuse: bool = True, accumulates: bool = False) -> Pipeline:
+        """One with these keys. Without ``reuse`` each answer is an engine's. With ``accumulates`` engines may
+        stream answers in one piece, where a request has a place for that."""
         return Pipeline(
             keys,
-            self.dispatch,
+            AccumulatedRun(self.dispatch, self.continues) if accumulates else self.dispatch,
             self.ledger,
             self.aliases,
             self.cache if reuse else None,

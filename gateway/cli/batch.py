@@ -16,9 +16,11 @@ import typer
 
 from gateway.cli.access import DEFAULT_URL, gateway_client
 from gateway.cli.batch_lines import UnfitLine, in_order, request_lines
+from gateway.cli.batch_partial import PartialAnswers
 from gateway.cli.options import CaOption, JsonOption, KeyOption, UrlOption
 from gateway.cli_support.console import note, print_json, print_table
-from gateway.domain.batches import ENDPOINTS
+from gateway.domain.batches import ENDPOINTS, TRY_ANYWAY, WINDOW_KEY
+from gateway.domain.line_ranges import write_ranges
 from shared.process.excerpt import printable
 
 if TYPE_CHECKING:
@@ -73,6 +75,9 @@ def run(
     window: Annotated[
         str, typer.Option("--window", metavar="TIME", help="How long it may take: 24h, 7d.")
     ] = "24h",
+    try_anyway: Annotated[
+        bool, typer.Option("--try-anyway", help="Begin even if it is predicted to take longer than --window.")
+    ] = False,
     url: UrlOption = DEFAULT_URL,
     key: KeyOption = None,
     ca_file: CaOption = None,
@@ -97,7 +102,9 @@ def run(
                 said = f"cannot read {printable(str(file))} ({error.strerror})"
                 raise typer.BadParameter(said, param_hint="FILE") from None
             file_id = _upload(client, requests, file.name)
-        asked = {"input_file_id": file_id, "endpoint": endpoint, "completion_window": window}
+        asked: Json = {"input_file_id": file_id, "endpoint": endpoint, "completion_window": window}
+        if try_anyway:
+            asked["metadata"] = {WINDOW_KEY: TRY_ANYWAY}
         batch = _ask(client, "POST", "/v1/batches", asked)
         note(f"batch {batch['id']}")
         _follow(Place(client, url), batch, out, as_json=as_json)
@@ -196,9 +203,17 @@ def _follow(place: Place, batch: Json, out: Path, *, as_json: bool) -> None:
     """Until the batch has ended and its answers are written. Ends the command with 1 where not every request
     was answered."""
     try:
-        batch = _until_ended(place.client, batch)
+        partial = PartialAnswers(out, batch["id"])
+    except OSError as error:
+        said = f"cannot write beside {printable(str(out))} ({error.strerror})"
+        raise typer.BadParameter(said, param_hint="--out") from None
+    try:
+        batch = _until_ended(place.client, batch, partial)
         lines = _write(place.client, batch, out)
+        partial.remove()
     except KeyboardInterrupt:
+        if len(partial):
+            note(f"{len(partial)} answers so far are in {partial.path}")
         note(
             f"{batch['id']} goes on. Come back with: trunkline batch wait {batch['id']} --out {out} "
             f"--url {place.url}"
@@ -207,22 +222,38 @@ def _follow(place: Place, batch: Json, out: Path, *, as_json: bool) -> None:
     counts = batch["request_counts"]
     if as_json:
         print_json(batch)
-    for error in (batch["errors"] or {}).get("data", ()):
-        at = f"line {error['line']}: " if error["line"] else ""
-        note(f"{at}{error['message']} ({error['code']})")
+    for wrong in (batch["errors"] or {}).get("data", ()):
+        at = f"line {wrong['line']}: " if wrong["line"] else ""
+        note(f"{at}{wrong['message']} ({wrong['code']})")
+        if wrong["code"] == "window_too_short":
+            note("nothing of it ran; to have it begun all the same, run the command again with --try-anyway")
     note(f"{batch['status']}: {counts['completed']} of {counts['total']} answered, {lines} lines in {out}")
     if batch["status"] != "completed" or counts["failed"]:
         raise typer.Exit(1)
 
 
-def _until_ended(client: "GatewayClient", batch: Json) -> Json:
+def _until_ended(client: "GatewayClient", batch: Json, partial: PartialAnswers) -> Json:
     with _progress() as progress:
         while batch["status"] not in ("completed", "failed", "expired", "cancelled"):
             progress.show(batch)
+            _take_finished(client, batch, partial)
             time.sleep(POLL_S)
             batch = _ask(client, "GET", _path(batch["id"]))
         progress.show(batch)
     return batch
+
+
+def _take_finished(client: "GatewayClient", batch: Json, partial: PartialAnswers) -> None:
+    """Add the answers that have come since. Nothing ends for want of them: they all come at the end, too, and
+    gateways of earlier versions do not give them before."""
+    from gateway.cli_support.gateway_client import GatewayFailed
+
+    counts = batch["request_counts"]
+    if counts["completed"] + counts["failed"] <= len(partial):
+        return
+    path = f"{_path(batch['id'])}/results?lines={write_ranges(partial.missing)}"
+    with contextlib.suppress(GatewayFailed), client.open("GET", path, timeout_s=UPLOAD_S) as response:
+        partial.add(response)
 
 
 class _Silent:
@@ -274,8 +305,8 @@ def _progress() -> Iterator["_Silent | _Bar"]:
 def _write(client: "GatewayClient", batch: Json, out: Path) -> int:
     """The answers and errors, in the order of the requests; how many lines. The file is there once it is
     whole."""
-    partial, lines = out.with_name(f"{out.name}.partial"), 0
-    with contextlib.ExitStack() as files, partial.open("wb") as written:
+    whole, lines = out.with_name(f"{out.name}.ordered"), 0
+    with contextlib.ExitStack() as files, whole.open("wb") as written:
         names = [batch[each] for each in ("output_file_id", "error_file_id") if batch[each]]
         contents = [
             files.enter_context(client.open("GET", f"/v1/files/{name}/content", timeout_s=UPLOAD_S))
@@ -284,5 +315,5 @@ def _write(client: "GatewayClient", batch: Json, out: Path) -> int:
         for line in in_order(*contents):
             written.write(line)
             lines += 1
-    os.replace(partial, out)
+    os.replace(whole, out)
     return lines

@@ -69,9 +69,9 @@ def in_order(*files: Iterable[bytes]) -> Iterator[bytes]:
     """The lines of the files of a batch's results, each in order, together in the order of its requests. What
     is behind the last line end of a file is no line."""
     whole = ((line for line in file if line.endswith(b"\n")) for file in files)
-    return heapq.merge(*whole, key=_number)
+    return heapq.merge(*whole, key=line_number)
 
 
-def _number(line: bytes) -> int:
-    """By the id that the gateway gives to a line: it ends with the line's number."""
+def line_number(line: bytes) -> int:
+    """Which line of the input a line of the results is of: its id, which the gateway gave, ends with that."""
     return int(orjson.loads(line)["id"].rpartition("_")[2])

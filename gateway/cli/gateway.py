@@ -231,10 +231,19 @@ def announce(url: str, store: "Store", settings: Settings, workers: int = 1) -> 
         note(f"  store       {store.address}")
     note(f"  add a GPU   trunkline token create --state {state}")
     note(f"              then on its host: trunkline agent --gateway {seen_as} --join TOKEN")
-    key = first_key(store)
-    if key is not None:
-        for line in _key_lines(key, state):
-            note(line)
+    for line in _first_key_lines(store, state):
+        note(line)
+
+
+def _first_key_lines(store: "Store", state: Path) -> list[str]:
+    """A store that cannot be asked just now keeps no gateway from serving."""
+    from gateway.storage.errors import StateError
+
+    try:
+        key = first_key(store)
+    except StateError as error:
+        return [f"  API key     not known whether there is one: {error}"]
+    return [] if key is None else _key_lines(key, state)
 
 
 def _key_lines(key: str, state: Path) -> list[str]:

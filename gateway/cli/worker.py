@@ -17,24 +17,26 @@ def main(arguments: list[str]) -> int:
     """Serve until told to stop; the exit status."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there are settings that could be read again
     with without_collection(), without_optional("rich"):
+        from gateway.cli_support.console import note
+        from gateway.runtime.workers.channel import STACKS_SIGNAL, BadRole, SupervisorLink
+
+        try:  # before the imports that take long: whoever is no supervisor is told so at once
+            link = SupervisorLink(socket.socket(fileno=int(arguments[0])))
+            if len(arguments) > 1:  # a supervisor of an earlier version gives none
+                faulthandler.register(STACKS_SIGNAL, file=int(arguments[1]))
+        except (BadRole, OSError, ValueError, IndexError) as error:
+            note(f"trunkline gateway: {error}")
+            return WRONG_USAGE
+
         from gateway.app.run import run
         from gateway.cli.gateway import announce
-        from gateway.cli_support.console import note
         from gateway.observability.logging import configure
         from gateway.runtime.config import ConfigError, Settings, load
         from gateway.runtime.listeners import ListenFailed
-        from gateway.runtime.workers.channel import STACKS_SIGNAL, BadRole, SupervisorLink
         from gateway.runtime.workers.role import worker_settings
         from gateway.storage import Store
         from gateway.storage.errors import StateError
 
-    try:
-        link = SupervisorLink(socket.socket(fileno=int(arguments[0])))
-        if len(arguments) > 1:  # a supervisor of an earlier version gives none
-            faulthandler.register(STACKS_SIGNAL, file=int(arguments[1]))
-    except (BadRole, OSError, ValueError, IndexError) as error:
-        note(f"trunkline gateway: {error}")
-        return WRONG_USAGE
     role = link.role
 
     def read() -> Settings:

@@ -112,7 +112,9 @@ class Admission:
 
     def _not_for_this(self, request: Request) -> RouteNotSupported:
         """The model is served, but by no engine that has the request's path."""
-        if request.route == ANY_ROUTE:
+        if request.upgrade:
+            asked = "no agent that serves it opens WebSockets to its engine, as earlier releases do not"
+        elif request.route == ANY_ROUTE:
             asked = "no engine that serves it opens its own paths (/engines/…)"
         else:
             asked = f"no engine that serves it has {request.method} {request.path.partition('?')[0]}"

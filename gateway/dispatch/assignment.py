@@ -21,6 +21,7 @@ from gateway.fleet.availability import Availability
 from gateway.fleet.deployment import Deployment
 from gateway.scheduling.base import Assignment, DeploymentConstraints, PendingRequest
 from gateway.scheduling.policies.late_binding import offered_at_once
+from gateway.scheduling.queue.tickets import Ticket
 from shared.protocol.errors import SessionClosed, TooManyStreams
 
 _log = structlog.get_logger(__name__)
@@ -118,15 +119,19 @@ class Assigner:
             self._assign(model)
 
     def _assign(self, model: str) -> None:
-        now, depth = self._timers.time(), self._room.depth(model)
-        if depth and not self._context.scheduling.scheduler.is_resting(model, now):
+        room, now = self._room, self._timers.time()
+        only = room.only(model)
+        depth = 1 if only is not None else room.depth(model)
+        if only is not None:  # what the policy says of one is known as soon as whether it rests
+            self._assign_front(model, 1, now, only)
+        elif depth and not self._context.scheduling.scheduler.is_resting(model, now):
             front = 1 if depth == 1 else offered_at_once(depth)
             if self._assign_front(model, front, now) and front < depth:
                 self._assign_front(model, depth, now)
-            depth = self._room.depth(model) if self._room.requests else 0
+        depth = room.depth(model) if depth and room.requests else 0
         if depth:
             placer = self.placer
-            self._room.still_waiting(model, now, slots=placer is None or self._index.slots(model) > 0)
+            self._room.still_waiting(model, now, slots=self._index.slots(model) > 0)
             if placer is not None:
                 placer.waiting(model)
             self._watch_for_loss(model)
@@ -146,26 +151,28 @@ class Assigner:
         if again_s is not None:
             self._look_again(model, again_s)
 
-    def _assign_front(self, model: str, most: int, now: float) -> bool:
-        """Place whom the policy will of the first ``most`` of each lane. Whether nobody of them is held, so
-        that those behind may be asked too."""
+    def _assign_front(self, model: str, most: int, now: float, only: Ticket | None = None) -> bool:
+        """Place whom the policy will of the first ``most`` of each lane; ``only``: nobody else waits. Whether
+        nobody of them is held, so that those behind may be asked too."""
         open_now = self._index.open(model)
-        tickets = self._candidates(model, most, now) if open_now else []
+        tickets = self._candidates(model, most, now, only) if open_now else []
         if not tickets:
             return True
         scheduler = self._context.scheduling.scheduler
-        for assignment in scheduler.assign(model, tickets, list(open_now.values()), now):
+        assignments = scheduler.assign(model, tickets, list(open_now.values()), now)
+        for assignment in assignments:
             self._carry_out(assignment, open_now.get(assignment.key), now)
+        if len(assignments) == len(tickets):
+            return True
         again_s = scheduler.look_again_s(model)
         if again_s is not None:
             self._look_again(model, again_s)
         return again_s is None
 
-    def _candidates(self, model: str, most: int, now: float) -> list[PendingRequest]:
+    def _candidates(self, model: str, most: int, now: float, only: Ticket | None) -> list[PendingRequest]:
         """Those who wait for ``model``, which has slots free, and might be placed now, in order of turns: of
         each lane as many as there are slots, ``most`` of them."""
         room, index = self._room, self._index
-        only = room.only(model)
         if only is not None and not only.lane.avoid:
             return [only.as_pending()] if index.free(model, only.lane, 1) else []
         limits = {fit: index.free(model, fit, most) for fit in room.lanes(model)}

@@ -12,7 +12,8 @@ from gateway.scheduling.base import Outcome
 from shared.protocol.endpoint import Stream
 from shared.protocol.errors import ErrorCode, SessionClosed, StreamHalfClosed
 from shared.protocol.limits import SEND_BUFFER_BYTES
-from shared.protocol.messages import RequestHead, ResponseHead, Trailers
+from shared.protocol.messages import UPGRADED, RequestHead, ResponseHead, Trailers
+from shared.protocol.progress import Progress
 
 EVENT_BYTES = 256
 """The size of an event with one token, or a bit more; a larger piece holds several events."""
@@ -124,6 +125,7 @@ class AttemptOwner(Protocol):
     def began(self, attempt: "Attempt") -> None:
         """The first of a stream's answer is there."""
 
+    def progressed(self) -> None: ...
     def complete(self, attempt: "Attempt", trailers: Trailers | None) -> None: ...
     def lost(self, attempt: "Attempt", code: ErrorCode, reason: str) -> None: ...
     def unjoinable(self, attempt: "Attempt", reason: str) -> None: ...
@@ -139,6 +141,7 @@ class Attempt:
 
     __slots__ = (
         "_heard",
+        "_later",
         "_noted",
         "_noted_bytes",
         "_owner",
@@ -195,6 +198,8 @@ class Attempt:
         self.response: EngineResponse | None = None
         self.upload: StreamUpload | None = None
         """None for a body that left at once."""
+        self._later: tuple[RequestBody, Spawn] | None = None
+        """What is sent once the stream is upgraded."""
         self._noted = self._noted_bytes = 0
         self.given_up = False
         """The attempt was cancelled; it holds its slot until the engine has stopped."""
@@ -210,7 +215,12 @@ class Attempt:
         self.stream: Stream = deployment.session.endpoint.open(head, self)
 
     def send(self, body: RequestBody, spawn: Spawn) -> None:
-        """Send ``body`` up the stream: what the send buffer holds whole at once, anything else bit by bit."""
+        """Send ``body`` up the stream: what the send buffer holds whole at once, anything else bit by bit.
+        Where a WebSocket is asked for, only once there is one: an agent that refuses the request has seen
+        nothing of it."""
+        if self.request.upgrade:
+            self._later = body, spawn
+            return
         if body.rest is not None or body.held_bytes > SEND_BUFFER_BYTES:
             self.upload = StreamUpload(body, self.stream, self.upload_failed, spawn)
             self.upload.send_on()
@@ -272,6 +282,27 @@ class Attempt:
         self._heard = True
         if not self.given_up:
             self._owner.answered(self, head)
+        if self._later is not None and not self.given_up:
+            self._begin_messages(head.status, *self._later)
+
+    def _begin_messages(self, status: int, body: RequestBody, spawn: Spawn) -> None:
+        """The engine has taken the WebSocket that was asked for, or answers as to any request."""
+        self._later = None
+        if status == UPGRADED:
+            self.upload = StreamUpload(body, self.stream, self.upload_failed, spawn)
+            self.upload.send_on()
+            return
+        try:
+            self.stream.end()
+        except (StreamHalfClosed, SessionClosed):
+            pass  # the handler is told why
+
+    def on_progress(self, progress: Progress) -> None:
+        self._heard = True
+        if not self.given_up:
+            self._owner.progressed()
+            if self.request.on_progress is not None:
+                self.request.on_progress(progress)
 
     def on_data(self, data: bytes) -> None:
         self._heard = True

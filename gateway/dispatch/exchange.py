@@ -17,7 +17,7 @@ from gateway.dispatch.attempt import Attempt
 from gateway.dispatch.context import DispatchContext
 from gateway.dispatch.pending_attempts import GiveUp, NextStep, PendingAttempts
 from gateway.dispatch.recovery import AnswerRecord
-from gateway.dispatch.request_heads import head_for, is_event_stream
+from gateway.dispatch.request_heads import comes_by_and_by, head_for
 from gateway.dispatch.response import Ending, EngineResponse
 from gateway.dispatch.response_buffers import UnreadBuffer
 from gateway.dispatch.running_answer import RunningAnswer
@@ -176,7 +176,7 @@ class RequestExchange:
         attempt.first_byte_s = now
         record, held = None, False
         if not self.request.streaming:
-            held = not is_event_stream(head.headers) and may_be_repeated(self.request, Effect.HARMLESS)
+            held = not comes_by_and_by(head.headers) and may_be_repeated(self.request, Effect.HARMLESS)
         elif StreamRecovery.recordable(self.request, head):
             most_bytes = self._context.settings.record_bytes
             record = AnswerRecord(self.request.route, self._context.records, most_bytes)
@@ -201,6 +201,9 @@ class RequestExchange:
     def began(self, attempt: Attempt) -> None:
         """The first of a stream's answer is there."""
         self._context.began(attempt)
+
+    def progressed(self) -> None:
+        self._context.metrics.progress_told(self.request.model)
 
     def complete(self, attempt: Attempt, trailers: Trailers | None) -> None:
         """A stream ended in order."""

@@ -3,6 +3,7 @@ says of the body. Pure."""
 
 from gateway.domain.request import Request
 from gateway.fleet.deployment import Deployment
+from shared.protocol.followed import FOLLOWED
 from shared.protocol.messages import Headers, RequestHead
 
 
@@ -43,6 +44,8 @@ def head_for(
         deadline_s=left_s,
         trace=request.trace,
     )
+    if request.upgrade:
+        head.upgrade = True
     if deployment.asked_as:  # its agent is a gateway, which chooses among agents itself
         head.via = (*request.via, deployment.asked_as)
         if request.where is not None:
@@ -60,6 +63,11 @@ def is_event_stream(headers: Headers) -> bool:
         elif name == "content-encoding" and _is_coding(value):
             return False
     return found
+
+
+def comes_by_and_by(headers: Headers) -> bool:
+    """Whether an answer is for reading while it comes, streamed or not (:mod:`shared.protocol.followed`)."""
+    return ("content-type", FOLLOWED) in headers or is_event_stream(headers)
 
 
 def is_encoded(headers: Headers) -> bool:

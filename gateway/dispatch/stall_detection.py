@@ -6,6 +6,7 @@ A silence is judged by the pace at which the answer came before.
 """
 
 from dataclasses import dataclass
+from math import inf
 
 from gateway.dispatch.attempt import Attempt
 from gateway.dispatch.context import DispatchContext
@@ -101,8 +102,11 @@ class AnswerWatch:
 
     @property
     def ends_s(self) -> float:
-        """When the answer must be complete. A streaming request's deadline ends with its first byte."""
+        """When the answer must be complete. A streaming request's deadline ends with its first byte; a
+        WebSocket lasts as long as both sides want."""
         request = self._request
+        if request.upgrade:
+            return inf
         ends_s = self._began_s + self._context.settings.total_s
         return ends_s if request.streaming or request.deadline_s is None else min(ends_s, request.deadline_s)
 
@@ -118,6 +122,9 @@ class AnswerWatch:
         """Bytes are expected from now on."""
         settings = self._context.settings
         attempt.quiet_s, attempt.heard = now, False
+        if self._request.upgrade:
+            self.again_at(now + settings.idle_s)
+            return
         self.again_at(now + min(settings.stall_s, settings.idle_s) / LOOKS)
 
     def may_suspect(self, attempt: Attempt, behind: bool, now: float) -> bool:
@@ -130,7 +137,8 @@ class AnswerWatch:
         """At an attempt whose tunnel is there; ``behind``: it may be waiting for its reader. None: all may be
         well, and it is looked again later."""
         settings = self._context.settings
-        if attempt.heard or behind:
+        lost = attempt.deployment.lost_s is not None
+        if attempt.heard or behind or (self._request.upgrade and not lost):  # messages come when they come
             self.expect_bytes(attempt, now)
             return None
         if attempt.deployment.lost_s is not None:

@@ -13,12 +13,18 @@ MOST_ERRORS = 100
 """Errors of a file that are kept; whoever has more of them begins with these."""
 METADATA_ENTRIES, METADATA_NAME_CHARS, METADATA_VALUE_CHARS = 16, 64, 512
 
+WINDOW_KEY, TRY_ANYWAY = "trunkline_window", "try"
+"""The entry of its metadata by which a batch is begun although it is predicted to take longer than its
+window. Every SDK can send metadata, and it is seen at the batch."""
+
 ENDPOINTS = (
     "/v1/chat/completions",
     "/v1/completions",
     "/v1/embeddings",
     "/v1/responses",
     "/v1/images/generations",
+    "/v1/images/edits",
+    "/v1/moderations",
 )
 """What a batch may ask for: what takes JSON and is served by engines."""
 

@@ -52,6 +52,16 @@ class BatchNotCancellable(RequestError):
     status, type, code = 409, "invalid_request_error", "batch_not_cancellable"
 
 
+class RangeNotSatisfiable(RequestError):
+    """The range asked for begins behind the end (RFC 9110, section 15.5.17)."""
+
+    status, type, code = 416, "invalid_request_error", "range_not_satisfiable"
+
+    def __init__(self, size_bytes: int) -> None:
+        super().__init__(f"The range begins behind the end: there are {size_bytes} bytes.", param="range")
+        self.size_bytes = size_bytes
+
+
 class JobNotFinished(RequestError):
     """A job that waits or runs has no result yet."""
 

@@ -97,6 +97,17 @@ class JobLease:
 
 
 @dataclass(frozen=True, slots=True)
+class NewLease:
+    """Who runs a job from its submission on."""
+
+    process: str
+    incarnation: int
+    lease_s: float
+    asked_s: float = 0.0
+    """When it was asked for, on the clock of the process itself."""
+
+
+@dataclass(frozen=True, slots=True)
 class JobOutcome:
     """How a job ended."""
 

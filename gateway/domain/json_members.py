@@ -78,6 +78,28 @@ def value_end(body: bytes, start: int, most_tokens: int) -> int | None:
     return None
 
 
+def with_members(body: bytes, values: Mapping[str, bytes]) -> bytes:
+    """``body``, an object with at least one member, with these members instead of its own of these names. All
+    else is as it was written. Raises BadRequest for a value that has more in it than anybody means."""
+    edits: list[Edit] = []
+    front = b""
+    for name, value in values.items():
+        starts = top_values(body, name)
+        if not starts:
+            front += b'"%b":%b,' % (name.encode("ascii"), value)
+        for start in starts:
+            end = value_end(body, start, MOST_TOKENS)
+            if end is None:
+                raise BadRequest(f"'{name}' must be true or false.", param=name, code="invalid_type")
+            edits.append((start, end, value))
+    opening = body.index(b"{") + 1
+    pieces, at = [body[:opening], front], opening
+    for start, end, value in sorted(edits):
+        pieces += [body[at:start], value]
+        at = end
+    return b"".join((*pieces, body[at:]))
+
+
 def text_places(body: bytes, starts: Iterable[int], text: str) -> list[Place]:
     """The places, quotes included, of the strings that read ``text`` and begin at one of ``starts`` or behind
     blanks there."""

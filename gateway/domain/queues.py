@@ -13,7 +13,7 @@ class QueueOrigin:
     """The queue's name in the settings."""
     message_id: str
     reply_to: str | None = None
-    """A stream, a list or a queue of the same broker; None: nobody hears of it."""
+    """A stream, a list, a queue or a topic of the same broker; None: nobody hears of it."""
     stream: bool = False
     """The answer is sent while it is written."""
 
@@ -30,7 +30,14 @@ class ReplyPlan:
     """Which bytes of the answer it has (:class:`gateway.jobs.object_names.OutputPosition`). ``start`` and
     ``stop`` are 0 where it only says that the answer began anew."""
     is_sent: bool = True
-    """It has reached the broker for certain."""
+    """It has reached the broker for certain. Where it has not, and ``start`` is ``stop``, an answer is sent
+    as it is written: its bytes before ``stop`` have reached the broker, more may have, under numbers below
+    ``sequence``."""
+
+    @property
+    def sent_offset(self) -> int:
+        """So many bytes of the answer have reached the broker for certain."""
+        return self.stop if self.is_sent else self.start
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +62,8 @@ class QueueKind(StrEnum):
     REDIS_STREAM = "redis-stream"
     REDIS_LIST = "redis-list"
     RABBITMQ = "rabbitmq"
+    SQS = "sqs"
+    PUBSUB = "pubsub"
 
 
 _REDIS = ("redis", "rediss", "valkey", "valkeys", "unix")
@@ -62,5 +71,7 @@ QUEUE_SCHEMES: Mapping[QueueKind, tuple[str, ...]] = {
     QueueKind.REDIS_STREAM: _REDIS,
     QueueKind.REDIS_LIST: _REDIS,
     QueueKind.RABBITMQ: ("amqp", "amqps"),
+    QueueKind.SQS: ("sqs", "https", "http"),
+    QueueKind.PUBSUB: ("pubsub", "pubsub+insecure"),
 }
 """Of the URLs of their brokers."""

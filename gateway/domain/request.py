@@ -3,11 +3,13 @@
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Protocol
 
-from gateway.domain.quotas import Rates
+from gateway.domain.quotas import Price, Rates
 from gateway.domain.residency import Residency
 from gateway.domain.scopes import AdminRole, Scopes
 from shared.protocol.messages import Headers, UsageMode
+from shared.protocol.progress import Progress
 
 PREEMPTED = "preempted"
 """Why a deployment did not bring a request to its end that gave its slot back, and was well there."""
@@ -175,6 +177,28 @@ class BegunAnswer:
     """The deployment's; empty if it said none."""
 
 
+class StreamedOutput(Protocol):
+    """Where the events of an answer are kept whose engine streams it, though its reader wants it in one
+    piece."""
+
+    async def begin(self, request: "Request", headers: Headers, version: str) -> None:
+        """An answer to ``request`` begins, by a deployment of ``version``; what there was of another one is
+        dropped."""
+        ...
+
+    async def append(self, data: bytes) -> None:
+        """The next bytes. Returns when there is room for more."""
+        ...
+
+    def pieces(self) -> AsyncIterator[bytes]:
+        """All bytes so far, those included that came of an earlier attempt."""
+        ...
+
+    async def drop(self) -> None:
+        """Forget all of them."""
+        ...
+
+
 @dataclass(slots=True)
 class Request:
     """A classified request: everything queue, scheduler and dispatch need to know.
@@ -243,6 +267,9 @@ class Request:
     """Asked when its answer breaks off: whether a request that goes on with it counts what was used."""
     begun: BegunAnswer | None = None
     """Its reader has the front part of its answer: only what follows is wanted."""
+    streamed_output: StreamedOutput | None = None
+    """Its engine may stream the answer, which is kept here while it comes
+    (:mod:`gateway.pipeline.accumulation`); None: it is asked as its client asked."""
     load_note: Callable[[], str | None] | None = None
     """What it waits for while its model is being loaded, and None else; set where agents load its model when
     they are told."""
@@ -260,6 +287,13 @@ class Request:
     """The ids of the gateways that it came through before this one (PROTOCOL §7.6)."""
     gpu_s: float = 0.0
     """GPU-seconds it used in attempts that are over (:mod:`gateway.quota.usage`)."""
+    price: Price | None = None
+    """The price of its model when an attempt ended last; None: none has."""
+    upgrade: bool = False
+    """Its client asks for a WebSocket. ``body`` is what the client says on it, and begins once the engine has
+    taken it; nothing is sent before."""
+    on_progress: Callable[[Progress], None] | None = None
+    """Told how far its engine has come; None: nobody wants to know."""
     troubles: list[tuple[str, str]] | None = None
     """Deployments that did not bring it to its end, in order, and why; None: there was none."""
 

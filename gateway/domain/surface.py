@@ -11,7 +11,7 @@ import difflib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from urllib.parse import unquote_to_bytes
+from urllib.parse import parse_qsl, unquote_to_bytes, urlencode
 
 from gateway.domain.errors import BadRequest, PathTooLong
 from shared.identity.certificates import is_name
@@ -84,6 +84,10 @@ class SurfaceEndpoint:
     any_method: bool = False
     streams_unasked: bool = False
     """It answers with a stream unless the request says ``"stream": false``."""
+    upgrades: bool = False
+    """A client may ask for a WebSocket there."""
+    only_upgrades: bool = False
+    """Nothing else is to be had there. The query names the model."""
 
     methods: tuple[str, ...] = field(init=False)
     """Those it takes."""
@@ -95,7 +99,8 @@ class SurfaceEndpoint:
 
     def __post_init__(self) -> None:
         set_once, fixed = object.__setattr__, not self.path.endswith("/")
-        set_once(self, "methods", ENGINE_METHODS if self.any_method else ("POST",))
+        one_method = ("GET",) if self.only_upgrades else ("POST",)
+        set_once(self, "methods", ENGINE_METHODS if self.any_method else one_method)
         set_once(self, "fixed", EngineTarget(self.path) if fixed else None)
         set_once(self, "need", need_of(self.route, self.path) if fixed or self.any_method else None)
 
@@ -124,7 +129,10 @@ def _endpoints(route: Route) -> Iterator[SurfaceEndpoint]:
             )
 
 
-ENGINE = SurfaceEndpoint(ENGINES, Route.ANY.value, any_method=True, output_tokens=_OUTPUT_TOKENS)
+ENGINE = SurfaceEndpoint(
+    ENGINES, Route.ANY.value, any_method=True, output_tokens=_OUTPUT_TOKENS, upgrades=True
+)
+REALTIME = SurfaceEndpoint("/v1/realtime", Route.ANY.value, upgrades=True, only_upgrades=True)
 ENDPOINTS = (*(endpoint for route in Route for endpoint in _endpoints(route)), ENGINE)
 CHAT = next(_endpoints(Route.CHAT))
 
@@ -171,6 +179,28 @@ def target(endpoint: SurfaceEndpoint, path: str, raw_path: str, query: bytes) ->
             return None
         found = EngineTarget(path)
     return replace(found, path=f"{found.path}?{query.decode('ascii')}") if query else found
+
+
+def model_in_query(path: str) -> str | None:
+    """The model that the query of ``path`` names; None: none, or several. Raises :class:`BadRequest` for what
+    cannot be a model's name."""
+    found = [value for name, value in _query_of(path) if name == "model"]
+    return check_model(found[0]) if len(found) == 1 else None
+
+
+def with_model_in_query(path: str, model: str) -> str:
+    """``path`` with ``model`` where its query names another one."""
+    place, _, _ = path.partition("?")
+    pairs = [(name, model if name == "model" else value) for name, value in _query_of(path)]
+    return f"{place}?{urlencode(pairs)}"
+
+
+def _query_of(path: str) -> list[tuple[str, str]]:
+    query = path.partition("?")[2]
+    try:
+        return parse_qsl(query, keep_blank_values=True, max_num_fields=64)
+    except ValueError:
+        raise BadRequest("The query has too many parameters.", code="invalid_path") from None
 
 
 def engine_target(raw_path: str) -> EngineTarget:
@@ -257,7 +287,7 @@ def nearest(path: str) -> str | None:
     """The known path that ``path`` is most likely meant for; None when it is most likely meant for none.
 
     Meant is a path of the same words, each with a slip or two of the hand, or under another prefix than it
-    has here. Two words of the language that look alike are no slip: ``/v1/moderations`` is not
+    has here. Two words of the language that look alike are no slip: ``/v1/transformations`` is not
     ``/v1/completions``.
     """
     words = _words(path[:100])

@@ -172,6 +172,12 @@ class ModelIndex(ModelAvailability):
         for listener in self._slot_listeners:
             listener(deployment.model)
 
+    def continues(self, model: str, route: str) -> bool:
+        """Whether a deployment that serves ``model`` can go on with answers of ``route`` that another
+        began."""
+        record = self.models.get(model)
+        return record is not None and any(route in each.continues for each in record.serving.values())
+
     def forget_limit(self, model: str) -> None:
         """A deployment of ``model`` says something else of how much it holds."""
         record = self.models.get(model)

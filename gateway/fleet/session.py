@@ -28,7 +28,7 @@ from shared.protocol.messages import (
 )
 from shared.protocol.others import Others
 from shared.protocol.peers import Peers
-from shared.protocol.routes import ROUTES
+from shared.protocol.routes import ROUTES, UPGRADE_NEED
 
 _log = structlog.get_logger(__name__)
 
@@ -321,7 +321,7 @@ class AgentSession:
         self._take_status(deployment, claim)
         deployment.listed = True
         deployment.version = claim.version
-        deployment.lacks = frozenset(claim.lacks)
+        deployment.lacks = frozenset(claim.lacks if claim.upgrades else (*claim.lacks, UPGRADE_NEED))
         deployment.routes = _ROUTES.intersection(claim.routes) - deployment.lacks
         deployment.stateful = claim.stateful
         deployment.continues, deployment.kind = claim.continues, claim.kind

@@ -29,6 +29,10 @@ class RunningJob:
     job: JobRecord
     answering: bool = False
     """Its engine has begun to answer: it takes no room in the queue."""
+    progress: float | None = None
+    """How far its engine is, from 0 to 1, where it says so."""
+    noted: float | None = None
+    """What of it the store knows."""
     end: RunEnd | None = None
     task: "asyncio.Task[Any] | None" = field(default=None, repr=False)
     """In which an engine answers it; None before and after."""
@@ -42,6 +46,10 @@ class RunningJob:
     def given_up(self) -> bool:
         """Nothing of it is to be waited for any more."""
         return self.end is RunEnd.LOST or self.end is RunEnd.STOPPED
+
+    def tell(self, progress: float) -> None:
+        """Its engine is so far, from 0 to 1."""
+        self.progress = progress
 
     def stop(self, end: RunEnd) -> None:
         """End the run because of ``end``, unless there was a reason before."""
@@ -106,6 +114,19 @@ class RunningJobs:
     @property
     def leases(self) -> dict[str, JobLease]:
         return {name: each.lease for name, each in self._jobs.items()}
+
+    async def note_progress(self, note: Callable[[str, JobLease, float | None, None], object]) -> None:
+        """Have ``note``, which may block, tell the store how far those are whose engines have said
+        more since. Raises what it raises."""
+        told = [(each, each.progress) for each in self if each.progress != each.noted]
+
+        def note_all() -> None:
+            for running, progress in told:
+                note(running.job.id, running.lease, progress, None)
+                running.noted = progress
+
+        if told:
+            await asyncio.to_thread(note_all)
 
     def renewed(self, asked_s: float) -> None:
         """The store has renewed all leases that were not lost, as was asked of it at ``asked_s``."""

@@ -1,4 +1,4 @@
-"""The answer of a job while it is written (:class:`PartialOutput`) and as it is read (:class:`OutputReader`).
+"""The answer of a job while it is written. :mod:`gateway.jobs.output_reader` reads it.
 
 An object store cannot append: what an engine sends is kept in pieces of a second's bytes or 64 KiB, whichever
 is first (:mod:`gateway.jobs.object_names`). A short answer that is over within the second is written once, as
@@ -7,31 +7,21 @@ the result.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import orjson
 import structlog
 
-from gateway.domain.jobs import JobRecord
-from gateway.jobs.object_names import (
-    START,
-    OutputPosition,
-    output_name,
-    output_numbers,
-    output_prefix,
-    result_name,
-    result_since,
-)
-from gateway.storage.errors import ObjectMissing, ObjectStorageError, StateError
+from gateway.jobs.live_answer import AnswerFollower
+from gateway.jobs.object_names import output_name, result_name
+from gateway.storage.errors import ObjectStorageError, StateError
 
 if TYPE_CHECKING:  # its library is loaded at the first use
     from gateway.storage.objects import ObjectStore
 
 _log = structlog.get_logger(__name__)
-
-_HEAD_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,20 +61,8 @@ class OutputProgress:
     size_bytes: int
     pieces: tuple[tuple[str, int], ...]
     """Objects and their sizes, in order."""
-
-
-@dataclass(frozen=True, slots=True)
-class OutputPiece:
-    """Bytes of a job's answer. Where ``position.since`` is not what was asked for, the job started over, and
-    these are the first bytes of its new answer."""
-
-    position: OutputPosition
-    data: bytes
-
-    @property
-    def next(self) -> OutputPosition:
-        """Where to read on."""
-        return OutputPosition(self.position.since, self.position.offset + len(self.data))
+    accumulated: bool = False
+    """They are events of which the answer is yet to be put together: nobody else is shown them."""
 
 
 class PartialOutput:
@@ -99,14 +77,23 @@ class PartialOutput:
         job_id: str,
         generation: int,
         settings: OutputSettings = OutputSettings(),
+        follower: AnswerFollower | None = None,
+        *,
+        held: bool = False,
     ) -> None:
+        """``held``: nothing is written until :meth:`write_out`, or until as much waits as may."""
+        self._held = held
         self._objects = objects
         self._job_id = job_id
         self._generation = generation
         self._settings = settings
+        self._follower = follower
         self._since = generation
         self._kept_bytes = 0
         self._head: AnswerHead | None = None
+        self._accumulated = False
+        self._answer: list[bytes] | None = None
+        """In place of what was written."""
         self._stored: list[str] = []
         self._stored_bytes = 0
         self._waiting: list[bytes] = []
@@ -132,11 +119,18 @@ class PartialOutput:
         return self._since != self._generation and self.size_bytes <= self._kept_bytes
 
     async def begin(
-        self, head: AnswerHead, kept: OutputProgress | None = None, kept_bytes: int | None = None
+        self,
+        head: AnswerHead,
+        kept: OutputProgress | None = None,
+        kept_bytes: int | None = None,
+        *,
+        accumulated: bool = False,
     ) -> None:
         """The answer begins; or, with ``kept``, goes on behind the first ``kept_bytes`` of an earlier run's.
-        Raises StateError where those are gone."""
+        ``accumulated``: what is appended are events of which the answer is put together, to be told by
+        :meth:`answer`. Raises StateError where what is kept is gone."""
         assert self._head is None
+        self._accumulated = accumulated
         if kept is not None:
             assert kept.generation < self._generation
             self._since = kept.since
@@ -145,26 +139,66 @@ class PartialOutput:
         if self._stored:  # else nothing is lost while nothing is there
             await self._store_head()
             await self._drop_earlier(kept)
-        self._writer = asyncio.create_task(self._write())
+        if self._follower is not None:
+            self._follower.begin(self._since, self._stored_bytes)
+        if not self._held:
+            self._writer = asyncio.create_task(self._write())
+
+    def write_out(self) -> None:
+        """Write from now on what was held back. Idempotent."""
+        if self._held:
+            self._held = False
+            if self._head is not None:
+                self._writer = asyncio.create_task(self._write())
 
     async def append(self, data: bytes) -> None:
         """Take bytes, and wait while too many wait to be written."""
         if not data:
             return
+        if self._follower is not None:
+            self._follower.append(data)
         self._waiting.append(data)
         self._waiting_bytes += len(data)
         self._grew.set()
         if self._waiting_bytes >= self._settings.piece_bytes:
             self._enough.set()
         while self._waiting_bytes > self._settings.waiting_bytes:
+            self.write_out()
             self._shrank.clear()
             await self._shrank.wait()
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        """All that was appended, what earlier runs wrote included. Nothing may be appended meanwhile. Raises
+        StateError."""
+        await self._stop_writer()
+        async for piece in self._whole():
+            yield piece
+
+    def answer(self, data: bytes) -> None:
+        """The next bytes of the answer, where what was written are events of which it was put together."""
+        assert self._accumulated
+        self._answer = [*(self._answer or ()), data]
+
+    async def drop(self) -> None:
+        """Forget what was written: another answer begins. Raises StateError."""
+        await self._stop_writer()
+        if self._stored:
+            head = output_name(self._job_id, self._generation, 0)
+            await self._objects.delete(head, *self._stored)
+        self._head, self._answer, self._accumulated = None, None, False
+        self._since, self._kept_bytes = self._generation, 0
+        self._stored, self._stored_bytes, self._waiting, self._waiting_bytes = [], 0, [], 0
+        self._grew.clear()
+        self._enough.clear()
 
     async def finish(self) -> tuple[str, int]:
         """Write the whole answer as the result: its name and size. Raises StateError."""
         await self._stop_writer()
         name = result_name(self._job_id, self._since, self._generation)
-        stored = await self._objects.put(name, self._whole())
+        if self._accumulated:
+            stored = await self._objects.put_bytes(name, b"".join(self._answer or ()))
+        else:
+            stored = await self._objects.put(name, self._whole())
         return name, stored.size_bytes
 
     async def close(self) -> None:
@@ -224,6 +258,8 @@ class PartialOutput:
         self._stored_bytes += len(data)
         del self._waiting[:taken]
         self._waiting_bytes -= len(data)
+        if self._follower is not None:
+            self._follower.stored(self._stored_bytes)
         if not self._waiting:
             self._grew.clear()
         if self._waiting_bytes < self._settings.piece_bytes:
@@ -232,8 +268,10 @@ class PartialOutput:
 
     async def _store_head(self) -> None:
         assert self._head is not None
-        said = orjson.dumps({"since": self._since, "head": self._head})
-        await self._objects.put_bytes(output_name(self._job_id, self._generation, 0), said)
+        said: dict[str, object] = {"since": self._since, "head": self._head}
+        if self._accumulated:
+            said["accumulated"] = True
+        await self._objects.put_bytes(output_name(self._job_id, self._generation, 0), orjson.dumps(said))
 
     async def _take_over(self, kept: OutputProgress, size_bytes: int) -> None:
         if size_bytes:
@@ -266,86 +304,3 @@ async def _first_bytes(
         async for data in objects.read(name, 0, min(left, has_bytes)):
             yield data
         left -= has_bytes
-
-
-class OutputReader:
-    """Reads answers of jobs, whole or while they are written. Methods raise StateError."""
-
-    def __init__(self, objects: "Callable[[], Awaitable[ObjectStore]]") -> None:
-        """``objects`` gives the object store, as :class:`gateway.jobs.objects.ObjectOpener` does."""
-        self._objects = objects
-
-    async def progress(self, job_id: str) -> OutputProgress | None:
-        """None: nothing was written yet, or the job has ended."""
-        objects = await self._objects()
-        found: dict[int, dict[int, tuple[str, int]]] = {}
-        for listed in await objects.listed(output_prefix(job_id)):
-            numbers = output_numbers(listed.name)
-            if numbers is not None:
-                found.setdefault(numbers[0], {})[numbers[1]] = (listed.name, listed.size_bytes)
-        for generation in sorted(found, reverse=True):
-            pieces = found[generation]
-            if 0 not in pieces:  # its first bytes are being copied, or it died then
-                continue
-            try:
-                said = orjson.loads(await objects.read_bytes(pieces[0][0], _HEAD_BYTES))
-            except ObjectMissing:
-                continue
-            in_order = tuple(pieces[each] for each in range(1, len(pieces)) if each in pieces)
-            size_bytes = sum(size for _, size in in_order)
-            head = AnswerHead(**said["head"] | {"headers": tuple(map(tuple, said["head"]["headers"]))})
-            return OutputProgress(generation, said["since"], head, size_bytes, in_order)
-        return None
-
-    async def read(self, job: JobRecord, position: OutputPosition = START) -> AsyncIterator[OutputPiece]:
-        """The bytes that there are now, from ``position`` on: of the result where the job has ended, else of
-        what is written of it. Another ``since`` than the job's reads from its first byte."""
-        if job.state.is_final:
-            async for piece in self._read_result(job, position):
-                yield piece
-            return
-        found = await self.progress(job.id)
-        if found is None:
-            return
-        offset = position.offset if position.since == found.since else 0
-        begins = 0
-        objects = await self._objects()
-        for name, size_bytes in found.pieces:
-            if begins + size_bytes > offset:
-                async for data in objects.read(name, max(0, offset - begins)):
-                    yield OutputPiece(OutputPosition(found.since, offset), data)
-                    offset += len(data)
-            begins += size_bytes
-
-    async def follow(
-        self,
-        get_job: Callable[[], Awaitable[JobRecord]],
-        position: OutputPosition = START,
-        poll_s: float = 0.5,
-    ) -> AsyncIterator[OutputPiece]:
-        """The bytes from ``position`` on as they are written, until the job has ended and all of its result
-        is read. A job that ends without a result ends this."""
-        while True:
-            job = await get_job()
-            try:
-                async for piece in self.read(job, position):
-                    position = piece.next
-                    yield piece
-            except ObjectMissing:  # another run took over, or the job ended: there is a new name for it
-                if job.state.is_final:
-                    raise
-            if job.state.is_final:
-                return
-            await asyncio.sleep(poll_s)
-
-    async def _read_result(self, job: JobRecord, position: OutputPosition) -> AsyncIterator[OutputPiece]:
-        outcome = job.outcome
-        if outcome is None or outcome.result is None:
-            return
-        since = result_since(outcome.result)
-        offset = position.offset if position.since == since else 0
-        if offset >= outcome.result_bytes:
-            return
-        async for data in (await self._objects()).read(outcome.result, offset):
-            yield OutputPiece(OutputPosition(since, offset), data)
-            offset += len(data)

@@ -22,9 +22,8 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from gateway.domain.errors import BadRequest
 from gateway.domain.jobs import JobOutcome, JobRecord, JobState
-from gateway.domain.json_members import MOST_TOKENS, top_values, value_end
+from gateway.domain.json_members import with_members
 from gateway.domain.webhooks import RESPONSE_ID
 from shared.process.server_sent_events import each_event
 
@@ -55,23 +54,7 @@ def new_response_id() -> str:
 def engine_body(body: bytes) -> bytes:
     """A request as its engine gets it: streamed, in the foreground, and stored here only. ``body`` is
     an object that has the member ``background``. Raises BadRequest for more than anybody means."""
-    edits: list[tuple[int, int, bytes]] = []
-    front = b""
-    for name, value in _FOR_ENGINE.items():
-        starts = top_values(body, name)
-        if not starts:
-            front += b'"%b":%b,' % (name.encode("ascii"), value)
-        for start in starts:
-            end = value_end(body, start, MOST_TOKENS)
-            if end is None:
-                raise BadRequest(f"'{name}' must be true or false.", param=name, code="invalid_type")
-            edits.append((start, end, value))
-    opening = body.index(b"{") + 1
-    pieces, at = [body[:opening], front], opening
-    for start, end, value in sorted(edits):
-        pieces += [body[at:start], value]
-        at = end
-    return b"".join((*pieces, body[at:]))
+    return with_members(body, _FOR_ENGINE)
 
 
 # --- The object ---

@@ -8,26 +8,28 @@ import asyncio
 import contextlib
 import random
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any
 
 import structlog
 
-from gateway.domain.jobs import JobOutcome, JobRecord, JobState
+from gateway.domain.jobs import JobOutcome, JobRecord, JobState, NewLease
 from gateway.domain.running_clock import running_s
 from gateway.jobs.ends import JobEnds
 from gateway.jobs.fleet_room import FleetRoom
 from gateway.jobs.leases import RunEnd, RunningJob, RunningJobs
+from gateway.jobs.live_answer import FollowRun, followed_by_nobody
 from gateway.jobs.metrics import JobMetrics
 from gateway.jobs.objects import ObjectOpener
-from gateway.jobs.output import OutputReader, OutputSettings, PartialOutput
+from gateway.jobs.output import PartialOutput
+from gateway.jobs.output_reader import OutputReader
+from gateway.jobs.runner_settings import RunnerSettings
 from gateway.jobs.runs import (
     EXPECTED,
     EXPIRED,
     JobAnswer,
     JobRun,
     Publish,
-    RetrySettings,
     RunJob,
     TryAgain,
     Verdict,
@@ -39,27 +41,7 @@ from gateway.storage.jobs import JobClaim, JobClaims
 _log = structlog.get_logger(__name__)
 
 LOST_ATTEMPTS = 3
-"""So many times the attempts of other failures are those that end without a word: gateways are restarted more
-often than jobs are deadly."""
-
-
-@dataclass(frozen=True, slots=True)
-class RunnerSettings:
-    """How jobs are run."""
-
-    lease_s: float = 30.0
-    poll_s: float = 2.0
-    """Between two looks for jobs of other processes, when there was nothing for long."""
-    busy_poll_s: float = 1.0
-    """The same while jobs wait or run; and how soon a cancelled job ends."""
-    gap_s: float = 0.02
-    """Between two looks however many slots come free."""
-    at_once: int = 1000
-    """Jobs that this process runs at once at the most."""
-    tenant_at_once: int | None = None
-    """Jobs of a tenant that all processes run at once."""
-    retry: RetrySettings = field(default_factory=RetrySettings)
-    output: OutputSettings = field(default_factory=OutputSettings)
+"""So many times the attempts of other failures are those that end without a word: gateways are restarted."""
 
 
 class JobRunner:
@@ -96,11 +78,15 @@ class JobRunner:
         self._clock = clock
         self._wall = wall
         self._jitter = jitter
+        self.follow: FollowRun = followed_by_nobody
+        """Who passes on answers while they are written."""
         self._woken = asyncio.Event()
         self._stopping = asyncio.Event()
         self._waiting: Mapping[str, int] = {}
         """As the store said last, by model."""
         self._failing = False
+        self._runs: asyncio.TaskGroup | None = None
+        """Of all runs, while there may be new ones."""
 
     # --- From others ---
 
@@ -132,12 +118,54 @@ class JobRunner:
         for each in self.running:
             each.stop(RunEnd.STOPPED)
 
+    # --- Jobs that run here from their submission on ---
+
+    def new_lease(self) -> NewLease | None:
+        """For a job that is to be submitted as one that runs here; None: this process begins no more."""
+        if self._runs is None or self._stopping.is_set():
+            return None
+        return NewLease(self._process, self._incarnation, self.settings.lease_s, self._clock())
+
+    async def held_output(self, job_id: str) -> PartialOutput:
+        """For what may become a job: nothing is written before :meth:`adopt`, unless it is long."""
+        return PartialOutput(await self._objects(), job_id, 1, self.settings.output, held=True)
+
+    def begin(self, job: JobRecord, lease: NewLease) -> asyncio.Task[None] | None:
+        """Run a job that was submitted with ``lease``. The task ends with its run; None where this process
+        has been stopped meanwhile: the lease ends by itself."""
+        running = RunningJob(job)
+        return self._take_on(running, lease, self._see_through(running))
+
+    def adopt(
+        self, job: JobRecord, lease: NewLease, output: PartialOutput, task: asyncio.Task[JobAnswer]
+    ) -> RunningJob:
+        """See a job to its end that was submitted with ``lease`` while ``task`` has it answered already, into
+        ``output``, which is written out from now on."""
+        running = RunningJob(job, answering=True, task=task)
+        output.write_out()
+        if self._take_on(running, lease, self._see_adopted(running, output)) is None:
+            running.stop(RunEnd.LOST)
+        return running
+
+    def _take_on(
+        self, running: RunningJob, lease: NewLease, run: Coroutine[Any, Any, None]
+    ) -> asyncio.Task[None] | None:
+        if self._runs is None:
+            run.close()
+            return None
+        self.running.add(running, lease.asked_s)
+        if self._stopping.is_set():
+            running.stop(RunEnd.STOPPED)
+        self._woken.set()
+        return self._runs.create_task(run)
+
     # --- Loops ---
 
     async def run(self) -> None:
         """Run jobs until :meth:`stop`; then what runs is given back. Cancelling leaves it to the sweep."""
         await self._end_earlier_leases()
         async with asyncio.TaskGroup() as runs:
+            self._runs = runs
             beside = [runs.create_task(self._keep_leases()), runs.create_task(self._keep_swept())]
             while not self._stopping.is_set():
                 await self._claim_all(runs)
@@ -146,6 +174,7 @@ class JobRunner:
                 each.stop(RunEnd.STOPPED)
             beside[1].cancel()
             await self.running.wait_none()
+            self._runs = None
             beside[0].cancel()
 
     async def _pause(self) -> None:
@@ -204,6 +233,7 @@ class JobRunner:
                 continue
             self.running.stop_expired(self._wall())
             try:
+                await self.running.note_progress(self._claims.note_progress)
                 if self._clock() >= due_s:
                     due_s = self._clock() + renew_s
                     await self._renew()
@@ -233,8 +263,7 @@ class JobRunner:
 
     async def _keep_swept(self) -> None:
         """Queue again what others left behind, and remove what is no longer kept."""
-        settings = self.settings
-        most = LOST_ATTEMPTS * settings.retry.attempts
+        settings, most = self.settings, LOST_ATTEMPTS * self.settings.retry.attempts
         while True:
             try:
                 now_s = self._wall()
@@ -263,8 +292,15 @@ class JobRunner:
 
     async def _see_through(self, running: RunningJob) -> None:
         """From its claim until it is published, given back or another one's."""
+        await self._until_ended(running, self._run_once(running))
+
+    async def _see_adopted(self, running: RunningJob, output: PartialOutput) -> None:
+        """The same of one that is answered already."""
+        await self._until_ended(running, self._follow(running, output))
+
+    async def _until_ended(self, running: RunningJob, run: Awaitable[None]) -> None:
         try:
-            await self._run_once(running)
+            await run
         except Exception as error:  # its lease ends, and it is tried again
             _log.error("job_failed_here", job=running.job.id, exc_info=error)
         finally:
@@ -272,10 +308,21 @@ class JobRunner:
             self._woken.set()
 
     async def _run_once(self, running: RunningJob) -> None:
-        job = running.job
-        objects = await self._objects()
-        async with PartialOutput(objects, job.id, running.lease.generation, self.settings.output) as output:
-            task = running.task = asyncio.create_task(self._answer(running, output))
+        job, follower = running.job, self.follow(running.job)
+        try:
+            objects = await self._objects()
+            output = PartialOutput(objects, job.id, running.lease.generation, self.settings.output, follower)
+            running.task = asyncio.create_task(self._answer(running, output))
+            await self._follow(running, output)
+        finally:
+            if follower is not None:
+                follower.end()
+
+    async def _follow(self, running: RunningJob, output: PartialOutput) -> None:
+        """Wait for its answer, and tell the store of it."""
+        task = running.task
+        assert task is not None
+        async with output:
             if running.end is not None:
                 task.cancel()
             await asyncio.wait({task})
@@ -293,7 +340,8 @@ class JobRunner:
             running.answering = True
             self._woken.set()
 
-        return await self._run(JobRun(running.job, output, kept, answering, lambda: running.given_up))
+        run = JobRun(running.job, output, kept, answering, running.tell, lambda: running.given_up)
+        return await self._run(run)
 
     async def _end(
         self, running: RunningJob, output: PartialOutput, ended: JobAnswer | Exception | None

@@ -85,6 +85,8 @@ class JobRun:
     """What earlier runs have of its answer."""
     answering: Callable[[], None] = lambda: None
     """To be called when its engine begins to answer."""
+    progress: Callable[[float], None] = lambda progress: None
+    """To be called with how far its engine is, from 0 to 1, where it says so."""
     given_up: Callable[[], bool] = lambda: False
     """Whether it is ended here for another run to go on with."""
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import structlog
 
 from gateway.domain.errors import Forbidden
-from gateway.domain.jobs import JobEstimate, JobRecord, JobState, NewJob, ObjectSlice
+from gateway.domain.jobs import JobEstimate, JobRecord, JobState, NewJob, NewLease, ObjectSlice
 from gateway.domain.queues import QueueOrigin
 from gateway.domain.request import Principal, Request, Tier
 from gateway.jobs.kept_results import KeptResults
@@ -185,11 +185,12 @@ class JobService:
         key: str | None = None,
         fingerprint: Callable[[], bytes] = bytes,
         origin: QueueOrigin | None = None,
+        lease: NewLease | None = None,
     ) -> tuple[str, ...]:
         """All of them, or none; their ids. Where the same was submitted with the same idempotency ``key``
         before, the ids are those of then. ``bodies``: by the ids of jobs whose bodies are to be written.
         ``fingerprint`` gives what two of one key have in common; it is asked when the bodies are written.
-        ``origin``: the message of a queue that the one job was made of.
+        ``origin``: the message of a queue that the one job was made of. ``lease``: who runs them already.
 
         Raises TooManyJobs, ResultsFull, IdempotencyConflict, and whatever ``bodies`` raise.
         """
@@ -199,7 +200,8 @@ class JobService:
         except BaseException:
             await asyncio.shield(self._remove(written))
             raise
-        submission = Submission(tenant, tuple(jobs), key, b"" if key is None else fingerprint(), origin)
+        said = b"" if key is None else fingerprint()
+        submission = Submission(tenant, tuple(jobs), key, said, origin, lease)
         inserting = asyncio.ensure_future(self._insert(submission, written))
         try:
             return await asyncio.shield(inserting)
@@ -256,19 +258,21 @@ class JobService:
         *,
         key_id: str | None = None,
         group: str | None = None,
+        prefix: str | None = None,
         states: Collection[JobState] = (),
         after: str | None = None,
         limit: int = 100,
         newest_first: bool = True,
     ) -> tuple[JobRecord, ...]:
-        """``key_id``: only those that this key submitted. Raises UnknownRecord for an ``after`` that the
-        tenant does not have."""
+        """``key_id``: only those that this key submitted; ``prefix``: those whose ids begin so. Raises
+        UnknownRecord for an ``after`` that the tenant does not have."""
 
         def read() -> tuple[JobRecord, ...]:
             return self._jobs.list(
                 tenant=tenant,
                 key_id=key_id,
                 group=group,
+                prefix=prefix,
                 states=states,
                 after=after,
                 limit=limit,
@@ -300,10 +304,11 @@ class JobService:
         self._runs.wake()
         return job
 
-    async def result(self, job: JobRecord) -> AsyncIterator[bytes]:
-        """The body of its answer, in pieces. Raises ObjectMissing where it is gone."""
+    async def result(self, job: JobRecord, start: int = 0, stop: int | None = None) -> AsyncIterator[bytes]:
+        """The body of its answer from ``start`` up to ``stop`` (None: its end), in pieces. Raises
+        ObjectMissing where it is gone."""
         if job.outcome is not None and job.outcome.result is not None:
-            async for piece in (await self._objects()).read(job.outcome.result):
+            async for piece in (await self._objects()).read(job.outcome.result, start, stop):
                 yield piece
 
     async def response_end(self, job: JobRecord) -> Mapping[str, Any] | None:
@@ -321,6 +326,15 @@ class JobService:
             return b"".join([piece async for piece in objects.read(at.name, at.start, stop)])
         except ObjectMissing:
             return None
+
+    async def body_pieces(self, job: JobRecord, most_bytes: int | None = None) -> AsyncIterator[bytes]:
+        """The body of its request, or its first ``most_bytes``. Raises ObjectMissing where it is gone."""
+        at = job.new.body
+        stop = at.stop
+        if most_bytes is not None:
+            stop = at.start + most_bytes if stop is None else min(stop, at.start + most_bytes)
+        async for piece in (await self._objects()).read(at.name, at.start, stop):
+            yield piece
 
     async def completions(self, jobs: Sequence[JobRecord]) -> dict[str, float]:
         """When those of the jobs that have not ended will be done, as far as that can be predicted, in

@@ -10,6 +10,8 @@ _QUIET = {
     "websockets": logging.CRITICAL,
     # quotes what it could not parse
     "python_multipart": logging.CRITICAL,
+    # what it says of a connection that broke, whoever used it says in an error of ours
+    "sqlalchemy.pool": logging.CRITICAL,
     "asyncio": logging.WARNING,
 }
 

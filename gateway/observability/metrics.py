@@ -144,6 +144,9 @@ class Metrics(MetricTable):
     preempted = counter(
         "trunkline_preemptions", "Requests that gave their slot back for a realtime one.", "model", "tier"
     )
+    progress_told = counter(
+        "trunkline_progress_reports", "Reports of engines on how far requests have come.", "model"
+    )
     loads = counter("trunkline_model_loads", "Models that agents loaded, or failed to.", "model", "outcome")
     load_s = histogram("trunkline_model_load_seconds", "How long loading a model took.", "model")
     unloaded = counter("trunkline_model_unloads", "Models that agents unloaded.", "model")

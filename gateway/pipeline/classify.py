@@ -7,7 +7,7 @@ from gateway.auth.scope_checks import check_named, check_no_json, check_one_mode
 from gateway.domain.errors import BadRequest
 from gateway.domain.request import Principal, Request, Tier
 from gateway.domain.scopes import Scopes
-from gateway.domain.surface import check_model, read_model
+from gateway.domain.surface import check_model, model_in_query, read_model
 from gateway.pipeline.bodies.facts import JsonFacts, read_facts
 from gateway.pipeline.client_body import (
     BodyKind,
@@ -34,7 +34,7 @@ from gateway.pipeline.client_head import (
 )
 from gateway.quota.tokens import tokens_unread
 from shared.protocol.messages import UsageMode
-from shared.protocol.routes import Dialect, need_of
+from shared.protocol.routes import ANY_ROUTE, UPGRADE_NEED, Dialect, need_of
 
 _TIERS = {"priority": Tier.REALTIME, "flex": Tier.BATCH, "batch": Tier.BATCH}
 """OpenAI's ``service_tier``; every other value names none."""
@@ -64,9 +64,9 @@ def classify(
     tier = tier_asked(fields, members) if TIER in fields or "service_tier" in members else None
     if principal.scopes is not None:
         tier = permitted_tier(principal.scopes, model, endpoint.route, tier)
-        if not endpoint.any_method:
+        if endpoint.route != ANY_ROUTE:
             _check_what_is_named(principal.scopes, head, body, facts, members)
-    streaming = wants_stream(head, body.kind, members)
+    streaming = head.upgrade is not None or wants_stream(head, body.kind, members)
     read = facts or _NOTHING_READ
     demand = token_demand(head, body.kind, content, members, read.prompts)
     unread = body.kind is BodyKind.OPAQUE
@@ -86,7 +86,8 @@ def classify(
         streaming=streaming,
         body=content,
         arrived_s=head.arrived_s,
-        need=need_of(endpoint.route, head.target.path) if endpoint.need is None else endpoint.need,
+        need=_need(head) if endpoint.need is None or head.upgrade is not None else endpoint.need,
+        upgrade=head.upgrade is not None,
         usage=usage,
         tier=tier or Tier.STANDARD,
         deadline_s=deadline_s_of(head) if READ_TIMEOUT in fields and not streaming else None,
@@ -103,6 +104,13 @@ def classify(
         ttft_s=ttft_s_of(fields) if TTFT in fields else None,
         trace=trace_of(fields) if TRACE in fields else None,
     )
+
+
+def _need(head: ClientHead) -> str:
+    """What a deployment must have for a request where its endpoint alone does not say."""
+    if head.upgrade is not None:
+        return UPGRADE_NEED
+    return need_of(head.endpoint.route, head.target.path)
 
 
 def _check_what_is_named(
@@ -122,6 +130,8 @@ def _model(head: ClientHead, members: Mapping[str, Any]) -> str:
     """From the path, the body or ``x-model``, in this order."""
     if head.target.model is not None:
         return head.target.model
+    if head.endpoint.only_upgrades and (named := model_in_query(head.target.path)) is not None:
+        return named
     model = members.get("model")
     if model is None and head.endpoint.dialect is Dialect.OLLAMA:
         model = members.get("name")  # as its first clients called it

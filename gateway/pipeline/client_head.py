@@ -10,6 +10,7 @@ from gateway.domain.remembered import Remembered
 from gateway.domain.request import Principal
 from gateway.domain.residency import BadResidency, EmptyResidency, Residency, narrowed, read_where
 from gateway.domain.surface import PATH_BYTES, EngineTarget, SurfaceEndpoint
+from gateway.pipeline.websocket_head import Subprotocols
 from shared.process.frozen import frozen
 from shared.protocol import limits
 from shared.protocol.header_fields import FIELD_NAME, FORBIDDEN_IN_VALUE, HOP_BY_HOP, connection_options
@@ -36,6 +37,8 @@ _NOT_FORWARDED = HOP_BY_HOP.union(
     ("host", "forwarded", "via", "x-real-ip", "true-client-ip", "cf-connecting-ip"),
     # written anew, or carried by the head itself
     ("content-length", "x-request-id", "x-model"),
+    # of the client's WebSocket; the agent opens one of its own
+    ("sec-websocket-key", "sec-websocket-version", "sec-websocket-extensions", "sec-websocket-protocol"),
     # an engine on the same host gains nothing by compression, and the agent must read the answer as it comes
     ("accept-encoding",),
 )
@@ -69,6 +72,8 @@ class ClientHead:
     headers: Sequence[tuple[bytes, bytes]]
     fields: Mapping[bytes, bytes]
     arrived_s: float
+    upgrade: Subprotocols | None = None
+    """What is said of the WebSocket that is asked for; None: none is."""
 
 
 def residency_of(head: ClientHead, principal: Principal) -> Residency | None:
@@ -151,6 +156,8 @@ def forwarded_headers(head: ClientHead, size_bytes: int | None) -> Headers:
         raise _forbidden(next(name for name, value in kept if FORBIDDEN_IN_VALUE.search(value)))
     if size_bytes or (size_bytes == 0 and head.method in ("POST", "PUT", "PATCH")):
         kept.append(("content-length", str(size_bytes)))
+    if head.upgrade is not None and head.upgrade.offered:
+        kept.append(("sec-websocket-protocol", ", ".join(head.upgrade.offered)))
     if len(text) > _FEW_BYTES or len(kept) > limits.HEADERS:
         _check_size(len(text), kept, head.target.path)
     return tuple(kept)

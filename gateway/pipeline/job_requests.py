@@ -97,8 +97,19 @@ def classify_job(
             body.facts = read_facts(body.content.prefix)
         members = body.form if body.facts is None else body.facts.members
         tier = tier_asked(head.fields, members) or lowest_tier(principal)
-    fields = {name: value for name, value in head.fields.items() if name != READ_TIMEOUT}  # nobody waits
-    fields[TIER] = tier.value.encode("ascii")
+    fields = {**head.fields, TIER: tier.value.encode("ascii")}
+    return classify_unhurried(replace(head, fields=fields), body, principal, knows)
+
+
+def classify_unhurried(
+    head: ClientHead,
+    body: ClientBody,
+    principal: Principal,
+    knows: Callable[[str], bool] = lambda name: False,
+) -> Request:
+    """As :func:`gateway.pipeline.classify.classify`, but without the deadline of a client that waits. Raises
+    RequestError."""
+    fields = {name: value for name, value in head.fields.items() if name != READ_TIMEOUT}
     return classify(replace(head, fields=fields), body, principal, knows)
 
 

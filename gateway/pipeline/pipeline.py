@@ -12,8 +12,10 @@ from gateway.pipeline.classify import classify
 from gateway.pipeline.client_body import ClientBody
 from gateway.pipeline.client_head import ClientHead
 from gateway.pipeline.relay import ClientReply, HeaderList, Response, Run, relay
+from gateway.pipeline.upgraded_relay import UpgradingReply, relay_upgraded
 from gateway.quota import Limits, ReservedUsage, unreported_usage
 from gateway.quota.usage import UsageLedger
+from shared.protocol.messages import UPGRADED
 
 
 class KeyAuthenticator(Protocol):
@@ -29,6 +31,10 @@ class ClientExchange(Protocol):
     def head(self) -> ClientHead: ...
     @property
     def reply(self) -> ClientReply: ...
+    @property
+    def upgrading(self) -> UpgradingReply | None:
+        """Gives a client its WebSocket that asked for one."""
+
     def credential(self) -> str: ...
     def set_principal(self, principal: Principal) -> None: ...
     def set_limit_headers(self, headers: Callable[[], HeaderList]) -> None: ...
@@ -141,8 +147,11 @@ class Pipeline:
 
             # and back, on whose account
             try:
-                target = exchange.head.target
-                await relay(response, exchange.reply, facts=self._facts, more=headers, target=target)
+                reply, target = exchange.reply, exchange.head.target
+                if response.status == UPGRADED and (upgrading := exchange.upgrading) is not None:
+                    await relay_upgraded(response, upgrading, facts=self._facts, more=headers)
+                else:
+                    await relay(response, reply, facts=self._facts, more=headers, target=target)
             finally:
                 self._settle(request, response, reserved)
 

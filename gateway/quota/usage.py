@@ -71,7 +71,7 @@ class UsageLedger:
             and 0 <= cached_tokens <= MOST_TOKENS
         ):
             prompt_tokens, completion_tokens, cached_tokens = _bounded(usage)
-        price = self.price(request.model)
+        price = request.price or self.price(request.model)
         cost = 0.0 if price is FREE else price.of_tokens(prompt_tokens, completion_tokens)
         sums.prompt_tokens += prompt_tokens
         sums.completion_tokens += completion_tokens
@@ -85,7 +85,8 @@ class UsageLedger:
         nobody."""
         if request.shadow:
             return
-        cost, now_s = gpu_s * self.price(request.model).gpu_second, self._wall()
+        price = request.price = self.price(request.model)
+        cost, now_s = gpu_s * price.gpu_second, self._wall()
         sums = self._sums(request, deployment, now_s)
         if sums is not None:
             sums.gpu_s += gpu_s

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import Connection, Row, and_, func, insert, or_, select, update
+from sqlalchemy import Connection, Row, and_, case, func, insert, or_, select, update
 
 from gateway.domain.batches import (
     CANCELLABLE,
@@ -27,6 +27,7 @@ from gateway.storage.database import Database
 from gateway.storage.errors import RecordError, UnknownRecord
 from gateway.storage.files import InTransaction
 from gateway.storage.jobs import JobBounds, JobStore, Submission
+from gateway.storage.jobs.store import UNPREDICTED_S
 from gateway.storage.webhooks.events import note_events
 
 _TABLE = schema.batches
@@ -123,6 +124,17 @@ class BatchStore:
             rows = connection.execute(select(_TABLE).where(ours).order_by(_TABLE.c.number))
             return tuple(_record(row) for row in rows)
 
+    def end_leases_of(self, process: str) -> int:
+        """``process`` was started anew: what it worked on before is to be taken up at once, and nothing that
+        its earlier run still writes counts. How many batches that are."""
+        theirs = and_(_open(), _TABLE.c.process == process)
+        with self._database.write_concurrently() as connection:
+            held = and_(theirs, _TABLE.c.lease_until > self._database.interval_s(connection))
+            ended = update(_TABLE).where(held)
+            return connection.execute(
+                ended.values(lease_until=None, generation=_TABLE.c.generation + 1)
+            ).rowcount
+
     def renew(self, batch: BatchRecord, lease_s: float) -> None:
         """Raises BatchLost."""
         with self._database.write_concurrently() as connection:
@@ -137,6 +149,20 @@ class BatchStore:
         with self._database.write_concurrently() as connection:
             until = self._database.interval_s(connection) + rest_s
             connection.execute(update(_TABLE).where(ours).values(lease_until=until))
+
+    def open_work(self, model: str, but: str, now_s: float) -> dict[str, float]:
+        """What is to be done for a model, in predicted seconds by tenant: what is left of the jobs that wait
+        and run, and the lines of batches that are no jobs yet, each as long as the batch's others are on the
+        average. ``but`` is the id of a batch that is left out."""
+        found: dict[str, float] = {}
+        with self._database.read() as connection:
+            open_jobs, to_submit = (
+                _open_jobs(connection, model, but, now_s),
+                _to_submit(connection, model, but),
+            )
+        for tenant, seconds in (*open_jobs, *to_submit):
+            found[tenant] = found.get(tenant, 0.0) + seconds
+        return found
 
     def waits(self, batch: BatchRecord) -> bool:
         """Whether jobs of it have not ended."""
@@ -239,6 +265,37 @@ class BatchStore:
             note_events(
                 connection, [WebhookEvent(new.tenant, new.id, f"batch.{state.value}", new.webhook)], now_s
             )
+
+
+def _open_jobs(connection: Connection, model: str, but: str, now_s: float) -> list[tuple[str, float]]:
+    """By tenant, in predicted seconds."""
+    jobs = schema.jobs.c
+    seconds = func.coalesce(jobs.predicted_s, UNPREDICTED_S)
+    left = seconds - (now_s - func.coalesce(jobs.started_s, now_s))
+    runs = jobs.state == JobState.RUNNING.value
+    counted = case((runs, case((left > 0, left), else_=0.0)), else_=seconds)
+    here = (
+        jobs.model == model,
+        jobs.state.in_([state.value for state in JobState if state not in FINAL]),
+        func.coalesce(jobs.group_id, "") != but,
+    )
+    query = select(jobs.tenant, func.sum(counted)).where(*here).group_by(jobs.tenant)
+    return [(tenant, float(total)) for tenant, total in connection.execute(query)]
+
+
+def _to_submit(connection: Connection, model: str, but: str) -> list[tuple[str, float]]:
+    """Of batches whose lines are becoming jobs, by tenant, in predicted seconds."""
+    jobs, batches = schema.jobs.c, _TABLE.c
+    mean = select(func.avg(jobs.predicted_s)).where(jobs.group_id == batches.id).scalar_subquery()
+    lines = batches.total - batches.submitted
+    here = (
+        batches.model == model,
+        batches.state == BatchState.IN_PROGRESS.value,
+        lines > 0,
+        batches.id != but,
+    )
+    query = select(batches.tenant, lines * func.coalesce(mean, UNPREDICTED_S)).where(*here)
+    return [(tenant, float(seconds)) for tenant, seconds in connection.execute(query)]
 
 
 def _open() -> Any:

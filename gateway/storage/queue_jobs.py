@@ -72,13 +72,46 @@ class QueueJobStore:
             connection.execute(update(table).where(mine).values(**leased))
             return tuple(_reply(row) for row in connection.execute(select(table).where(mine)))
 
+    def take_over(
+        self, job_ids: Collection[str], sources: Collection[str], lease_s: float
+    ) -> tuple[PendingReply, ...]:
+        """Replies that the caller is to send while it writes the answers, whoever had them: it runs these
+        jobs, so no other process does. Those whose answers are sent at the end only are left alone. Nothing
+        is written where there are none."""
+        table = self._table
+        wanted = (table.c.job_id.in_(job_ids), table.c.source.in_(sources), table.c.stream == 1)
+        query = select(table.c.number).where(*wanted, table.c.reply_to.is_not(None)).order_by(table.c.number)
+        with self._database.read() as connection:
+            numbers = [row.number for row in connection.execute(query)]
+        if not numbers:
+            return ()
+        with self._database.write_concurrently() as connection:
+            mine = table.c.number.in_(numbers)
+            connection.execute(
+                select(table.c.number).where(mine).order_by(table.c.number).with_for_update()
+            ).all()
+            until = self._database.interval_s(connection) + lease_s
+            leased = {"generation": table.c.generation + 1, "lease_until": until}
+            connection.execute(update(table).where(mine).values(**leased))
+            return tuple(_reply(row) for row in connection.execute(select(table).where(mine)))
+
+    def note_plans(self, plans: Sequence[tuple[PendingReply, ReplyPlan]], lease_s: float) -> frozenset[int]:
+        """What is sent of several while it is written, in one transaction; failures before it still count.
+        The numbers of those that are another's by now."""
+        lost: set[int] = set()
+        with self._database.write_concurrently() as connection:
+            until = self._database.interval_s(connection) + lease_s
+            for reply, plan in sorted(plans, key=lambda each: each[0].number):
+                if not self._note(connection, reply, _plan_values(plan) | {"lease_until": until}):
+                    lost.add(reply.number)
+        return frozenset(lost)
+
     def note_plan(self, reply: PendingReply, plan: ReplyPlan, lease_s: float) -> bool:
         """What is sent next. False: the reply is another's by now, and nothing changed."""
         with self._database.write_concurrently() as connection:
             until = self._database.interval_s(connection) + lease_s
             values = _plan_values(plan) | {"lease_until": until, "attempts": 0, "failing_since_s": None}
-            query = update(self._table).where(*self._ours(reply)).values(**values)
-            return connection.execute(query).rowcount == 1
+            return self._note(connection, reply, values)
 
     def release(self, reply: PendingReply, next_s: float) -> None:
         """It goes on at ``next_s``; all that there was has been sent."""
@@ -108,6 +141,10 @@ class QueueJobStore:
             with self._database.write_concurrently() as connection:
                 connection.execute(delete(table).where(table.c.number.in_(numbers)))
         return len(numbers)
+
+    def _note(self, connection: Connection, reply: PendingReply, values: dict[str, Any]) -> bool:
+        query = update(self._table).where(*self._ours(reply)).values(**values)
+        return connection.execute(query).rowcount == 1
 
     def _leave(self, reply: PendingReply, next_s: float, **values: Any) -> None:
         values |= {"next_s": next_s, "lease_until": None}

@@ -30,6 +30,7 @@ from shared.protocol.endpoint import Stream
 from shared.protocol.errors import ErrorCode, LocalError
 from shared.protocol.messages import RequestHead, ResponseHead, Trailers
 from shared.protocol.other_requests import ToldRequest
+from shared.protocol.progress import Progress
 
 _log = structlog.get_logger(__name__)
 
@@ -106,6 +107,9 @@ class UplinkRun:
 
     def on_head(self, head: ResponseHead) -> None:
         raise AssertionError("an agent receives no response")
+
+    def on_progress(self, progress: Progress) -> None:
+        raise AssertionError("an agent is told of no progress")
 
     def on_data(self, data: bytes) -> None:
         if self._over:

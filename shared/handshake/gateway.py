@@ -19,7 +19,7 @@ from shared.identity import AgentCertificate, GatewayIdentity, verify_certificat
 from shared.identity.keys import signature_holds
 from shared.protocol.errors import ErrorCode, HandshakeError, HandshakeMalformed, HandshakeRejected
 from shared.protocol.frames import FrameType
-from shared.protocol.peers import CAPABILITIES, UPLINK_CAPABILITIES, GatewayPeer
+from shared.protocol.peers import ANY_CAPABILITIES, CAPABILITIES, GatewayPeer
 
 
 class GatewayHandshakeState(Enum):
@@ -96,7 +96,7 @@ class GatewayHandshake:
         """What both sides can do; nothing before HELLO. A gateway that is one process can do little of it."""
         if self.hello is None:
             return ()
-        own = UPLINK_CAPABILITIES if self._process is None else (*CAPABILITIES, *UPLINK_CAPABILITIES)
+        own = ANY_CAPABILITIES if self._process is None else (*CAPABILITIES, *ANY_CAPABILITIES)
         return tuple(each for each in own if each in self.hello.capabilities)
 
     def challenge(self) -> bytes:

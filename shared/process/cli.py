@@ -78,7 +78,7 @@ class _Commands(PlainGroup):
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        from shared.speedups.build import describe_build
+        from shared.process.build import describe_build
 
         typer.echo(f"trunkline {version('trunkline')}\n{describe_build()}")
         raise typer.Exit

@@ -16,12 +16,18 @@ class ControlFrameLimiter:
 
     It is larger when more streams are open, because the agent still has something to say of each. A gateway
     keeps one for each tunnel's WebSocket frames and one for each session's control frames, so that no agent
-    can occupy the event loop that all of them share.
+    can occupy the event loop that all of them share. PROGRESS has limiters of its own, at both ends.
     """
 
-    def __init__(self, now: float) -> None:
-        self._burst = self._most = limits.CONTROL_FRAMES_BURST
-        self._per_s = limits.CONTROL_FRAMES_PER_S
+    def __init__(
+        self,
+        now: float,
+        burst: int = limits.CONTROL_FRAMES_BURST,
+        per_s: int = limits.CONTROL_FRAMES_PER_S,
+    ) -> None:
+        """It has ``burst`` units at first, earns ``per_s`` in a second, and keeps no more than ``burst``."""
+        self._burst = self._most = burst
+        self._per_s = per_s
         self._units = float(self._most)
         self._at = now
 
@@ -34,14 +40,20 @@ class ControlFrameLimiter:
 
     def spend(self, units: int, now: float) -> None:
         """Counts one frame. Raises :class:`~shared.protocol.errors.ControlFrameFlood` after too many."""
-        earned = (now - self._at) * self._per_s
-        rest = min(self._units + earned, self._most) - units
-        if rest < 0:
+        if not self.affords(units, now):
             raise ControlFrameFlood(
                 f"more control frames than {self._burst} at once, "
                 f"{self._per_s} a second and {limits.CONTROL_FRAMES_PER_STREAM} a stream"
             )
+
+    def affords(self, units: int, now: float) -> bool:
+        """Counts one frame, unless there are too few units for it. ``units`` below 0 are given back."""
+        earned = (now - self._at) * self._per_s
+        rest = min(self._units + earned, self._most) - units
+        if rest < 0:
+            return False
         self._units, self._at = rest, now
+        return True
 
     def left(self) -> "ControlFrameLimiter":
         """What this one has left, for the next session of the same agent, which has no streams yet."""

@@ -6,7 +6,7 @@ endpoint at any time.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from shared.protocol.demand import Demand
 from shared.protocol.errors import ErrorCode, TrunklineError, TunnelClosed
@@ -15,6 +15,7 @@ from shared.protocol.events import (
     DataReceived,
     HeadReceived,
     PeerClosed,
+    ProgressReceived,
     StreamClosed,
     StreamEnded,
     StreamOpened,
@@ -26,56 +27,14 @@ from shared.protocol.frames import FrameType, TunnelRole
 from shared.protocol.messages import AgentState, Drain, RequestHead, ResponseHead, Trailers
 from shared.protocol.others import Others
 from shared.protocol.peers import Peers
+from shared.protocol.progress import Progress
 from shared.protocol.session import ProtocolSession
+from shared.protocol.session_listener import SessionListener as SessionListener
 from shared.protocol.stream_handler import NO_HANDLER, StreamHandler
 from shared.speedups import BodyPath, OutPath
 
 LOSS_SLICE_S = 0.002
 """A session that is lost tells its streams for so long in one turn of the event loop."""
-
-
-class SessionListener(Protocol):
-    """Is told what concerns the whole session. The rules are those of :class:`StreamHandler`."""
-
-    def on_open(self, stream: "Stream") -> None:
-        """A request came (agent). Set ``stream.handler`` before returning."""
-
-    def on_slots(self, levels: Mapping[str, int]) -> None:
-        """Deployment id → requests that may be in flight there (gateway)."""
-
-    def on_state(self, state: AgentState) -> None:
-        """All about the agent, whole (gateway)."""
-
-    def on_demand(self, demands: Mapping[str, Demand]) -> None:
-        """Model → what waits for it at the gateway (agent)."""
-
-    def on_peers(self, peers: Peers) -> None:
-        """The processes of the gateway have changed (agent)."""
-
-    def on_others(self, others: Others) -> None:
-        """What runs for other processes has changed (gateway)."""
-
-    def on_command(self, command: Mapping[str, Any]) -> None:
-        """A COMMAND came; answer it with ``endpoint.send_command`` (agent)."""
-
-    def on_result(self, result: Mapping[str, Any]) -> None:
-        """The RESULT of a COMMAND (gateway)."""
-
-    def on_drain(self, drain: Drain) -> None:
-        """The peer wants no new streams."""
-
-    def on_session_suspended(self, error: TrunklineError | None) -> None:
-        """The tunnel is gone (``error`` says why) or silent (None). The streams have been told.
-
-        Call ``endpoint.lost`` to give the session up instead of waiting for another tunnel."""
-
-    def on_session_resumed(self) -> None:
-        """The session goes on; the streams have been told."""
-
-    def on_session_closed(self, error: TrunklineError | None) -> None:
-        """The session is over; ``error`` is None when we closed it ourselves.
-
-        Called before the streams are told, so that what they gave up is not sent there again."""
 
 
 def _nothing() -> None:
@@ -117,6 +76,13 @@ class Stream:
         """Sends the response's head (agent). Raises ``StreamHalfClosed``, ``SessionClosed``."""
         self._endpoint.session.send_head(self.id, head)
         self._endpoint.wake()
+
+    def send_progress(self, progress: Progress) -> bool:
+        """Says how far the engine has come (agent), where ``progress`` is agreed on. False: not now, as too
+        much was sent of late. Raises ``StreamHalfClosed``, ``SessionClosed``."""
+        taken = self._endpoint.session.send_progress(self.id, progress, self._endpoint.now())
+        self._endpoint.wake()
+        return taken
 
     def send_data(self, data: bytes) -> bool:
         """Takes all of ``data``. Returns False when the next must wait for ``on_writable``.
@@ -334,6 +300,11 @@ class SessionEndpoint:
         if stream is not None:
             stream.handler.on_head(event.head)
 
+    def _progress_received(self, event: ProgressReceived) -> None:
+        stream = self.streams.get(event.stream_id)
+        if stream is not None:
+            stream.handler.on_progress(event.progress)
+
     def _stream_ended(self, event: StreamEnded) -> None:
         stream = self.streams.get(event.stream_id)
         if stream is not None:
@@ -378,6 +349,7 @@ class SessionEndpoint:
 _ACTIONS: dict[type, Callable[[SessionEndpoint, Any], None]] = {
     StreamOpened: SessionEndpoint._open_received,
     HeadReceived: SessionEndpoint._head_received,
+    ProgressReceived: SessionEndpoint._progress_received,
     StreamEnded: SessionEndpoint._stream_ended,
     StreamReset: SessionEndpoint._stream_reset,
     StreamWritable: SessionEndpoint._stream_writable,

@@ -12,6 +12,7 @@ The tree::
     │   ├── StreamStateError        a frame its stream's state does not allow
     │   ├── StreamLimitExceeded
     │   └── ControlFrameFlood       far more frames without a body than any session needs
+    ├── PieceMalformed              the body of an upgraded stream does not parse: the stream ends
     ├── HandshakeError
     │   ├── HandshakeMalformed      a payload that does not parse or comes out of turn
     │   ├── HandshakeRejected       the other side said no, with a code and a reason
@@ -137,6 +138,12 @@ class StreamLimitExceeded(ProtocolError):
 
 class ControlFrameFlood(ProtocolError):
     """The peer sent more control frames than its rate allows (PROTOCOL §2.6)."""
+
+
+class PieceMalformed(TrunklineError):
+    """What is no message in the body of an upgraded stream (PROTOCOL §5.5). Only the stream ends."""
+
+    code = ErrorCode.PROTOCOL_ERROR
 
 
 class HandshakeError(TrunklineError):

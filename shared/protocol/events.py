@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from shared.protocol.errors import ErrorCode
 from shared.protocol.messages import RequestHead, ResponseHead, Trailers
+from shared.protocol.progress import Progress
 
 
 class StreamOpened(NamedTuple):
@@ -38,6 +39,14 @@ class StreamEnded(NamedTuple):
 
     stream_id: int
     trailers: Trailers | None
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressReceived:
+    """PROGRESS came (gateway). One that came before is out of date."""
+
+    stream_id: int
+    progress: Progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +103,14 @@ class PeerClosed:
 
 
 StreamEvent = (
-    StreamOpened | HeadReceived | DataReceived | StreamEnded | StreamReset | StreamWritable | StreamClosed
+    StreamOpened
+    | HeadReceived
+    | DataReceived
+    | StreamEnded
+    | ProgressReceived
+    | StreamReset
+    | StreamWritable
+    | StreamClosed
 )
 
 Event = StreamEvent | ControlReceived | TunnelEvent | PeerClosed

@@ -26,6 +26,7 @@ class FrameType(IntEnum):
     END = 0x13
     RESET = 0x14
     CREDIT = 0x15
+    PROGRESS = 0x16
     SLOTS = 0x20
     STATE = 0x21
     DEMAND = 0x22
@@ -86,6 +87,9 @@ RULES: dict[int, FrameRule] = {
     FrameType.END: FrameRule(MessageKind.NUMBERED, True, 0, _CONTROL),
     FrameType.RESET: FrameRule(MessageKind.NUMBERED, True, 2, _REASON),
     FrameType.CREDIT: FrameRule(MessageKind.NUMBERED, None, 8, 8),
+    FrameType.PROGRESS: FrameRule(
+        MessageKind.NUMBERED, True, 2, limits.PROGRESS_PAYLOAD_BYTES, TunnelRole.AGENT
+    ),
     FrameType.SLOTS: FrameRule(MessageKind.NUMBERED, False, 2, _CONTROL, TunnelRole.AGENT),
     FrameType.STATE: FrameRule(MessageKind.NUMBERED, False, 2, _CONTROL, TunnelRole.AGENT),
     FrameType.DEMAND: FrameRule(MessageKind.NUMBERED, False, 2, _CONTROL, TunnelRole.GATEWAY),

@@ -151,6 +151,20 @@ OTHERS_UNITS = 1500
 """Units more that it may keep: what it sent in more than three seconds may come at once after a line stood
 still."""
 
+PROGRESS_UNITS = 200
+"""Units of PROGRESS that an agent spends at once in a session: 50 KB, which are 40 ms of a line of 10 Mbit/s.
+Only what nobody waits for is so long."""
+
+PROGRESS_UNITS_PER_S = 400
+"""Units that it earns in a second: 100 KB, an eighth of such a line."""
+
+PROGRESS_UNITS_TAKEN = 8000
+"""Units of PROGRESS that a gateway takes at once. What an agent sent in 16 s may come together after a line
+stood still; by then it is given up (``SILENT_MOST_S``)."""
+
+PROGRESS_UNITS_TAKEN_PER_S = 800
+"""Units that a gateway takes in a second: twice what an agent sends that keeps to its own."""
+
 CREDIT_STEP_BYTES = 1 * KIB
 """A CREDIT that allows less than this more counts as a control frame. Credit is granted again at half a
 window, of 16 KiB at the least."""
@@ -173,6 +187,26 @@ tokens beside a saturating response was 3.2 times the undisturbed one, with thes
 that is fast (:mod:`shared.tunnel.write_buffer`)."""
 
 # --- What a peer may say (PROTOCOL §4) ---
+
+PROGRESS_PAYLOAD_BYTES = 24 * KIB
+"""Longest PROGRESS: the longest preview in base64, and the longest text of control characters in JSON."""
+
+PREVIEW_BYTES = 16 * KIB
+"""Longest preview: a JPEG of 256 by 256 pixels. As PROGRESS is a control frame, it delays tokens by 18 ms on
+a line of 10 Mbit/s."""
+
+PROGRESS_TEXT_CHARS = 200
+"""Longest text of PROGRESS: a line."""
+
+MEDIA_TYPE_CHARS = 63
+"""Longest media type of a preview."""
+
+PIECE_BYTES = 16 * KIB
+"""Longest piece of a message of an upgraded stream. A reader holds a piece until it is whole, and never a
+message, so messages may be of any length."""
+
+CLOSE_REASON_BYTES = 123
+"""Longest reason that a WebSocket is closed with (RFC 6455 §5.5)."""
 
 HEADERS = 128
 """Header fields of one request or response."""

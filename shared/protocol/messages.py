@@ -9,13 +9,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import islice
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import orjson
 from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, TypeAdapter
 
 from shared.process.frozen import frozen
 from shared.protocol import limits
+from shared.protocol.commands import Command as Command
+from shared.protocol.commands import CommandResult as CommandResult
+from shared.protocol.commands import CommandVerb as CommandVerb
 from shared.protocol.engine_state import DeploymentStatus as DeploymentStatus
 from shared.protocol.engine_state import EngineState
 from shared.protocol.errors import FrameMalformed
@@ -102,6 +105,8 @@ class RequestHead(Payload):
     """Where it may run, for an agent that is a gateway (PROTOCOL §7.6); None: anywhere."""
     via: GatewayPath = ()
     """The gateways that it came through, the sender last; empty for an agent that is none."""
+    upgrade: Flag = False
+    """Its client asks for a WebSocket (PROTOCOL §5.5)."""
 
     def to_payload(self) -> bytes:
         # Half of what it takes to have the dataclass itself written.
@@ -121,11 +126,17 @@ class RequestHead(Payload):
         }
         if self.via:
             said |= {"where": self.where, "via": self.via}
+        if self.upgrade:
+            said["upgrade"] = True
         if self.expected is not None:
             payload = orjson.dumps(said | {"expected": self.expected.to_dict()})
             if len(payload) <= limits.CONTROL_PAYLOAD_BYTES:
                 return payload
         return orjson.dumps(said)
+
+
+UPGRADED = 101
+"""The status of a response that is two-way messages from here on (PROTOCOL §5.5)."""
 
 
 class Refusal(StrEnum):
@@ -149,7 +160,7 @@ def _known_refusal(word: Any) -> Refusal | None:
 class ResponseHead(Payload):
     """HEAD (PROTOCOL §4.2). ``refusal`` is None but for a 429 or 503 of which its agent can tell why."""
 
-    status: Annotated[int, Field(strict=True, ge=200, le=599)]
+    status: Annotated[int, Field(strict=True, ge=200, le=599)] | Literal[101]
     headers: ReceivedHeaders
     lacks_path: Flag = False
     """The engine has nothing at the request's path; it is not the model or an object that is missing."""
@@ -252,6 +263,8 @@ class DeploymentState:
     labels: Labels | None = None
     """Those of the agents behind it, where the agent is a gateway, whose agents may stand in different
     places; None: it does not say."""
+    upgrades: Flag = False
+    """Its agent takes requests for a WebSocket to the engine's own paths (PROTOCOL §5.5)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,11 +282,14 @@ class GpuState:
 _NO_LABELS_SAID = b',"labels":null'
 """What the deployments of an agent have that says none of them."""
 
+_NO_UPGRADES = b',"upgrades":false'
+"""What the deployments of an agent have that takes no requests for a WebSocket."""
+
 _NO_GATEWAY = b',"device":"","via":[]'
 """What the deployments of an agent that is no gateway have; it is left out."""
 
 _NOT_MANAGED = b"," + orjson.dumps(DeploymentState("", "")).partition(b"{},")[2].removesuffix(
-    _NO_GATEWAY + _NO_LABELS_SAID + b"}"
+    _NO_GATEWAY + _NO_LABELS_SAID + _NO_UPGRADES + b"}"
 )
 """The members about loading, at their defaults as most deployments have them; they are left out.
 
@@ -329,42 +345,12 @@ class AgentState(Payload):
 
     def to_payload(self) -> bytes:
         payload = orjson.dumps(self)
-        for unsaid in (_NO_LABELS_SAID, _NO_GATEWAY, _NOT_MANAGED, _NO_KIND, _LACKS_NONE):
+        for unsaid in (_NO_UPGRADES, _NO_LABELS_SAID, _NO_GATEWAY, _NOT_MANAGED, _NO_KIND, _LACKS_NONE):
             payload = payload.replace(unsaid, b"")
         if not payload.endswith(_NO_ENGINES):
             return payload
         payload = payload.removesuffix(_NO_ENGINES) + b"}"
         return payload if self.labels else payload.removesuffix(_NO_LABELS) + b"}"
-
-
-class CommandVerb(StrEnum):
-    LOAD = "load"
-    UNLOAD = "unload"
-
-
-@dataclass(frozen=True, slots=True)
-class Command(Payload):
-    """COMMAND (PROTOCOL §4.8): what the gateway wants of one managed deployment."""
-
-    id: Count
-    verb: CommandVerb
-    deployment: Name
-    epoch: Count | None = None
-    """Of the process that may send such commands for all of the gateway's; None: there is no such right."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """The JSON object; ``epoch`` only where there is one."""
-        said: dict[str, Any] = {"id": self.id, "verb": self.verb, "deployment": self.deployment}
-        return said if self.epoch is None else said | {"epoch": self.epoch}
-
-
-@dataclass(frozen=True, slots=True)
-class CommandResult(Payload):
-    """RESULT (PROTOCOL §4.8): whether the agent takes the command of that ``id`` on; ``error``: why not."""
-
-    id: Count
-    ok: Annotated[Flag, Field(default=False)]
-    error: Reason = ""
 
 
 @dataclass(frozen=True, slots=True)

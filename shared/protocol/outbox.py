@@ -4,10 +4,10 @@ There are three classes: control, interactive and bulk. Control leaves first, in
 a class streams take turns of at most one full DATA frame. No deficit counters are needed: a body can be cut
 anywhere, so every turn is used up exactly.
 
-Everything here is bounded: one pending CREDIT for each stream, one pending frame of each kind of state, one
-OPEN and one RESET for each stream, and of bodies what the send buffers hold. A stream is not over before the
-peer can have heard of it (``ReceivingStreams._advance_peer``), and ``ReceivingStreams._receive_open`` bounds
-how many RESETs a peer may leave unread.
+Everything here is bounded: one pending CREDIT and one PROGRESS for each stream, one pending frame of each
+kind of state, one OPEN and one RESET for each stream, and of bodies what the send buffers hold. A stream is
+not over before the peer can have heard of it (``ReceivingStreams._advance_peer``), and
+``ReceivingStreams._receive_open`` bounds how many RESETs a peer may leave unread.
 """
 
 from collections import deque
@@ -96,6 +96,8 @@ class Outbox:
         self._states: dict[int, bytes] = {}
         self.credits: dict[int, int] = {}
         """CREDIT frames: the offset for each stream; a newer one replaces one that has not left."""
+        self.progress: dict[int, bytes] = {}
+        """PROGRESS frames, by stream; a newer one replaces one that has not left."""
         self._commands = 0
         self.last_opened = 0
         """Number of the newest stream whose OPEN has left."""
@@ -110,7 +112,8 @@ class Outbox:
 
     def __bool__(self) -> bool:
         """True when something could leave now, credit permitting."""
-        return bool(self.frames or self._states or self.credits or self.interactive or self._bulk)
+        urgent = self.frames or self._states or self.credits
+        return bool(urgent or self.interactive or self._bulk or self.progress)
 
     # --- In ---
 
@@ -157,6 +160,7 @@ class Outbox:
                 stream.queued = False
         stream.waiting = False
         self.credits.pop(stream.stream_id, None)
+        self.progress.pop(stream.stream_id, None)
 
     def session_credit_advanced(self) -> None:
         """Streams that only lacked the session's credit get back in line."""
@@ -171,7 +175,7 @@ class Outbox:
         """Messages, most urgent frames first, until the budget is used up or overrun by one turn."""
         pieces: list[Buffer] = []
         left = budget_bytes
-        if self.frames or self._states or self.credits:
+        if self.frames or self._states or self.credits or self.progress:
             left = self._take_control(pieces, left)
         if left > 0:
             self._take_bodies(pieces, left)
@@ -217,6 +221,10 @@ class Outbox:
         while self.credits and left > 0:
             stream_id = next(iter(self.credits))
             frame = encode(FrameType.CREDIT, stream_id, encode_offset(self.credits.pop(stream_id)))
+            pieces.append(frame)
+            left -= len(frame)
+        while self.progress and left > 0:
+            frame = self.progress.pop(next(iter(self.progress)))
             pieces.append(frame)
             left -= len(frame)
         return left

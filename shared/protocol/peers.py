@@ -32,14 +32,18 @@ OTHERS = "others"
 CAPABILITIES = (DEMAND, PEERS, GPU_SECONDS, EPOCHS, OTHERS)
 """What this version can do of what not every version can, for HELLO and WELCOME (PROTOCOL §8.4)."""
 
+PROGRESS = "progress"
+"""The agent says by PROGRESS how far requests have come (PROTOCOL §4.12). Also a gateway of one process
+agrees on it."""
+
 UPLINK = "uplink"
 """The agent is a gateway (PROTOCOL §7.6). Also a gateway of one process agrees on it."""
 
 DECLINES = "declines"
 """An agent that is a gateway says by DECLINED what it will not take later either (PROTOCOL §7.6)."""
 
-UPLINK_CAPABILITIES = (UPLINK, DECLINES)
-"""What is agreed on with an agent that is a gateway, also by a gateway of one process."""
+ANY_CAPABILITIES = (PROGRESS, UPLINK, DECLINES)
+"""What is agreed on also by a gateway of one process, to which agents otherwise say none."""
 
 PROCESS_PATTERN = "^[a-z0-9][a-z0-9._-]{0,47}$"
 """What a process's name may be: it is part of a path."""

@@ -1,12 +1,21 @@
 """The frames of streams that a session receives (PROTOCOL §5, §6). Sans-I/O."""
 
 from shared.protocol import limits
+from shared.protocol.control_frames import ControlFrameLimiter, control_frame_units
 from shared.protocol.credit import ReceiveCredit, SendCredit
 from shared.protocol.errors import ErrorCode, FlowControlViolated, StreamLimitExceeded, StreamStateError
-from shared.protocol.events import DataReceived, HeadReceived, StreamEnded, StreamOpened, StreamReset
+from shared.protocol.events import (
+    DataReceived,
+    HeadReceived,
+    ProgressReceived,
+    StreamEnded,
+    StreamOpened,
+    StreamReset,
+)
 from shared.protocol.frames import Frame, FrameType, TunnelRole, decode_reason
-from shared.protocol.messages import RequestHead, ResponseHead, Trailers
+from shared.protocol.messages import UPGRADED, RequestHead, ResponseHead, Trailers
 from shared.protocol.outbox import OutStream
+from shared.protocol.progress import Progress
 from shared.protocol.stream_state import OVER, TRANSITIONS, Half
 from shared.protocol.streams import OpenStream, SessionStreams
 from shared.speedups import BodyPath, receive_bodies, write_bodies
@@ -30,6 +39,9 @@ class ReceivingStreams(SessionStreams):
 
     The methods raise :class:`~shared.protocol.errors.ProtocolError` when the peer breaks a rule.
     """
+
+    progress_frames: ControlFrameLimiter
+    """Bounds PROGRESS: at an agent what is sent, at a gateway what the peer may send."""
 
     def _receive_bodies(self, message: bytes, start: int, later: Later) -> int:
         """Takes the DATA frames that follow one another from ``start`` on; returns where they end. What paths
@@ -73,9 +85,10 @@ class ReceivingStreams(SessionStreams):
         if head.credit > limits.CREDIT_MAX:
             raise FlowControlViolated(f"credit up to offset {head.credit}")
         self._last_id = frame.stream_id
-        out = OutStream(frame.stream_id, SendCredit(head.credit), interactive=head.streaming)
+        out = OutStream(frame.stream_id, SendCredit(head.credit), head.streaming or head.upgrade)
         window = self._first_window()
-        self._streams[frame.stream_id] = OpenStream(Half.HEAD, Half.BODY, out, ReceiveCredit(window, now))
+        credit = ReceiveCredit(window, now)
+        self._streams[frame.stream_id] = OpenStream(Half.HEAD, Half.BODY, out, credit, upgrade=head.upgrade)
         if window > self._windows.floor:
             self._outbox.credits[frame.stream_id] = window
         self.events.append(tuple.__new__(StreamOpened, (frame.stream_id, head)))
@@ -83,8 +96,17 @@ class ReceivingStreams(SessionStreams):
     def _receive_head(self, frame: Frame, now: float) -> None:
         stream = self._advance_peer(frame)
         head = ResponseHead.from_payload(frame.payload)
+        if head.status == UPGRADED and not stream.upgrade:
+            raise StreamStateError(f"stream {frame.stream_id} is upgraded, which nobody asked for")
         if stream.local is not Half.RESET:
             self.events.append(tuple.__new__(HeadReceived, (frame.stream_id, head)))
+
+    def _receive_progress(self, frame: Frame, now: float) -> None:
+        self.progress_frames.spend(control_frame_units(len(frame.payload)), now)
+        stream = self._advance_peer(frame)
+        progress = Progress.from_payload(frame.payload)
+        if stream.local is not Half.RESET:
+            self.events.append(ProgressReceived(frame.stream_id, progress))
 
     def _receive_data(self, frame: Frame, now: float) -> None:
         stream = self._advance_peer(frame)

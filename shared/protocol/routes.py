@@ -75,6 +75,8 @@ class Route(StrEnum):
             family="/v1/images/",
         ),
     )
+    VIDEOS = "videos", RouteFacts("/v1/videos")
+    MODERATIONS = "moderations", RouteFacts("/v1/moderations")
     OLLAMA = (
         "ollama",
         RouteFacts(
@@ -88,6 +90,9 @@ class Route(StrEnum):
 
 ANY_ROUTE = Route.ANY.value
 """The route of an engine's own paths. A deployment with no other takes requests of every route."""
+
+UPGRADE_NEED = f"{ANY_ROUTE}/websocket"
+"""The need of a request for a WebSocket. A deployment whose agent says no ``upgrades`` lacks it."""
 
 ROUTES: tuple[str, ...] = tuple(route.value for route in Route)
 

@@ -51,7 +51,9 @@ from shared.protocol.numbering import MessageLog
 from shared.protocol.others import Others
 from shared.protocol.outbox import in_messages
 from shared.protocol.peers import Peers
+from shared.protocol.progress import Progress
 from shared.protocol.receiving import Later, ReceivingStreams
+from shared.protocol.stream_state import Half
 
 _CONTENT: dict[int, Callable[[bytes], Any]] = {
     FrameType.SLOTS: decode_levels,
@@ -65,7 +67,7 @@ _CONTENT: dict[int, Callable[[bytes], Any]] = {
 }
 """How the payload of each control frame is read for :class:`~shared.protocol.events.ControlReceived`."""
 
-for _kind in (RequestHead, ResponseHead, Trailers, AgentState, Drain, Peers):
+for _kind in (RequestHead, ResponseHead, Trailers, AgentState, Drain, Peers, Progress):
     adapter_of(_kind)  # made now, so that the first frame does not wait for it
 
 _NUMBERED, _DATA = MessageKind.NUMBERED, int(FrameType.DATA)
@@ -90,6 +92,9 @@ class ProtocolSession(ReceivingStreams):
         self._heartbeat = Heartbeat(now, seldom=at_gateway)
         self.control_frames = ControlFrameLimiter(now)
         """Bounds what the peer may send of them. A gateway carries it over to the next session of a peer."""
+        taken = limits.PROGRESS_UNITS_TAKEN, limits.PROGRESS_UNITS_TAKEN_PER_S
+        sent = limits.PROGRESS_UNITS, limits.PROGRESS_UNITS_PER_S
+        self.progress_frames = ControlFrameLimiter(now, *(taken if at_gateway else sent))
         self._link: deque[bytes] = deque()
         """Link frames to send, ahead of everything; bounded, see :meth:`_put_link`."""
         self._ack_due = False
@@ -104,6 +109,26 @@ class ProtocolSession(ReceivingStreams):
         stream_id = super().open_stream(head, now)
         self.control_frames.earn(len(self._streams))
         return stream_id
+
+    def send_progress(self, stream_id: int, progress: Progress, now: float) -> bool:
+        """Sends PROGRESS in place of one that has not left (agent); only where ``progress`` is agreed on.
+
+        Returns False, and changes nothing, when the session has sent too much of it of late: try again later,
+        with what is true then. Raises :class:`~shared.protocol.errors.StreamHalfClosed` when our half is
+        over.
+        """
+        stream = self._advance_local(stream_id, FrameType.PROGRESS)
+        if stream.peer is Half.RESET:
+            return True
+        frame = encode(FrameType.PROGRESS, stream_id, progress.to_payload())
+        outbox, header_bytes = self._outbox, limits.FRAME_HEADER_BYTES
+        units = control_frame_units(len(frame) - header_bytes)
+        if replaced := outbox.progress.get(stream_id):
+            units -= control_frame_units(len(replaced) - header_bytes)
+        if not self.progress_frames.affords(units, now):
+            return False
+        outbox.progress[stream_id] = frame
+        return True
 
     def send_state(self, state: AgentState) -> None:
         self._put_state(FrameType.STATE, state.to_payload())
@@ -274,6 +299,7 @@ class ProtocolSession(ReceivingStreams):
         FrameType.DATA: ReceivingStreams._receive_data,
         FrameType.END: ReceivingStreams._receive_end,
         FrameType.RESET: ReceivingStreams._receive_reset,
+        FrameType.PROGRESS: ReceivingStreams._receive_progress,
         FrameType.CREDIT: _receive_credit,
         FrameType.PING: _receive_ping,
         FrameType.PONG: _receive_pong,

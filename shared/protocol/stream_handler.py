@@ -4,6 +4,7 @@ from typing import Protocol
 
 from shared.protocol.errors import ErrorCode
 from shared.protocol.messages import ResponseHead, Trailers
+from shared.protocol.progress import Progress
 
 
 class StreamHandler(Protocol):
@@ -11,6 +12,9 @@ class StreamHandler(Protocol):
 
     def on_head(self, head: ResponseHead) -> None:
         """The response begins (gateway)."""
+
+    def on_progress(self, progress: Progress) -> None:
+        """How far the engine has come with the request (gateway). What was said before is out of date."""
 
     def on_data(self, data: bytes) -> None:
         """Body bytes came. Call ``stream.consumed(len(data))`` once somebody took them for good."""
@@ -42,6 +46,7 @@ class _NoHandler:
     """Stands where no handler is set: what comes is dropped."""
 
     def on_head(self, head: ResponseHead) -> None: ...
+    def on_progress(self, progress: Progress) -> None: ...
     def on_data(self, data: bytes) -> None: ...
     def on_end(self, trailers: Trailers | None) -> None: ...
     def on_reset(self, code: ErrorCode, reason: str) -> None: ...

@@ -24,6 +24,8 @@ class Half(Enum):
 TRANSITIONS: dict[tuple[Half, int], Half] = {
     (Half.HEAD, FrameType.HEAD): Half.BODY,
     (Half.HEAD, FrameType.RESET): Half.RESET,
+    (Half.HEAD, FrameType.PROGRESS): Half.HEAD,
+    (Half.BODY, FrameType.PROGRESS): Half.BODY,
     (Half.BODY, FrameType.DATA): Half.BODY,
     (Half.BODY, FrameType.END): Half.ENDED,
     (Half.BODY, FrameType.RESET): Half.RESET,

@@ -44,6 +44,8 @@ class OpenStream:
     credit: ReceiveCredit
     path: BodyPath | None = None
     """Takes bodies to their client without an event, while it is open (gateway)."""
+    upgrade: bool = False
+    """OPEN asked for an upgrade (PROTOCOL §5.5)."""
 
 
 class SessionStreams:
@@ -108,8 +110,9 @@ class SessionStreams:
             raise HeadTooLarge(f"a request's head of {len(payload)} bytes, quoted")
         frame = encode(FrameType.OPEN, stream_id, payload)
         self._last_id = stream_id
-        out = OutStream(stream_id, SendCredit(self._peer.stream_window_bytes), interactive=False)
-        self._streams[stream_id] = OpenStream(Half.BODY, Half.HEAD, out, ReceiveCredit(window, now))
+        out = OutStream(stream_id, SendCredit(self._peer.stream_window_bytes), interactive=head.upgrade)
+        credit = ReceiveCredit(window, now)
+        self._streams[stream_id] = OpenStream(Half.BODY, Half.HEAD, out, credit, upgrade=head.upgrade)
         self._outbox.frames.append(frame)
         return stream_id
 
@@ -159,6 +162,8 @@ class SessionStreams:
             self.reset(stream_id, ErrorCode.CANCELLED)
             return
         payload = b"" if trailers is None else trailers.to_payload()
+        if self._outbox.progress:
+            self._outbox.progress.pop(stream_id, None)
         stream.out.end = encode(FrameType.END, stream_id, payload)
         self._outbox.queue(stream.out)
         if self.role is TunnelRole.AGENT and stream.credit.received != stream.credit.consumed:

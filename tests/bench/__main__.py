@@ -25,6 +25,7 @@ from tests.bench import (
     limits,
     live,
     memory,
+    own_models,
     policies,
     restart,
     revocation,
@@ -35,6 +36,7 @@ from tests.bench import (
     upload,
     validate,
 )
+from tests.bench.jobs import command as jobs
 from tests.bench.peers import command as peers
 from tests.bench.peers import tools
 from tests.bench.peers.machine import facts
@@ -180,6 +182,11 @@ def _scale(arguments: argparse.Namespace) -> object:
     return _kept("scale", figures, arguments)
 
 
+def _serve(arguments: argparse.Namespace) -> object:
+    figures = own_models.run(arguments.connections, arguments.seconds or own_models.SECONDS)
+    return _kept("serve", figures, arguments)
+
+
 def _shared(arguments: argparse.Namespace) -> object:
     if (problem := tools.missing()) is not None:
         return f"not run: {problem}"
@@ -241,10 +248,10 @@ def _live(arguments: argparse.Namespace) -> object:
     trace, seconds = arguments.trace, arguments.seconds or _LIVE_S
     if not trace.is_file():
         return f"not run: {trace} is not there; --trace names another"
-    jobs = live.jobs_of(trace, arguments.from_s, seconds, arguments.rate)
-    if not jobs:
+    replayed = live.jobs_of(trace, arguments.from_s, seconds, arguments.rate)
+    if not replayed:
         return f"not run: {trace} has no request in {seconds * arguments.rate:g} s from {arguments.from_s:g}"
-    return _in_json(live.run(jobs, arguments.rate, arguments.policies.split(",")), arguments)
+    return _in_json(live.run(replayed, arguments.rate, arguments.policies.split(",")), arguments)
 
 
 _ALONE: dict[str, Callable[[argparse.Namespace], object]] = {
@@ -258,11 +265,13 @@ _ALONE: dict[str, Callable[[argparse.Namespace], object]] = {
     "memory": _memory,
     "scale": _scale,
     "shared": _shared,
+    "serve": _serve,
     "idle": _idle,
     "turns": _turns,
     "growth": _growth,
     "half-load": _half_load,
     "live": _live,
+    "jobs": jobs.load,
     "peers": peers.load,
     "policies": policies.load,
     "validate": validate.load,
@@ -293,6 +302,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rate", type=float, default=15.0, help="of live: so many times the trace's pace")
     parser.add_argument("--from-s", type=float, default=0.0, help="of live: where in the trace it begins")
     parser.add_argument("--policies", default=",".join(live.POLICIES), help="of live")
+    jobs.add_options(parser)
+    parser.add_argument("--connections", type=int, default=own_models.CONNECTIONS, help="of serve")
     peers.add_options(parser)
     policies.add_options(parser)
     return parser

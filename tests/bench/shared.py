@@ -167,7 +167,7 @@ class CountingProxy:
 
 
 @dataclass(frozen=True, slots=True)
-class _Server:
+class StoreServer:
     """A store's server as the gateway sees it."""
 
     url: str
@@ -175,7 +175,7 @@ class _Server:
     processes: Callable[[], Sequence[psutil.Process]]
 
 
-_Arranged = tuple[dict[str, _Server], tuple[str, ...]]
+Arranged = tuple[dict[str, StoreServer], tuple[str, ...]]
 """The servers there are, and the gateway's arguments."""
 
 
@@ -183,10 +183,10 @@ def run(directory: Path, sizes: SharedSizes, only: Sequence[str] = ()) -> Shared
     """Every setup, or ``only`` those. The caller asked :func:`tools.missing`. Raises pytest's Skipped without
     servers, AssertionError where the limits cannot be shared."""
     setups = {
-        "SQLite, one process": _with_files,
-        "SQLite, two workers": _with_workers,
-        "PostgreSQL, one process": _with_postgres,
-        "PostgreSQL and Redis": _with_postgres_and_redis,
+        "SQLite, one process": with_files,
+        "SQLite, two workers": with_workers,
+        "PostgreSQL, one process": with_postgres,
+        "PostgreSQL and Redis": with_postgres_and_redis,
     }
     found = []
     for number, name in enumerate(only or setups):
@@ -197,36 +197,36 @@ def run(directory: Path, sizes: SharedSizes, only: Sequence[str] = ()) -> Shared
 
 
 @contextmanager
-def _with_files(house: House) -> Iterator[_Arranged]:
+def with_files(house: House) -> Iterator[Arranged]:
     yield {}, ()
 
 
 @contextmanager
-def _with_workers(house: House) -> Iterator[_Arranged]:
+def with_workers(house: House) -> Iterator[Arranged]:
     yield {}, ("--workers", "2")
 
 
 @contextmanager
-def _with_postgres(house: House) -> Iterator[_Arranged]:
+def with_postgres(house: House) -> Iterator[Arranged]:
     with own_postgres() as postgres, CountingProxy(postgres.port) as proxy:
         url = f"postgresql://postgres@127.0.0.1:{proxy.port}/{DATABASE}"
-        server = _Server(url, proxy, lambda: _family(postgres.pid))
+        server = StoreServer(url, proxy, lambda: family(postgres.pid))
         yield {"PostgreSQL": server}, ("--store", url, "--shared", url)
 
 
 @contextmanager
-def _with_postgres_and_redis(house: House) -> Iterator[_Arranged]:
+def with_postgres_and_redis(house: House) -> Iterator[Arranged]:
     with ExitStack() as stack:
-        servers, _ = stack.enter_context(_with_postgres(house))
+        servers, _ = stack.enter_context(with_postgres(house))
         redis = stack.enter_context(own_redis_server(house.directory))
         proxy = stack.enter_context(CountingProxy(redis.port))
         url = f"redis://127.0.0.1:{proxy.port}"
-        servers["Redis"] = _Server(url, proxy, lambda: _family(redis.pid))
+        servers["Redis"] = StoreServer(url, proxy, lambda: family(redis.pid))
         yield servers, ("--store", servers["PostgreSQL"].url, "--shared", url)
 
 
 def _measure(
-    name: str, house: House, servers: dict[str, _Server], arguments: tuple[str, ...], sizes: SharedSizes
+    name: str, house: House, servers: dict[str, StoreServer], arguments: tuple[str, ...], sizes: SharedSizes
 ) -> SharedCost:
     gateway = house.gateway("--log-level", "warning", *arguments)
     keys = _keys(gateway, sizes.rpm)
@@ -237,11 +237,13 @@ def _measure(
     time.sleep(sizes.idle_s)
     idle_per_s = {each: (after - idle[each]) / sizes.idle_s for each, after in _trips(servers).items()}
 
-    used, trips, began_s = _cpu(gateway, servers), _trips(servers), time.monotonic()
+    used, trips, began_s = cpu_by_part(gateway, servers), _trips(servers), time.monotonic()
     seen = site.ask("unary", *pace, "-q", str(sizes.requests))
     took_s = time.monotonic() - began_s
     answered = max(1, int(seen["right"]))
-    cpu = {each: (after - used[each]) / answered * 1e6 for each, after in _cpu(gateway, servers).items()}
+    cpu = {
+        each: (after - used[each]) / answered * 1e6 for each, after in cpu_by_part(gateway, servers).items()
+    }
     sent = {
         each: max(0.0, after - trips[each] - idle_per_s[each] * took_s) / answered
         for each, after in _trips(servers).items()
@@ -289,20 +291,23 @@ def _keys(gateway: Gateway, rpm: int) -> dict[str, str]:
         }
 
 
-def _family(pid: int) -> list[psutil.Process]:
+def family(pid: int) -> list[psutil.Process]:
+    """A process and all that it has started."""
     process = psutil.Process(pid)
     return [process, *process.children(recursive=True)]
 
 
-def _cpu(gateway: Gateway, servers: dict[str, _Server]) -> dict[str, float]:
+def cpu_by_part(gateway: Gateway, servers: dict[str, StoreServer]) -> dict[str, float]:
     """Seconds that each has used, of the processes that there are now."""
 
-    def used(processes: Sequence[psutil.Process]) -> float:
-        return sum(sum(process.cpu_times()[:2]) for process in processes)
-
-    of_servers = {name: used(server.processes()) for name, server in servers.items()}
-    return {"gateway": used(_family(gateway.child.pid)), **of_servers}
+    of_servers = {name: cpu_s(server.processes()) for name, server in servers.items()}
+    return {"gateway": cpu_s(family(gateway.child.pid)), **of_servers}
 
 
-def _trips(servers: dict[str, _Server]) -> dict[str, int]:
+def cpu_s(processes: Sequence[psutil.Process]) -> float:
+    """User and system time so far of all of them."""
+    return sum(sum(process.cpu_times()[:2]) for process in processes)
+
+
+def _trips(servers: dict[str, StoreServer]) -> dict[str, int]:
     return {name: server.proxy.chunks for name, server in servers.items()}

@@ -10,10 +10,15 @@ import secrets
 import shutil
 import sys
 import tempfile
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from gateway.domain.queues import QueueKind
+from tests.chaos.jobs.batches import run_batches
+from tests.chaos.jobs.brokers import BROKERS
+from tests.chaos.jobs.lines import JobsPlan
+from tests.chaos.jobs.queues import QueuesPlan, run_queues
 from tests.chaos.lost import Loss, run_losses
 from tests.chaos.many.plan import ManyPlan
 from tests.chaos.many.run import run_many
@@ -25,8 +30,9 @@ from tests.chaos.table import HEAD, measure
 
 T = TypeVar("T")
 
-PARTS = ("faults", "losses")
-"""What it consists of: the schedule of faults, and engines that are lost one after the other."""
+PARTS = ("faults", "losses", "jobs", "queues")
+"""What it consists of: the schedule of faults, engines that are lost one after the other, batches whose
+gateways are killed again and again, and queues of which the same is done."""
 
 _MANY_PER_S = 12.0
 """The engines of a run with several gateways have 16 slots."""
@@ -59,6 +65,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--workers", type=int, default=1, metavar="N", help="processes of each gateway, on the same"
     )
+    parser.add_argument("--lines", type=int, default=10_000, help="of jobs: of the batches together")
+    parser.add_argument("--kills", type=int, default=10, help="of jobs and queues: spread over the run")
+    parser.add_argument("--messages", type=int, default=10_000, help="of queues: of each source")
+    parser.add_argument(
+        "--source", action="append", choices=[*BROKERS], help="of queues; may be repeated; default: all"
+    )
     parser.add_argument("--peer", choices=["ssh"], help="SSH tunnels behind nginx instead, to compare")
     parser.add_argument("--json", type=Path, default=None, metavar="FILE", help="write all figures there")
     parser.add_argument("--keep", type=Path, default=None, metavar="DIR", help="keep logs there in any case")
@@ -76,24 +88,53 @@ def main() -> int:
     if arguments.faults_table:
         return _table(arguments, directory)
     arguments.seed = secrets.randbelow(10**6) if arguments.seed is None else arguments.seed
+    parts = ("faults",) if arguments.peer is not None else tuple(arguments.part or PARTS)
     if arguments.gateways > 1 or arguments.workers > 1:
-        return _many(arguments, directory)
+        return _many(arguments, parts, directory)
     budgets = {"both": [True, False], "short": [True], "default": [False]}[arguments.budgets]
     if arguments.peer is not None:
         budgets = [True]  # they are the gateway's, and there is none
-    parts = ("faults",) if arguments.peer is not None else tuple(arguments.part or PARTS)
     failed = []
     if "faults" in parts:
         failed += [_run(arguments, directory / ("short" if short else "default"), short) for short in budgets]
     if "losses" in parts:
         failed.append(_told(_on_loop(run_losses(tuple(Loss), directory / "losses", _say)), directory))
+    if "jobs" in parts:
+        failed.append(_jobs(arguments, directory / "jobs"))
+    if "queues" in parts:
+        failed.append(_queues(arguments, directory / "queues"))
     if arguments.keep is None and not any(failed):
         shutil.rmtree(directory)
     return int(any(failed))
 
 
-def _many(arguments: argparse.Namespace, directory: Path) -> int:
+def _jobs(arguments: argparse.Namespace, directory: Path) -> bool:
+    """Batches of many lines; whether something was wrong."""
+    demo = not arguments.no_demo
+    plan = JobsPlan(arguments.seed, arguments.lines, arguments.kills, arguments.gateways, demo=demo)
+    return _told(_on_loop(run_batches(plan, directory, _say)), directory)
+
+
+def _queues(arguments: argparse.Namespace, directory: Path) -> bool:
+    """Messages of each source; whether something was wrong."""
+    kinds = tuple(map(QueueKind, arguments.source or BROKERS))
+    plan = QueuesPlan(arguments.seed, arguments.messages, arguments.kills, arguments.gateways, kinds)
+    return _told(_on_loop(run_queues(plan, directory, _say)), directory)
+
+
+def _many(arguments: argparse.Namespace, parts: Sequence[str], directory: Path) -> int:
     """Several gateways, and faults of them, of their servers and of the paths between."""
+    failed = [_many_faults(arguments, directory / "faults")] if "faults" in parts else []
+    if "jobs" in parts:
+        failed.append(_jobs(arguments, directory / "jobs"))
+    if "queues" in parts:
+        failed.append(_queues(arguments, directory / "queues"))
+    if arguments.keep is None and not any(failed):
+        shutil.rmtree(directory)
+    return int(any(failed))
+
+
+def _many_faults(arguments: argparse.Namespace, directory: Path) -> bool:
     plan = ManyPlan(
         arguments.seed,
         arguments.gateways,
@@ -101,12 +142,7 @@ def _many(arguments: argparse.Namespace, directory: Path) -> int:
         rate_per_s=min(arguments.rate, _MANY_PER_S),
         workers=arguments.workers,
     )
-    findings = _on_loop(run_many(plan, directory, _say))
-    if _told(findings.wrong, directory):
-        return 1
-    if arguments.keep is None:
-        shutil.rmtree(directory)
-    return 0
+    return _told(_on_loop(run_many(plan, directory, _say)).wrong, directory)
 
 
 def _run(arguments: argparse.Namespace, directory: Path, short_budgets: bool) -> bool:

@@ -22,6 +22,7 @@ from agent.engines.wire import check_path, response_headers
 from agent.requests.event_usage import EventUsage
 from agent.requests.usage import reader_for
 from shared.protocol.messages import UsageMode
+from shared.protocol.progress import Progress
 
 STOP_S = 0.025
 """The longest a call may take. What is meant is about 5 ms; the rest is for slow machines."""
@@ -186,6 +187,7 @@ class _Receiver:
     def on_body(self, piece: bytes) -> bool:
         return True
 
+    def on_progress(self, progress: Progress) -> None: ...
     def on_over(self, error: Exception | None) -> None: ...
 
 

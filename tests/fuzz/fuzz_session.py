@@ -12,6 +12,7 @@ from shared.protocol.events import StreamOpened
 from shared.protocol.frames import FrameType, TunnelRole, encode, encode_offset, encode_reason
 from shared.protocol.messages import AgentState, AgentStatus, DeploymentStatus, ResponseHead
 from shared.protocol.others import Expected, OtherRequest, Others
+from shared.protocol.progress import Preview, Progress
 from shared.protocol.session import ProtocolSession
 from tests.fuzz.fuzz_frames import spoil
 from tests.support.session_pair import consumed, request_head
@@ -37,6 +38,7 @@ _VALUES = [
 ]
 _NAMES = """
 deployment method path headers model request_id streaming usage tier deadline_s credit trace
+fraction text preview data type upgrade upgrades
 expected began first ended number age_s read input_tokens output_tokens prefix
 status deployments gpus id version routes slots queue_s reason gateways labels
 """.split()  # noqa: SIM905
@@ -53,9 +55,11 @@ def _payload(random: Random, frame_type: FrameType) -> bytes:
         return _json(random)
     match frame_type:
         case FrameType.OPEN:
-            return request_head(random.random() < 0.5).to_payload()
+            head = request_head(random.random() < 0.5)
+            head.upgrade = random.random() < 0.3
+            return head.to_payload()
         case FrameType.HEAD:
-            return ResponseHead(200, ()).to_payload()
+            return ResponseHead(random.choice((200, 200, 101)), ()).to_payload()
         case FrameType.DATA:
             return bytes(random.randint(1, 3000))
         case FrameType.RESET | FrameType.CLOSE:
@@ -68,6 +72,10 @@ def _payload(random: Random, frame_type: FrameType) -> bytes:
                 EngineState("e" * random.randint(0, 300), status, load_progress=random.random() * 1.1),
             )
             return AgentState(AgentStatus.READY, engines=engines * random.choice((0, 1, 1, 65))).to_payload()
+        case FrameType.PROGRESS:
+            size = random.choice((0, 5, 3000, limits.PREVIEW_BYTES))
+            preview = Preview("image/png", bytes(size)) if size else None
+            return Progress(random.random(), "t" * random.choice((0, 5, 300)), preview).to_payload()
         case FrameType.OTHERS:
             number = random.randint(1, 9)
             chain = [random.getrandbits(64) for _ in range(random.choice((0, 1, 5, 300)))]
@@ -89,7 +97,7 @@ def _frame(random: Random, streams: int) -> bytes:
         return bytes([frame_type]) + stream_id.to_bytes(4, "big") + len(payload).to_bytes(4, "big") + payload
 
 
-def _answer(random: Random, session: ProtocolSession, now: float, headed: set[int]) -> None:
+def _answer(random: Random, session: ProtocolSession, now: float, headed: set[int], role: TunnelRole) -> None:
     """What a program does meanwhile. What comes too late is refused and changes nothing."""
     for event in session.take_events():
         stream_id = getattr(event, "stream_id", None)
@@ -99,6 +107,8 @@ def _answer(random: Random, session: ProtocolSession, now: float, headed: set[in
             if isinstance(event, StreamOpened) and random.random() < 0.8:
                 session.send_head(stream_id, ResponseHead(200, ()))
                 headed.add(stream_id)
+            if role is TunnelRole.AGENT and random.random() < 0.2:
+                session.send_progress(stream_id, Progress(random.random()), now)
             match random.randrange(5 if stream_id in headed else 3):
                 case 0:
                     consumed(session, stream_id, random.randrange(5000), now)
@@ -122,8 +132,10 @@ def _one_session(random: Random) -> int:
     for _ in range(random.randint(1, 60)):
         now += random.random() / 10
         if role is TunnelRole.GATEWAY and random.random() < 0.3 and not session.closed:
+            head = request_head()
+            head.upgrade = random.random() < 0.5
             try:
-                streams = session.open_stream(request_head(), now)
+                streams = session.open_stream(head, now)
                 headed.add(streams)
             except LocalError:
                 pass
@@ -137,7 +149,7 @@ def _one_session(random: Random) -> int:
         except ProtocolError as error:
             session.close(error.code, str(error))
         assert session.held_bytes <= WINDOWS.session + limits.DATA_PAYLOAD_BYTES
-        _answer(random, session, now, headed)
+        _answer(random, session, now, headed, role)
         session.data_to_send(random.choice((0, 100, 10_000)), now)
         if session.closed:
             break

@@ -1,9 +1,13 @@
 """The files of ``deploy/`` are what the programs take."""
 
 import os
+import shutil
 import subprocess
+import sys
 from importlib.metadata import version
 from pathlib import Path
+
+import pytest
 
 from agent.config.sources import load
 from tests.support.processes import command
@@ -46,3 +50,60 @@ def test_every_pinned_package_is_installed_in_that_version() -> None:
     pins = dict(line.split("==") for line in lines if line and not line.startswith("#"))
     wrong = {name: version(name) for name, pin in pins.items() if version(name).partition("+")[0] != pin}
     assert not wrong
+
+
+def _found(folder: Path, python: str = "") -> subprocess.CompletedProcess[str]:
+    """What ``find_python`` of deploy/environment.sh says where only that folder is on the PATH."""
+    bash = shutil.which("bash")
+    assert bash is not None
+    return subprocess.run(
+        [bash, "-c", "source deploy/environment.sh; find_python"],
+        cwd=_DEPLOY.parent,
+        env={"PATH": str(folder), "PYTHON": python},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def _interpreter(path: Path, says: str) -> Path:
+    """A program that answers as an interpreter does: grade and path, or nothing where it is too old."""
+    path.write_text(f"#!/bin/sh\n{says}\n")
+    path.chmod(0o755)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("installed", "best"),
+    [
+        ({"python3.11": "echo 2 /eleven", "python3.12": "echo 3 /twelve"}, "/twelve"),
+        ({"python3.11": "echo 3 /eleven", "python3.12": "echo 3 /twelve"}, "/eleven"),
+        ({"python3.11": "echo 1 /optimised", "python3": "echo 2 /with headers"}, "/with headers"),
+        ({"python3.11": "exit 1", "python3.12": "", "python3.13": "echo 0 /only"}, "/only"),
+    ],
+)
+def test_the_interpreter_that_suits_best_is_taken(
+    installed: dict[str, str], best: str, tmp_path: Path
+) -> None:
+    for name, says in installed.items():
+        _interpreter(tmp_path / name, says)
+    assert _found(tmp_path).stdout == f"{best}\n"
+
+
+def test_the_interpreter_that_is_named_is_taken_where_it_can_be(tmp_path: Path) -> None:
+    folder = tmp_path / "path"
+    folder.mkdir()
+    _interpreter(folder / "python3.11", "echo 3 /best")
+    worse = _interpreter(tmp_path / "worse", "echo 0 /worse")
+    older = _interpreter(tmp_path / "older", "")
+    assert _found(folder, str(worse)).stdout == "/worse\n"
+    instead = _found(folder, str(older))
+    assert instead.stdout == "/best\n"
+    assert f"{older}, which PYTHON names, is not Python 3.11 or newer" in instead.stderr
+    assert _found(folder, sys.executable).stdout == f"{sys.executable}\n"
+
+
+def test_without_an_interpreter_it_is_said_what_to_install(tmp_path: Path) -> None:
+    found = _found(tmp_path)
+    assert (found.returncode, found.stdout) == (1, "")
+    assert "Trunkline needs Python 3.11 or newer" in found.stderr

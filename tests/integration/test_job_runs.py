@@ -1,8 +1,9 @@
 """Jobs of the store are run by any gateway, and outlive the one that ran them."""
 
+import re
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from gateway.storage.jobs import JobBounds, Submission
 from tests.integration.conftest import MODEL
 from tests.support.processes import Engine, Gateway, House, answer_to, fetch, until
 
-LEASE = {"TRUNKLINE_JOBS__LEASE_S": "2", "TRUNKLINE_JOBS__LOOK_S": "0.1"}
+LEASE = {"TRUNKLINE_GATEWAY_JOBS__LEASE_S": "2", "TRUNKLINE_GATEWAY_JOBS__LOOK_S": "0.1"}
 
 
 class Jobs:
@@ -28,14 +29,13 @@ class Jobs:
             store.keys.create("jobs", "tests", time.time())
             self.key_id = next(key.id for key in store.keys.list() if key.name == "jobs")
 
-    def submit(self, job_id: str, **body: Any) -> None:
-        content = orjson.dumps({"model": MODEL, "messages": [{"role": "user", "content": job_id}], **body})
+    def submit(self, job_id: str, to: str = "/v1/chat/completions", **body: Any) -> None:
+        given = body if body.keys() & {"prompt", "input", "messages"} else {"messages": _says(job_id), **body}
+        content = orjson.dumps({"model": MODEL, **given})
         path = self.state / "objects" / body_name(job_id)
         path.parent.mkdir(parents=True)
         path.write_bytes(content)
-        job = NewJob(
-            job_id, "tests", self.key_id, MODEL, "/v1/chat/completions", ObjectSlice(body_name(job_id))
-        )
+        job = NewJob(job_id, "tests", self.key_id, MODEL, to, ObjectSlice(body_name(job_id)))
         with Store.open(self.state) as store:
             store.jobs.submit(Submission("tests", (job,)), JobBounds(), time.time())
 
@@ -55,6 +55,10 @@ class Jobs:
     def objects(self, job_id: str) -> list[str]:
         found = (self.state / "objects" / "jobs" / job_id).rglob("*")
         return sorted(str(path) for path in found if path.is_file())
+
+
+def _says(text: str) -> list[dict[str, str]]:
+    return [{"role": "user", "content": text}]
 
 
 @pytest.fixture
@@ -84,21 +88,78 @@ def test_a_job_outlives_its_gateway_and_goes_on_at_the_next_token(house: House) 
     answer = orjson.loads(jobs.result(whole))
     assert answer["choices"][0]["message"]["content"] == answer_to("whole", 5)
 
+    before = engine.stats()["sent_tokens"]
     jobs.submit("long", stream=True, max_tokens=30, script={"stepped": True})
-    steps_to(engine, 10)
+    steps_to(engine, before + 10)
     until("ten tokens are kept", lambda: b"9:" in kept_bytes(gateway, "long"), 60.0)
     gateway.child.signal(signal.SIGKILL)
     house.children.stop(gateway.child)
     house.gateway(environment=LEASE, port=gateway.port)
     until("nobody waits for what was begun", lambda: engine.stats()["cancelled"], 60.0)
-    steps_to(engine, 30)
+    steps_to(engine, before + 30)
     fetch(f"{engine.url}/_step", body={})  # to its end
     long = jobs.ended("long")
     assert long.state is JobState.SUCCEEDED, long
     assert long.attempts == 2
     assert text_of(jobs.result(long)) == answer_to("long", 30)
-    assert engine.stats()["sent_tokens"] == 30  # none was computed twice
+    assert engine.stats()["sent_tokens"] == before + 30  # none was computed twice
     until("its partial output is removed", lambda: len(jobs.objects("long")) == 2, 30.0)
+
+
+@pytest.mark.parametrize("route", ["chat", "completions", "messages", "responses"])
+def test_a_job_in_one_piece_goes_on_at_the_next_token_and_its_result_is_as_if_undisturbed(
+    house: House, route: str
+) -> None:
+    gateway = house.gateway(environment=LEASE)
+    engine = house.engine("--model", MODEL)
+    key = gateway.key("tests")
+    ways = "chat=final_message,messages=final_message,responses=final_message,completions=prompt"
+    house.agent(gateway, engine.url, environment={"TRUNKLINE_AGENT_CONTINUES": ways})
+    house.wait_for_model(gateway, key, MODEL)
+    jobs = Jobs(gateway)
+    path, asked = ROUTES[route]
+
+    jobs.submit("undisturbed", path, **asked)
+    undisturbed = jobs.ended("undisturbed")
+    before = engine.stats()["sent_tokens"]
+
+    script = asked.get("script", {}) | {"stepped": True}
+    jobs.submit("disturbed", path, **asked | {"script": script})
+    steps_to(engine, before + 10)
+    until("ten tokens are kept", lambda: b"9:" in kept_bytes(gateway, "disturbed"), 60.0)
+    gateway.child.signal(signal.SIGKILL)
+    house.children.stop(gateway.child)
+    house.gateway(environment=LEASE, port=gateway.port)
+    until("nobody waits for what was begun", lambda: engine.stats()["cancelled"], 60.0)
+    steps_to(engine, before + 30)
+    fetch(f"{engine.url}/_step", body={})  # to its end
+    disturbed = jobs.ended("disturbed")
+    assert (disturbed.state, disturbed.attempts) == (JobState.SUCCEEDED, 2), disturbed
+    assert engine.stats()["sent_tokens"] == before + 30, "none was computed twice"
+    assert same_but_ids_and_times(jobs.result(disturbed)) == same_but_ids_and_times(jobs.result(undisturbed))
+    assert answer_to("Count.", 30).encode() in jobs.result(disturbed)
+    assert disturbed.outcome is not None
+    assert undisturbed.outcome is not None
+    assert content_type(disturbed.outcome.headers) == content_type(undisturbed.outcome.headers)
+    until("its partial output is removed", lambda: len(jobs.objects("disturbed")) == 2, 30.0)
+
+
+ASKED = {"messages": [{"role": "user", "content": "Count."}], "max_tokens": 30}
+ROUTES: dict[str, tuple[str, dict[str, Any]]] = {
+    "chat": ("/v1/chat/completions", ASKED),
+    "completions": ("/v1/completions", {"prompt": "Count.", "max_tokens": 30}),
+    "messages": ("/v1/messages", ASKED),
+    "responses": ("/v1/responses", {"input": "Count.", "script": {"ends_after": 30}}),
+}
+
+
+def content_type(headers: Sequence[tuple[str, str]]) -> list[str]:
+    return [value for name, value in headers if name == "content-type"]
+
+
+def same_but_ids_and_times(answer: bytes) -> bytes:
+    """What two answers to the same have in common."""
+    return re.sub(rb'("id":"[^"]*"|"created(?:_at)?":\d+)', b"", answer)
 
 
 def steps_to(engine: Engine, tokens: int) -> None:

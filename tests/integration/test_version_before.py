@@ -7,6 +7,8 @@ from typing import Any
 
 import psycopg
 import pytest
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect
 
 from gateway.domain.store_address import StoreAddress
 from gateway.storage import Store
@@ -64,6 +66,10 @@ def test_each_serves_the_others_agents_and_a_state_is_upgraded_where_it_lies(
     house.agent(now, engine.url, name="old", token=tokens[1], environment=one.environment)
     house.wait_for_model(now, key, MODEL)
     assert chat(now, key) == answer_to("hi", 3), "an agent from before at a gateway of now"
+    address = f"{now.url.replace('http', 'ws', 1)}/engines/{MODEL}/ws"
+    with pytest.raises(InvalidStatus) as refused:
+        connect(address, additional_headers={"authorization": f"Bearer {key}"}, proxy=None)
+    assert refused.value.response.status_code == 404, "such an agent is never asked for a WebSocket"
     house.children.stop(now.child)
 
     back = one.run("gateway", "--listen", "127.0.0.1:0", *at_state)

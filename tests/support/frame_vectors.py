@@ -48,6 +48,18 @@ ENGINES = (
     b'{"name":"torch","status":"loading","reason":"loading weights","kind":"trunkline",'
     b'"load_progress":0.25,"loading_s":6.0,"load_s":24.5}],"reason":"no engine serves"}'
 )
+UPGRADE = (
+    b'{"deployment":"d1","method":"GET","path":"/v1/realtime?model=demo",'
+    b'"headers":[["sec-websocket-protocol","realtime"]],"model":"demo","request_id":"r2",'
+    b'"streaming":true,"usage":"none","tier":"standard","deadline_s":null,"credit":131072,"trace":null,'
+    b'"upgrade":true}'
+)
+UPGRADES = (
+    b'{"status":"READY","deployments":[{"id":"d1","model":"demo","version":"","status":"loaded",'
+    b'"routes":["any"],"slots":8,"context_tokens":null,"running":0,"waiting":0,"kv_use":null,'
+    b'"reason":"","continues":{},"upgrades":true}],"gpus":[],"model_memory_bytes":null}'
+)
+PROGRESS = b'{"fraction":0.4,"text":"step 12 of 30","preview":{"type":"image/png","data":"iVBORw0KGgo="}}'
 FRAMES: list[tuple[str, int, int, bytes]] = [
     ("OPEN", 0x10, 1, OPEN),
     ("OPEN", 0x10, 1, EXPECTING),
@@ -69,6 +81,11 @@ FRAMES: list[tuple[str, int, int, bytes]] = [
     ("RESET", 0x14, 4294967295, b"\x00\x07client gone"),
     ("CREDIT", 0x15, 0, bytes.fromhex("0000000002000000")),
     ("CREDIT", 0x15, 9, bytes.fromhex("0000000000040000")),
+    ("OPEN", 0x10, 2, UPGRADE),
+    ("HEAD", 0x11, 2, b'{"status":101,"headers":[["sec-websocket-protocol","realtime"]]}'),
+    ("PROGRESS", 0x16, 2, PROGRESS),
+    ("PROGRESS", 0x16, 2, b"{}"),
+    ("STATE", 0x21, 0, UPGRADES),
     ("SLOTS", 0x20, 0, b'{"d1":8}'),
     ("STATE", 0x21, 0, b'{"status":"READY","deployments":[],"gpus":[],"model_memory_bytes":null}'),
     ("STATE", 0x21, 0, MANAGED),
@@ -115,6 +132,42 @@ MALFORMED: list[tuple[str, bytes, str]] = [
     ("CREDIT of nine bytes", frame_bytes(0x15, 1, bytes(9)), "FRAME_TOO_LARGE"),
     ("numbered and link frames together", DATA + ACK, "PROTOCOL_ERROR"),
     ("longer than 64 KiB", DATA * 6554, "FRAME_TOO_LARGE"),
+    ("PROGRESS longer than 24 KiB", frame_bytes(0x16, 1, bytes(24577))[:9], "FRAME_TOO_LARGE"),
+    ("PROGRESS on stream 0", frame_bytes(0x16, 0, b"{}"), "PROTOCOL_ERROR"),
+]
+
+
+def piece(first_byte: int, rest: bytes) -> bytes:
+    """PROTOCOL §5.5."""
+    return bytes([first_byte]) + len(rest).to_bytes(2, "big") + rest
+
+
+UPGRADED: list[tuple[str, bytes, list[dict[str, Any]] | None]] = [
+    (
+        "a text, a binary message in two pieces, an empty text, and the end",
+        piece(0x81, "hé".encode())
+        + piece(0x02, b"\x00\x01")
+        + piece(0x80, b"\xff")
+        + piece(0x81, b"")
+        + piece(0x88, b"\x03\xe8done"),
+        [
+            {"kind": "TEXT", "final": True, "data": "68c3a9"},
+            {"kind": "BINARY", "final": False, "data": "0001"},
+            {"kind": "CONTINUATION", "final": True, "data": "ff"},
+            {"kind": "TEXT", "final": True, "data": ""},
+            {"kind": "CLOSE", "code": 1000, "reason": "done"},
+        ],
+    ),
+    ("an end without a code", piece(0x88, b""), [{"kind": "CLOSE", "code": 1005, "reason": ""}]),
+    ("a continuation of nothing", piece(0x80, b"x"), None),
+    ("a message inside another", piece(0x01, b"x") + piece(0x81, b"y"), None),
+    ("a kind that there is not", piece(0x89, b""), None),
+    ("a reserved bit", piece(0xC1, b"x"), None),
+    ("a piece longer than 16 KiB", piece(0x82, bytes(16385))[:3], None),
+    ("an end of one byte", piece(0x88, b"\x03"), None),
+    ("an end with a code that is never sent", piece(0x88, b"\x03\xee"), None),
+    ("an end that is not the last of a message", piece(0x08, b""), None),
+    ("something behind the end", piece(0x88, b"") + piece(0x81, b""), None),
 ]
 
 
@@ -133,6 +186,9 @@ def make() -> bytes:
             {"what": what, "unit": unit.hex(), "times": len(data) // max(len(unit), 1), "code": code}
             for what, data, code in MALFORMED
             for unit in (DATA if len(data) > 60_000 else data,)
+        ],
+        "upgraded": [
+            {"what": what, "bytes": data.hex(), "pieces": pieces} for what, data, pieces in UPGRADED
         ],
     }
     return orjson.dumps(vectors, option=orjson.OPT_INDENT_2) + b"\n"

@@ -1,6 +1,7 @@
 """Fixed keys, nonces and times, and whole handshakes made of them."""
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -76,6 +77,7 @@ def enrolled_agent(
     key: Ed25519PrivateKey = AGENT_KEY,
     pinned: bytes = GATEWAY.fingerprint,
     session: ResumeRequest | None = None,
+    optional: Sequence[str] = (),
 ) -> AgentHandshake:
     """An agent that holds a certificate, and asks for a session if there is one."""
     return AgentHandshake(
@@ -87,6 +89,7 @@ def enrolled_agent(
         software="trunkline 0",
         limits=AGENT_LIMITS,
         session=session,
+        optional=optional,
     )
 
 

@@ -2,8 +2,10 @@
 
 import asyncio
 import contextlib
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path
 
 import psutil  # type: ignore[import-untyped]
@@ -32,7 +34,9 @@ class RunQueue:
 
     def slowness(self, from_s: float, until_s: float) -> float:
         """How many times as long as without others everything took between these times; at least 1."""
-        within = [each for each in self._samples if from_s <= each[0] <= until_s + EVERY_S]
+        when = itemgetter(0)
+        first = bisect_left(self._samples, from_s, key=when)
+        within = self._samples[first : bisect_right(self._samples, until_s + EVERY_S, key=when)]
         ran, waited = sum(each[1] for each in within), sum(each[2] for each in within)
         return (ran + waited) / ran if ran else 1.0
 

@@ -1,5 +1,7 @@
 """The scripted engine keeps to its script."""
 
+import asyncio
+import contextlib
 import hashlib
 import json
 
@@ -77,6 +79,25 @@ async def test_a_caller_that_goes_away_is_counted_as_a_cancellation() -> None:
         async with client.get("/_stats") as stats:
             seen = await stats.json()
         assert (seen["running"], seen["cancelled"]) == (0, 1)
+
+
+async def test_computed_tokens_are_counted_those_of_broken_off_answers_included() -> None:
+    async with ScriptedEngine() as engine, aiohttp.ClientSession(engine.url) as client:
+        async with client.post("/v1/chat/completions", json=_chat(max_tokens=5, stream=True)) as streamed:
+            await streamed.read()
+        assert engine.stats.computed_tokens == 5
+        paced = _chat(max_tokens=20, script={"whole_tokens_per_s": 200})
+        async with client.post("/v1/chat/completions", json=paced) as whole:
+            assert (await whole.json())["usage"]["completion_tokens"] == 20
+        assert engine.stats.computed_tokens == 25
+        slow = _chat(max_tokens=100_000, script={"whole_tokens_per_s": 10_000})
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0.05), client.post("/v1/chat/completions", json=slow):
+                raise AssertionError("it answered before its tokens were computed")
+        async with asyncio.timeout(10):
+            while engine.stats.running:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        assert 25 < engine.stats.computed_tokens < 100_000
 
 
 async def test_an_upload_is_answered_with_the_digest_of_the_file() -> None:

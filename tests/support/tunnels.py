@@ -14,6 +14,7 @@ from shared.protocol.errors import ErrorCode, HandshakeError, HandshakeRejected,
 from shared.protocol.messages import AgentState, Drain, RequestHead, ResponseHead, Trailers
 from shared.protocol.others import Others
 from shared.protocol.peers import PeerDirectory, Peers
+from shared.protocol.progress import Progress
 from shared.tunnel import Accepted, AcceptedTunnel, DialledTunnel, dial
 from tests.support.identities import AGENT_NONCE, GATEWAY, NAME, TOKEN, certificate_of, key_of
 
@@ -45,6 +46,9 @@ class Recorder:
     # StreamHandler
     def on_head(self, head: ResponseHead) -> None:
         self.note("head", head)
+
+    def on_progress(self, progress: Progress) -> None:
+        self.note("progress", progress)
 
     def on_data(self, data: bytes) -> None:
         self.body += data

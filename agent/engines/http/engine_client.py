@@ -7,13 +7,21 @@ from typing import Any
 
 import orjson
 
-from agent.engines.backend import BackendBody, BackendFailed, BackendTimeout, ResponseReceiver
+from agent.engines.backend import (
+    BackendBody,
+    BackendFailed,
+    BackendRequest,
+    BackendTimeout,
+    ResponseReceiver,
+)
 from agent.engines.http.client.call import EngineCall
 from agent.engines.http.client.connections import ConnectionPool, EngineConnector
 from agent.engines.http.client.upload import NoBody
+from agent.engines.http.websocket import EngineWebSocket
 from agent.engines.settings import EngineSettings, base_url
 from agent.engines.wire import RequestFormat
 from shared.protocol.messages import Headers, RequestHead
+from shared.protocol.progress import Progress
 
 PROBE_BYTES = 4 * 1024 * 1024
 """Longest answer to a question that is read: the metrics of a big engine are below 1 MiB."""
@@ -58,7 +66,8 @@ class EngineClient:
         self._timeouts = settings.timeouts
         base = base_url(settings.url)
         self._form = RequestFormat(base, settings.api_key)
-        self._pool = ConnectionPool(EngineConnector(base, settings.unix_socket, settings.timeouts.connect_s))
+        self._connector = EngineConnector(base, settings.unix_socket, settings.timeouts.connect_s)
+        self._pool = ConnectionPool(self._connector)
 
     async def close(self) -> None:
         await self._pool.close()
@@ -75,19 +84,23 @@ class EngineClient:
         receiver: ResponseReceiver,
         on_end: Callable[[Exception | None], None] | None = None,
         after: Callable[[], Awaitable[object]] | None = None,
-    ) -> EngineCall:
+    ) -> BackendRequest:
         """See :meth:`agent.engines.backend.Backend.request`, and :class:`EngineCall` for ``on_end``.
 
         The request is sent ``after`` something else where that is given. Raises :class:`RequestUnfit`.
         """
+        if head.upgrade:
+            connector = self._connector
+            return EngineWebSocket(connector, self._form, self._timeouts, head, body, receiver, on_end)
         call = EngineCall(self._pool, self._form, self._timeouts, head, body, receiver, on_end)
         call.begin(after)
         return call
 
-    async def ask(self, path: str) -> SmallResponse:
-        """GET ``path`` and read the answer whole. Raises the :class:`BackendError` that fits."""
+    async def ask(self, path: str, method: str = "GET") -> SmallResponse:
+        """Ask for ``path`` without a body and read the answer whole. Raises the :class:`BackendError` that
+        fits."""
         answer = _WholeAnswer(asyncio.get_running_loop().create_future())
-        call = self.request(RequestHead("", "GET", path, (), "", ""), NoBody(), answer)
+        call = self.request(RequestHead("", method, path, (), "", ""), NoBody(), answer)
         try:
             async with asyncio.timeout(self._timeouts.probe_s):
                 await answer.over
@@ -111,6 +124,9 @@ class _WholeAnswer:
 
     def on_response(self, status: int, headers: Headers) -> None:
         self.status = status
+
+    def on_progress(self, progress: Progress) -> None:
+        pass
 
     def on_body(self, piece: bytes) -> bool:
         if len(self.body) + len(piece) > PROBE_BYTES:

@@ -70,6 +70,9 @@ BUILT_IN = EngineKind(
 )
 """The built-in engine; it reports everything else about itself in ``/v1/models``."""
 
+PYTHON = EngineKind("python", 8, _routes(), ("trunkline-python",))
+"""A model of the operator's own (:mod:`agent.serve`); it reports its slots and the paths that it has."""
+
 VLLM = EngineKind(
     "vllm",
     256,  # the default of max_num_seqs, which it does not tell; what is too much shows as requests waiting
@@ -155,7 +158,7 @@ LM_STUDIO = EngineKind(
     # Nothing: its documentation does not say.
 )
 
-KINDS = (BUILT_IN, VLLM, SGLANG, TGI, LLAMA_CPP, LLAMA_CPP_PYTHON, TRANSFORMERS, OLLAMA, LM_STUDIO)
+KINDS = (BUILT_IN, PYTHON, VLLM, SGLANG, TGI, LLAMA_CPP, LLAMA_CPP_PYTHON, TRANSFORMERS, OLLAMA, LM_STUDIO)
 
 USUAL_PORTS: Mapping[int, EngineKind] = {
     8000: VLLM,

@@ -20,6 +20,7 @@ from agent.engines.http.interrupted import InterruptionDetector
 from agent.engines.http.kind import WhileBusy
 from agent.engines.http.probe import EngineView, Prober
 from agent.engines.http.states import engine_state
+from agent.engines.http.videos import FollowedVideo, VideoRemovals, is_followed
 from agent.engines.settings import EngineSettings as EngineSettings
 from agent.engines.settings import EngineTimeouts as EngineTimeouts
 from shared.protocol.engine_state import EngineState
@@ -63,6 +64,7 @@ class OpenAIHTTPBackend:
         self.name = settings.name
         self._settings = settings
         self._client = EngineClient(settings)
+        self._removals = VideoRemovals(self._client)
         self._prober = Prober(settings, self._ask)
         self._view = EngineView()
         self._watch: asyncio.Task[None] | None = None
@@ -89,6 +91,7 @@ class OpenAIHTTPBackend:
         if self._watch is not None:
             self._watch.cancel()
             await asyncio.gather(self._watch, return_exceptions=True)
+        await self._removals.close()
         await self._client.close()
 
     def deployments(self) -> tuple[DeploymentState, ...]:
@@ -136,6 +139,9 @@ class OpenAIHTTPBackend:
             self._busy_since_s = asyncio.get_running_loop().time()
         self._running += 1
         try:
+            if not self._interrupts and is_followed(head):
+                video = FollowedVideo(self._client, self._removals, receiver, self._request_over)
+                return video.begin(head, body, after)
             return self._client.request(head, body, receiver, self._request_over, after)
         except BackendRefused as refusal:
             self._request_over(refusal)

@@ -210,9 +210,7 @@ class Prober:
         if answer is None:
             return _Health()  # the list of models has come; the next look will tell
         if answer.status == 503:
-            loading = b"oading" in answer.body
-            status = DeploymentStatus.LOADING if loading else DeploymentStatus.FAILED
-            return _Health(status, LOADING if loading else "the engine says it is not well")
+            return _not_well(answer)
         if answer.status >= 500 and view.was_well:  # vLLM's when its engine is dead: vllm-project/vllm#5060
             return _Health(
                 DeploymentStatus.FAILED, f"the engine is not well ({HEALTH_PATH} answers {answer.status})"
@@ -262,6 +260,7 @@ class Prober:
             kv_tokens=load.kv_tokens,
             lacks=lacks,
             stateful=view.kind.stateful if self._settings.stateful is None else self._settings.stateful,
+            upgrades=True,
         )
 
     @staticmethod
@@ -275,6 +274,17 @@ class Prober:
         return replace(
             before, deployments=failed, gone=True, reason=reason, late=0, foreign=False, loading=False
         )
+
+
+def _not_well(answer: SmallResponse) -> _Health:
+    """What an answer of 503 says of an engine's health; engines of this project give status and reason."""
+    said = answer.json()
+    told = said if isinstance(said, dict) else {}
+    loading = told["status"] == "LOADING" if "status" in told else b"oading" in answer.body
+    reason = told.get("reason")
+    if not isinstance(reason, str) or not reason:
+        reason = LOADING if loading else "the engine says it is not well"
+    return _Health(DeploymentStatus.LOADING if loading else DeploymentStatus.FAILED, reason)
 
 
 def _why_no_models(answer: SmallResponse) -> str:

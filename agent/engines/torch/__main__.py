@@ -8,7 +8,6 @@ import asyncio
 import logging
 import os
 import signal
-import socket
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -17,8 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import uvicorn
-
+from agent.engines.engine_program import http_server, listen, log_to_standard_error, take_standard_output
 from agent.engines.torch.errors import ModelUnusable
 from agent.engines.torch.startup import (
     EXIT_UNUSABLE,
@@ -36,12 +34,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("engine")
 
-_BACKLOG = 256
-_LEAVE_S = 1
-"""How long answers may go on after the engine was told to end: the agent has let them finish before that."""
 _HALT_S = 3.0
-_KEEP_ALIVE_S = 3600
-"""Longer than any client keeps an idle connection, so that never the engine closes one just as it is used."""
 _MOST_THREADS = 8
 """A small model on more threads spends its time in waiting for them."""
 _SWITCH_S = 0.001
@@ -52,9 +45,9 @@ gaps between tokens."""
 def main(arguments: Sequence[str]) -> int:
     """Run an engine to its end; returns the process's exit status."""
     options = parse(arguments)
-    write = _take_standard_output()
+    write = take_standard_output()
     _set_environment(options)
-    _set_logging()
+    log_to_standard_error()
     if options.exit_with_parent:
         _end_with_parent(options.socket)
     sys.setswitchinterval(_SWITCH_S)
@@ -99,23 +92,11 @@ def _load_by(options: EngineOptions, progress: LoadProgress) -> "TorchEngine":
 async def _serve(engine: "TorchEngine", options: EngineOptions, write: Callable[[bytes], None]) -> int:
     from agent.engines.torch.http import EngineHTTP
 
-    listener = _listen(options)
+    listener = listen(options.socket, options.port, os.environ.get(KEY_VARIABLE))
     for number in (signal.SIGTERM, signal.SIGINT):
         # uvicorn raises them again once it has served; there is still to clean up then.
         signal.signal(number, signal.SIG_IGN)
-    server = uvicorn.Server(
-        uvicorn.Config(
-            EngineHTTP(engine, os.environ.get(KEY_VARIABLE)).app(),
-            http="httptools",
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            timeout_keep_alive=_KEEP_ALIVE_S,
-            timeout_graceful_shutdown=_LEAVE_S,
-        )
-    )
+    server = http_server(EngineHTTP(engine, os.environ.get(KEY_VARIABLE)).app())
 
     def failed(reason: str) -> None:
         _log.critical("%s", reason)
@@ -132,36 +113,6 @@ async def _serve(engine: "TorchEngine", options: EngineOptions, write: Callable[
     return 0 if engine.failure is None else 1
 
 
-def _listen(options: EngineOptions) -> socket.socket:
-    """A listening socket that only this user reaches: by its file's mode, or on loopback with a key."""
-    if options.socket is None:
-        if not os.environ.get(KEY_VARIABLE):
-            raise SystemExit(f"a TCP port needs a key in ${KEY_VARIABLE}")
-        return socket.create_server(("127.0.0.1", options.port), backlog=_BACKLOG)
-    options.socket.unlink(missing_ok=True)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    mask = os.umask(0o177)
-    try:
-        listener.bind(str(options.socket))
-    finally:
-        os.umask(mask)
-    listener.listen(_BACKLOG)
-    return listener
-
-
-def _take_standard_output() -> Callable[[bytes], None]:
-    """Keep standard output for the lines of `startup`: whatever a library prints goes to standard error."""
-    sys.stdout.flush()
-    ours = os.dup(1)
-    os.dup2(2, 1)
-
-    def write(line: bytes) -> None:
-        with suppress(BrokenPipeError):
-            os.write(ours, line)
-
-    return write
-
-
 def _set_environment(options: EngineOptions) -> None:
     """What torch and transformers read when they are imported."""
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -176,14 +127,6 @@ def _set_environment(options: EngineOptions) -> None:
         OMP_NUM_THREADS=threads,
         MKL_NUM_THREADS=threads,
     )
-
-
-def _set_logging() -> None:
-    """Lines on standard error that begin with their level, which the agent reads."""
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s:%(name)s:%(message)s", force=True)
-    for name in ("httpx", "filelock", "urllib3", "uvicorn"):
-        logging.getLogger(name).setLevel(logging.WARNING)
-    logging.captureWarnings(True)
 
 
 def _end_with_parent(path: Path | None) -> None:

@@ -66,6 +66,14 @@ def engine_environment(key: str | None, base: Mapping[str, str]) -> dict[str, st
     return environment
 
 
+def read_log_line(line: str) -> tuple[int | None, str, str]:
+    """The level, the words and the logger's name of a line that an engine process has logged
+    (:func:`agent.engines.engine_program.log_to_standard_error`); None and the line for any other."""
+    if (found := _LEVEL.match(line)) is None:
+        return None, line, ""
+    return logging.getLevelNamesMapping()[found[1]], line[found.end() :], found[2]
+
+
 class EngineProcess(ChildProcess):
     """Started by :meth:`start`, and to be stopped by :meth:`stop` whatever becomes of it."""
 
@@ -104,11 +112,9 @@ class EngineProcess(ChildProcess):
 
     def _note(self, line: str) -> None:
         """Pass its log on, each line at its level; what has none is a library's, or a crash's."""
-        found = _LEVEL.match(line)
-        level = logging.getLevelNamesMapping()[found[1]] if found else None
-        words = line[found.end() :] if found else line
+        level, words, name = read_log_line(line)
         self._last.append((level, words))
-        log.log(level or logging.WARNING, "engine says", line=words, logger_name=found[2] if found else "")
+        log.log(level or logging.WARNING, "engine says", line=words, logger_name=name)
 
 
 Launch = Callable[[Sequence[str], Mapping[str, str]], Awaitable[EngineProcess]]

@@ -8,10 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
+from agent.engines.admission import EngineAdmission
 from agent.engines.torch import batching
 from agent.engines.torch.embedding import Embedder, Vector, embedder
 from agent.engines.torch.errors import InvalidRequest
-from agent.engines.torch.generation import Generation, Prompt, TextGenerator, TorchAdmission
+from agent.engines.torch.generation import Generation, Prompt, TextGenerator
 from agent.engines.torch.manager import ResilientManager
 from agent.engines.torch.models import LoadedModel, load
 from agent.engines.torch.parsing import ChatRequest, CompletionRequest, EmbeddingRequest, TextRequest
@@ -38,7 +39,7 @@ class TorchEngine:
             self.vectors = embedder(model)
         self.embedding = 0
         """Embedding requests that are being computed or wait for it."""
-        self.admission = TorchAdmission(model.slots, queue, time.monotonic)
+        self.admission = EngineAdmission(model.slots, queue, time.monotonic)
         self.failure: str | None = None
         """Why nothing can be computed any more."""
         self._tokenising = ThreadPoolExecutor(1, thread_name_prefix="tokenise")

@@ -1,11 +1,10 @@
-"""What waits and what runs, on the event loop's side of the computing thread: permits and texts."""
+"""What waits and what runs, on the event loop's side of the computing thread: texts."""
 
 import asyncio
 import itertools
 import secrets
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 from transformers.generation.continuous_batching.requests import GenerationOutput
@@ -16,49 +15,7 @@ from agent.engines.torch.parsing import Sampling
 from agent.engines.torch.sampling import KEYWORD
 from agent.engines.torch.shapes import TokenUsage
 from agent.engines.torch.text import TextAssembler
-from shared.process.request_errors import QueueFull, RequestError
-
-_FIRST_GUESS_S = 1.0
-_WEIGHT = 0.2
-"""Weight of the newest request in the mean time of a request."""
-_LONGEST_S = 120.0
-"""SDKs ignore a longer Retry-After."""
-
-
-class TorchAdmission:
-    """Places for requests: one for each slot and one for each that may wait. A place is held until its answer
-    was sent or given up, so that memory for answers is bounded by places too."""
-
-    def __init__(self, slots: int, queue: int, clock: Callable[[], float]) -> None:
-        self.slots = slots
-        self.places = slots + queue
-        self.taken = 0
-        self._clock = clock
-        self._average_s = _FIRST_GUESS_S
-
-    def enter(self) -> ExitStack:
-        """A place, which is given back when the stack is closed.
-
-        Raises :class:`QueueFull` with an honest time to come back.
-        """
-        if self.taken >= self.places:
-            raise QueueFull(
-                f"All {self.places} places of this engine are taken. Send the request again later.",
-                retry_after_s=self.drain_s(),
-            )
-        self.taken += 1
-        permit = ExitStack()
-        permit.callback(self._leave, self._clock())
-        return permit
-
-    def drain_s(self) -> float:
-        """When a place should come free, in seconds from now: the average request's time, shared by the
-        slots."""
-        return min(_LONGEST_S, max(0.05, self._average_s / self.slots))
-
-    def _leave(self, entered: float) -> None:
-        self.taken -= 1
-        self._average_s += _WEIGHT * (self._clock() - entered - self._average_s)
+from shared.process.request_errors import RequestError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +95,8 @@ class Generation:
 class TextGenerator:
     """At most ``slots`` texts are computed at once; the others wait in order of arrival.
 
-    How many may wait is not its concern: each is held by a request with a permit (:class:`TorchAdmission`).
+    How many may wait is not its concern: each is held by a request with a permit
+    (:class:`agent.engines.admission.EngineAdmission`).
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """One client's request and its answer: joins the ASGI side to the pipeline, holds the facts for the log."""
 
 import asyncio
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic
@@ -17,7 +17,8 @@ from gateway.api.server.client_addresses import TrustedProxies
 from gateway.api.server.cors import Cors
 from gateway.api.server.request_head import request_id
 from gateway.api.server.response_writers import DirectWriter, take_offers
-from gateway.domain.errors import ClientGone, Unauthenticated
+from gateway.api.server.websocket import ClientWebSocket
+from gateway.domain.errors import BadRequest, ClientGone, Unauthenticated
 from gateway.domain.request import Principal, Request, RequestBody
 from gateway.domain.surface import SurfaceEndpoint, target
 from gateway.pipeline.bodies import SHORT_BYTES, BodyReader, is_short
@@ -25,6 +26,7 @@ from gateway.pipeline.client_body import BodyKind, ClientBody, body_kind
 from gateway.pipeline.client_head import ClientHead
 from gateway.pipeline.pipeline import KeyAuthenticator
 from gateway.pipeline.relay import Response
+from gateway.pipeline.websocket_head import Subprotocols, read_subprotocols
 from shared.protocol.routes import Dialect
 
 Scope = Mapping[str, Any]
@@ -107,6 +109,7 @@ class HttpExchange:
         self.principal: Principal | None = None
         self.request: Request | None = None
         self.response: Response | None = None
+        self._handed_over = False
         self.inspect: Callable[[ClientBody], None] | None = None
         """Called with a JSON body as soon as it is read; what it raises ends the request."""
         scope[EXCHANGE] = self
@@ -131,10 +134,29 @@ class HttpExchange:
         if aimed_at is None:
             return False
         self.route = endpoint.route
+        headers, upgrade = self._scope["headers"], None
+        if endpoint.upgrades and b"upgrade" in self.fields:
+            upgrade = self._asked_upgrade(headers)
         self.head = ClientHead(
-            self.id, self.method, endpoint, aimed_at, self._scope["headers"], self.fields, self.arrived_s
+            self.id, self.method, endpoint, aimed_at, headers, self.fields, self.arrived_s, upgrade
         )
         return True
+
+    def _asked_upgrade(self, headers: Sequence[tuple[bytes, bytes]]) -> Subprotocols | None:
+        """What is said of the WebSocket that is asked for; None: none is, or this server has none to give, so
+        that the request is one as any other (RFC 9110 §7.8). Raises BadRequest."""
+        cycle, protocols = self._cycle, self.fields[b"upgrade"].lower().split(b",")
+        asked = self.method == "GET" and b"websocket" in [name.strip() for name in protocols]
+        if not asked or cycle is None or cycle.switch is None or self._scope["http_version"] != "1.1":
+            return None
+        self.reply.socket = ClientWebSocket(cycle, headers)
+        self.reply.subprotocols = read_subprotocols(headers)
+        return self.reply.subprotocols
+
+    @property
+    def upgrading(self) -> Reply | None:
+        """The reply, where the client asked for a WebSocket."""
+        return None if self.reply.socket is None else self.reply
 
     def credential(self) -> str:
         """The key presented as a bearer token or as ``x-api-key``. Raises :class:`Unauthenticated`."""
@@ -145,6 +167,8 @@ class HttpExchange:
         key = self.fields.get(b"x-api-key", b"").decode("latin-1").strip()
         if key:
             return key
+        if (named := read_subprotocols(self._scope["headers"]).key) is not None:
+            return named
         raise Unauthenticated(
             "No API key was sent. Send one as 'Authorization: Bearer <key>' (or 'x-api-key: <key>'); "
             "'trunkline key create --name NAME' on the gateway's host makes one."
@@ -172,6 +196,8 @@ class HttpExchange:
         MiB. Raises what :meth:`Inbound.read` raises, UnsupportedEncoding, and BadRequest for broken
         multipart.
         """
+        if self.reply.socket is not None:
+            return self._messages(self.reply.socket)
         kind = body_kind(self.head.endpoint, self.method, self.fields)
         if kind is BodyKind.JSON:
             data = self.inbound.take_small()
@@ -192,6 +218,12 @@ class HttpExchange:
         if self.inbound.complete:
             scan.finish()
         return ClientBody(kind, content, scan.members)
+
+    def _messages(self, socket: ClientWebSocket) -> ClientBody:
+        """What the client says on its WebSocket. Raises BadRequest for a request with a body before it."""
+        if self.inbound.take_small() != b"":
+            raise BadRequest("A request for a WebSocket has no body.", code="invalid_upgrade")
+        return ClientBody(BodyKind.OPAQUE, RequestBody(b"", socket.pieces(), None))
 
     async def _json(self, data: bytes | None) -> ClientBody:
         """Whole. A long one is read beside the event loop. ``data`` is all of it, if it was there."""
@@ -220,7 +252,7 @@ class HttpExchange:
 
     def waiting(self, request: Request) -> "_Waiting":
         """While inside, a client that leaves cancels the block, which then raises ClientGone."""
-        if request.streaming and self.head.endpoint.dialect is not Dialect.OLLAMA:
+        if request.streaming and not request.upgrade and self.head.endpoint.dialect is not Dialect.OLLAMA:
             self.reply.keep_alive(self._settings.comment_interval_s, partial(_load_note, request))
         task = None if self._cycle is None else self._cycle.task
         return _Waiting(self.inbound, self.reply, self._direct, task)
@@ -233,10 +265,18 @@ class HttpExchange:
         """Note the answer and the request that it answers, which is another one after a fallback."""
         self.request, self.response = request, response
 
+    def hand_over(self) -> None:
+        """The request outlives this exchange, and what is known of it so far is all that this one says."""
+        self._handed_over = True
+
     def close(self) -> None:
         """The exchange is over: give back what it held."""
-        self.inbound.release()
-        request = self.request
+        if self.reply.socket is not None:
+            self.inbound.received_bytes = self.reply.socket.bytes_in
+        reservation = self.inbound.reservation
+        if reservation is not None:
+            reservation.release()
+        request = None if self._handed_over else self.request
         if request is not None and (request.body.held_bytes or request.body.rest is not None):
             request.body = RequestBody(b"")
         self._scope.pop(EXCHANGE, None)  # else all of it would stay until cycles are looked for

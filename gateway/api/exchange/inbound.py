@@ -66,7 +66,8 @@ class Inbound:
         self._take_whole = take_whole
         self.owner = NOBODY
         """Whose memory it takes. To be set before anything is read."""
-        self._reservation: BodyReservation | None = None
+        self.reservation: BodyReservation | None = None
+        """The memory that it holds. To be released when the body is not used any more."""
         self._slot = b""
         self._fault: RequestError | None = None
         self._waited_s = 0.0
@@ -93,15 +94,15 @@ class Inbound:
         if size_bytes > self._limits.body_bytes:
             raise self._too_large(self._limits.body_bytes)
         if size_bytes:
-            self._reservation = BodyReservation(self._budget, self.owner)
-            self._reservation.take_small(size_bytes)
+            self.reservation = BodyReservation(self._budget, self.owner)
+            self.reservation.take_small(size_bytes)
         self.received_bytes, self.complete = size_bytes, True
         return data
 
     def _reserve(self) -> BodyReservation:
-        if self._reservation is None:
-            self._reservation = BodyReservation(self._budget, self.owner)
-        return self._reservation
+        if self.reservation is None:
+            self.reservation = BodyReservation(self._budget, self.owner)
+        return self.reservation
 
     async def read(self, enough: Callable[[bytes], bool], announced_bytes: int | None = None) -> bytes:
         """Like :meth:`read_pieces`, joined: for bodies that are short."""
@@ -174,11 +175,6 @@ class Inbound:
                 self._emptied.clear()
         while (await self._receive())["type"] != "http.disconnect":
             pass
-
-    def release(self) -> None:
-        """Give the reserved memory back. The body must not be used any more."""
-        if self._reservation is not None:
-            self._reservation.release()
 
     async def _rest(self) -> AsyncIterator[bytes]:
         last = False

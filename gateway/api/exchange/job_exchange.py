@@ -2,19 +2,21 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from time import monotonic
+
+import orjson
 
 from gateway.api.errors import HeaderList
 from gateway.api.exchange.buffers import BodyReservation, BufferBudget, buffer_owner
 from gateway.api.exchange.inbound import BodyLimits
 from gateway.api.exchange.multipart import FormScan
-from gateway.domain.errors import BodyTooLarge, Unauthenticated
+from gateway.domain.errors import BodyTooLarge, StreamBroken, Unauthenticated
 from gateway.domain.jobs import JobRecord
 from gateway.domain.request import BegunAnswer, Principal, Request, RequestBody
 from gateway.jobs.objects import ObjectOpener
-from gateway.jobs.output import AnswerHead, OutputProgress
+from gateway.jobs.output import AnswerHead, OutputProgress, PartialOutput
 from gateway.jobs.runs import TRIED_AGAIN, JobRun
 from gateway.pipeline.bodies import SHORT_BYTES, BodyReader, is_short
 from gateway.pipeline.classify import TIER
@@ -22,9 +24,19 @@ from gateway.pipeline.client_body import BodyKind, ClientBody, body_kind
 from gateway.pipeline.client_head import READ_TIMEOUT, ClientHead
 from gateway.pipeline.job_requests import endpoint_of
 from gateway.pipeline.relay import REFUSAL_BYTES, Response
+from shared.protocol.errors import ErrorCode
+from shared.protocol.followed import FOLLOWED, FollowedReader, NotFollowed
+from shared.protocol.messages import Headers
+from shared.protocol.progress import Progress
+from shared.protocol.routes import Route
 
 _NOT_OURS = frozenset((TIER, READ_TIMEOUT, b"content-length"))
 """Of the connection that submitted it, or the job's own."""
+
+_TAKES_FOLLOWED = f"{FOLLOWED}, */*;q=0.5".encode("ascii")
+
+FACTS = "x-trunkline-facts"
+"""The field of a job's answer with what its engine said of its work (JSON); clients do not get it."""
 
 _COMMENT = b": waiting\n\n"
 """What a client is told while its answer pauses is no part of the answer."""
@@ -47,7 +59,8 @@ class JobReply:
     comments: object | None = None
     direct = None
 
-    def __init__(self, run: JobRun, began_s: float) -> None:
+    def __init__(self, output: PartialOutput, answering: Callable[[], None], began_s: float) -> None:
+        """``answering`` is called when the answer begins."""
         self.started = False
         self.status = 0
         self.headers: tuple[tuple[str, str], ...] = ()
@@ -58,7 +71,14 @@ class JobReply:
         self.model = self.version = ""
         self.kept: tuple[OutputProgress, int] | None = None
         """What the answer goes on behind."""
-        self._run = run
+        self.accumulated = False
+        """The output has the events of which the answer was put together."""
+        self.output = output
+        self.answering = answering
+        self.on_progress: Callable[[float], None] = lambda progress: None
+        """Called with how far the engine is, from 0 to 1."""
+        self._followed: FollowedReader | None = None
+        """There while the engine works by itself, and is followed."""
         self._began_s = began_s
 
     async def settle(self) -> None:
@@ -70,12 +90,20 @@ class JobReply:
         self.started, self.status, self.event_stream = True, status, event_stream
         fields = ((name.decode("latin-1"), value.decode("latin-1")) for name, value in headers)
         self.headers = tuple(field for field in fields if field[1])
-        self._run.answering()
-        if self._is_kept:
-            head = AnswerHead(status, self.headers, self.model, self.version)
-            await self._run.output.begin(head, *(self.kept or ()))
+        self.answering()
+        if ("content-type", FOLLOWED) in self.headers:
+            self._followed = FollowedReader()
+        else:
+            await self._keep()
+
+    async def _keep(self) -> None:
+        if self._is_kept and not self.accumulated:
+            head = AnswerHead(self.status, self.headers, self.model, self.version)
+            await self.output.begin(head, *(self.kept or ()))
 
     async def write(self, data: bytes) -> None:
+        if self._followed is not None:
+            data = await self._follow(self._followed, data)
         while data.startswith(_COMMENT):
             data = data[len(_COMMENT) :]
         if not data:
@@ -85,16 +113,65 @@ class JobReply:
         self.bytes_out += len(data)
         if self.status >= 400:
             self.refusal += data[: REFUSAL_BYTES - len(self.refusal)]
-        if self._is_kept:
-            await self._run.output.append(data)
+        if self.accumulated and self._is_kept:
+            self.output.answer(data)
+        elif self._is_kept:
+            await self.output.append(data)
 
     async def end(self, data: bytes = b"") -> None:
         await self.write(data)
+        if self._followed is not None:
+            raise StreamBroken(
+                ErrorCode.ENGINE_FAILED, "the engine's work was followed, and came to no answer"
+            )
+
+    async def _follow(self, followed: FollowedReader, data: bytes) -> bytes:
+        """What of ``data`` is of the answer's body. Raises StreamBroken."""
+        try:
+            body = followed.feed(data)
+        except NotFollowed as error:
+            raise StreamBroken(ErrorCode.ENGINE_FAILED, f"the answer cannot be followed: {error}") from None
+        if followed.progress is not None:
+            self.on_progress(followed.progress)
+        answer = followed.answer
+        if answer is not None:
+            self._followed, self.status = None, answer.status
+            facts = orjson.dumps(answer.facts or {}).decode()
+            self.headers = (*answer.headers, (FACTS, facts)) if answer.facts else answer.headers
+            await self._keep()
+        return body
 
     @property
     def _is_kept(self) -> bool:
         """Whether the body is the job's answer, if the last attempt gives it."""
         return self.status < 400 or (self.status < 500 and self.status not in TRIED_AGAIN)
+
+
+class AccumulatedOutput:
+    """Keeps the events of a job's answer in the output of its reply. Implements
+    :class:`gateway.domain.request.StreamedOutput`."""
+
+    def __init__(self, reply: JobReply) -> None:
+        self._reply = reply
+
+    async def begin(self, request: Request, headers: Headers, version: str) -> None:
+        reply = self._reply
+        if reply.output.begun:
+            await self.drop()
+        reply.answering()
+        reply.accumulated = True
+        head = AnswerHead(200, tuple(headers), request.model, version)
+        await reply.output.begin(head, *(reply.kept or ()), accumulated=True)
+
+    async def append(self, data: bytes) -> None:
+        await self._reply.output.append(data)
+
+    def pieces(self) -> AsyncIterator[bytes]:
+        return self._reply.output.pieces()
+
+    async def drop(self) -> None:
+        self._reply.accumulated, self._reply.kept = False, None
+        await self._reply.output.drop()
 
 
 class JobExchange:
@@ -108,17 +185,29 @@ class JobExchange:
         self.principal: Principal | None = None
         self.request: Request | None = None
         self.response: Response | None = None
-        self.reply = JobReply(run, self.began_s)
+        self.reply = JobReply(run.output, run.answering, self.began_s)
+        self.reply.on_progress = run.progress
         self._job = job
         self._given_up = run.given_up
+        self._streamed_output = AccumulatedOutput(self.reply)
         self._sources = sources
         self._begun = begun
         self._reservation: BodyReservation | None = None
         self.head = _head_of(job, asyncio.get_running_loop().time())
 
     @property
+    def job_id(self) -> str:
+        return self._job.id
+
+    @property
+    def job_reply(self) -> JobReply:
+        return self.reply
+
+    @property
     def route(self) -> str:
         return self.head.endpoint.route
+
+    upgrading = None
 
     def credential(self) -> str:
         """The id of the job's key, for :class:`gateway.auth.jobs.JobKeys`."""
@@ -182,7 +271,13 @@ class JobExchange:
             left_s = max(0.0, deadline_s - self._sources.wall())
             request.deadline_s = min(self.head.arrived_s + left_s, request.deadline_s or float("inf"))
         request.begun, request.counted_later = self._begun, self._given_up
+        request.streamed_output, request.on_progress = self._streamed_output, self._progressed
         self.request = request
+
+    def _progressed(self, progress: Progress) -> None:
+        """An engine says how far it is (PROTOCOL §4.12)."""
+        if progress.fraction is not None:
+            self.reply.on_progress(progress.fraction)
 
     def waiting(self, request: Request) -> contextlib.AbstractAsyncContextManager[object]:
         """Whoever runs the job cancels the task."""
@@ -208,6 +303,8 @@ def _head_of(job: JobRecord, now: float) -> ClientHead:
         for name, value in job.new.headers
     ]
     headers = [field for field in sent if field[0] not in _NOT_OURS]
+    if endpoint.route == Route.VIDEOS:
+        headers = [field for field in headers if field[0] != b"accept"] + [(b"accept", _TAKES_FOLLOWED)]
     if not any(name == b"content-type" for name, _ in headers):
         headers.append((b"content-type", b"application/json"))
     headers.append((TIER, job.new.tier.encode("latin-1")))

@@ -4,20 +4,21 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import monotonic
-from typing import Any
+from typing import Any, Protocol
 
 import structlog
 
-from gateway.api.exchange.job_exchange import JobExchange, JobSources
+from gateway.api.exchange.job_exchange import JobExchange, JobReply, JobSources
 from gateway.dispatch.recovery import NotContinuable
 from gateway.domain.errors import RequestError
 from gateway.domain.quotas import Price
-from gateway.domain.request import BegunAnswer
+from gateway.domain.request import BegunAnswer, Principal, Request
 from gateway.jobs.output import OutputProgress
 from gateway.jobs.runs import JobAnswer, JobRun
 from gateway.observability.audit import RequestFacts
 from gateway.observability.metrics import Metrics
 from gateway.pipeline.pipeline import Pipeline
+from gateway.pipeline.relay import Response
 from gateway.storage.errors import ObjectMissing
 from shared.process.server_sent_events import last_event_end
 from shared.protocol.routes import CONTINUED_ROUTES
@@ -26,6 +27,22 @@ _log = structlog.get_logger("gateway.job")
 
 _CANCELLED = 499
 _FAILED = 500
+
+
+class BookedExchange(Protocol):
+    """What is known of an attempt at a job, or of a request that became one."""
+
+    began_s: float
+    principal: Principal | None
+    request: Request | None
+    response: Response | None
+
+    @property
+    def job_id(self) -> str: ...
+    @property
+    def route(self) -> str: ...
+    @property
+    def job_reply(self) -> JobReply: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +56,55 @@ class JobBooks:
     lines: bool = True
     """A line in the log for each."""
     wall: Callable[[], float] = time.time
+
+    def book(self, exchange: BookedExchange, error: BaseException | None) -> None:
+        """An attempt is over; ``error`` is what ended it, if not its answer."""
+        if isinstance(error, NotContinuable):
+            return  # nothing was asked
+        request, response = exchange.request, exchange.response
+        status = _status(exchange, error)
+        total_s = monotonic() - exchange.began_s
+        model = "" if request is None else request.model
+        self.metrics.request_finished(exchange.route, model, status, total_s)
+        if response is not None and response.agent:
+            self.metrics.answered_by(response.agent, status)
+        code = error.code if isinstance(error, RequestError) else None if error is None else "broken"
+        if self.lines:
+            _log.info("job_attempt", **_facts(exchange, status, code, error, total_s))
+        if self.audit is not None and exchange.principal is not None:
+            self.audit(self._record(exchange, status, code, total_s))
+
+    def _record(
+        self, exchange: BookedExchange, status: int, code: str | None, total_s: float
+    ) -> RequestFacts:
+        who, request, response = exchange.principal, exchange.request, exchange.response
+        assert who is not None
+        trailers = None if response is None else response.trailers
+        price = self.price
+        return RequestFacts(
+            self.wall(),
+            exchange.job_id,
+            status,
+            code,
+            who.key_id,
+            who.tenant,
+            exchange.route,
+            None if request is None else request.model,
+            None if request is None else request.alias,
+            "" if request is None else request.target,
+            None if response is None else response.version,
+            None if request is None else request.tier,
+            () if request is None else request.attempts,
+            None if request is None else request.troubles,
+            None if response is None else response.queue_s,
+            exchange.job_reply.first_byte_s,
+            total_s,
+            None if trailers is None else trailers.usage,
+            0.0 if request is None else request.gpu_s,
+            None if request is None or price is None else price(request.model),
+            "" if trailers is None else trailers.ran_by,
+            "" if trailers is None else trailers.device,
+        )
 
 
 class JobPipeline:
@@ -96,73 +162,27 @@ class JobPipeline:
             error = raised
             raise
         finally:
-            self._book(exchange, error)
+            self._books.book(exchange, error)
             exchange.close()
             error = None
         reply = exchange.reply
         return JobAnswer(reply.status, reply.headers, bytes(reply.refusal))
 
-    def _book(self, exchange: JobExchange, error: BaseException | None) -> None:
-        if isinstance(error, NotContinuable):
-            return  # nothing was asked
-        request, response, books = exchange.request, exchange.response, self._books
-        status = _status(exchange, error)
-        total_s = monotonic() - exchange.began_s
-        model = "" if request is None else request.model
-        books.metrics.request_finished(exchange.route, model, status, total_s)
-        if response is not None and response.agent:
-            books.metrics.answered_by(response.agent, status)
-        code = error.code if isinstance(error, RequestError) else None if error is None else "broken"
-        if books.lines:
-            _log.info("job_attempt", **_facts(exchange, status, code, error, total_s))
-        if books.audit is not None and exchange.principal is not None:
-            books.audit(self._record(exchange, status, code, total_s))
 
-    def _record(self, exchange: JobExchange, status: int, code: str | None, total_s: float) -> RequestFacts:
-        who, request, response = exchange.principal, exchange.request, exchange.response
-        assert who is not None
-        trailers = None if response is None else response.trailers
-        price = self._books.price
-        return RequestFacts(
-            self._books.wall(),
-            exchange.head.id,
-            status,
-            code,
-            who.key_id,
-            who.tenant,
-            exchange.route,
-            None if request is None else request.model,
-            None if request is None else request.alias,
-            "" if request is None else request.target,
-            None if response is None else response.version,
-            None if request is None else request.tier,
-            () if request is None else request.attempts,
-            None if request is None else request.troubles,
-            None if response is None else response.queue_s,
-            exchange.reply.first_byte_s,
-            total_s,
-            None if trailers is None else trailers.usage,
-            0.0 if request is None else request.gpu_s,
-            None if request is None or price is None else price(request.model),
-            "" if trailers is None else trailers.ran_by,
-            "" if trailers is None else trailers.device,
-        )
-
-
-def _status(exchange: JobExchange, error: BaseException | None) -> int:
+def _status(exchange: BookedExchange, error: BaseException | None) -> int:
     """In HTTP's words."""
     if isinstance(error, RequestError):
         return error.status
-    if error is None or exchange.reply.started:
-        return exchange.reply.status
+    if error is None or exchange.job_reply.started:
+        return exchange.job_reply.status
     return _FAILED if isinstance(error, Exception) else _CANCELLED
 
 
 def _facts(
-    exchange: JobExchange, status: int, code: str | None, error: BaseException | None, total_s: float
+    exchange: BookedExchange, status: int, code: str | None, error: BaseException | None, total_s: float
 ) -> dict[str, Any]:
     """Nothing of the request or of the engine's words stands in it."""
-    found: dict[str, Any] = {"job": exchange.head.id, "route": exchange.route, "status": status}
+    found: dict[str, Any] = {"job": exchange.job_id, "route": exchange.route, "status": status}
     found["total_ms"] = round(total_s * 1000, 2)
     request, response = exchange.request, exchange.response
     if exchange.principal is not None:

@@ -8,8 +8,11 @@ from typing import Any
 from gateway.api.errors import HeaderList, error_event, error_line, http_error, id_headers
 from gateway.api.server.answer_cycle import AnswerCycle
 from gateway.api.server.response_writers import UNDRAINED_BYTES, DirectWriter
+from gateway.api.server.websocket import ClientWebSocket
 from gateway.dispatch.response import Sink
 from gateway.domain.errors import RequestError
+from gateway.pipeline.websocket_head import Subprotocols
+from shared.protocol.messages import UPGRADED
 from shared.protocol.routes import Dialect
 
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -64,6 +67,10 @@ class Reply:
         self._dialect = dialect
         self._closing = closing
         self._direct = direct
+        self.socket: ClientWebSocket | None = None
+        """The client's WebSocket, where it asked for one."""
+        self.subprotocols = Subprotocols()
+        """Those that it offered."""
         self.comments: _Comments | None = None
         """While they are sent; :meth:`settle` ends that."""
         self.direct: Sink | None = None
@@ -88,6 +95,8 @@ class Reply:
     @property
     def bytes_out(self) -> int:
         """How much of the body went out."""
+        if self.socket is not None and self.status == UPGRADED:
+            return self.socket.bytes_out
         if self.direct is None or self._direct is None:
             return self._sent_bytes
         return self._sent_bytes + self._direct.sent_bytes
@@ -112,6 +121,22 @@ class Reply:
         if self._closing:
             headers.append((b"connection", b"close"))
         await self._writer.start(status, headers, body_follows=body_follows)
+
+    def upgrade(self, headers: HeaderList, subprotocol: str | None) -> ClientWebSocket:
+        """Give the client the WebSocket it asked for. The answer ends when that is closed."""
+        socket = self.socket
+        assert socket is not None
+        assert not self.started
+        self.started, self.status = True, UPGRADED
+        headers = [*headers, *id_headers(self._dialect, self._id)]
+        if self.latest is not None:
+            headers += self.latest()
+        socket.on_closed = self._socket_closed
+        socket.accept(headers, self.subprotocols.chosen(subprotocol))
+        return socket
+
+    def _socket_closed(self) -> None:
+        self.ended = True
 
     async def write(self, data: bytes) -> None:
         """Send the next bytes of the body."""

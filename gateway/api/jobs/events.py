@@ -16,7 +16,7 @@ import orjson
 from gateway.domain.errors import BadRequest
 from gateway.domain.jobs import JobRecord, JobState
 from gateway.jobs.object_names import OutputPosition
-from gateway.jobs.output import OutputPiece
+from gateway.jobs.output_reader import OutputPiece
 from gateway.storage.errors import ObjectMissing
 
 OUTPUT_EVERY_S = 0.5
@@ -57,7 +57,7 @@ class EventsPosition:
 
 
 class JobOutput(Protocol):
-    """:class:`gateway.jobs.output.OutputReader`."""
+    """:class:`gateway.jobs.output_reader.OutputReader`."""
 
     def read(self, job: JobRecord, position: OutputPosition) -> AsyncIterator[OutputPiece]: ...
 

@@ -21,6 +21,7 @@ from gateway.api.openai.handlers import JSON, KeyedPage
 from gateway.domain.errors import (
     BadRequest,
     JobNotFailed,
+    JobNotFinished,
     KeyReused,
     QueueFull,
     RecordNotFound,
@@ -29,7 +30,7 @@ from gateway.domain.errors import (
 )
 from gateway.domain.jobs import JobRecord, JobState
 from gateway.domain.request import Principal
-from gateway.jobs.output import OutputReader
+from gateway.jobs.output_reader import OutputReader
 from gateway.jobs.service import JobService, check_lasting
 from gateway.jobs.watch import JobWatch
 from gateway.jobs.webhooks.service import AcceptWebhook
@@ -43,6 +44,8 @@ LIST_MOST = 100
 LISTED = 20
 """Without ``limit``."""
 FULL_RETRY_S = 60.0
+REMOVED_WITHIN_S = 60.0
+"""So long a client that deletes a job which runs waits for its end."""
 _SUBMISSION_HEADERS = ("x-trunkline-", "x-llm-d-", "traceparent", "tracestate")
 """Those of a submission that count for each of its jobs begin so."""
 
@@ -119,7 +122,23 @@ async def _submit(access: JobAccess, exchange: HttpExchange, principal: Principa
 
 
 async def _list(access: JobAccess, exchange: HttpExchange, principal: Principal, _: str) -> None:
-    query = _query(exchange)
+    query = query_of(exchange)
+    states = _states(query.get("status"))
+    found, more = await page_of_jobs(access, query, principal, group=query.get("group"), states=states)
+    await send_page(exchange, await access.show(*found), more)
+
+
+async def page_of_jobs(
+    access: JobAccess,
+    query: Mapping[str, str],
+    principal: Principal,
+    *,
+    group: str | None = None,
+    prefix: str | None = None,
+    states: Sequence[JobState] = (),
+) -> tuple[Sequence[JobRecord], bool]:
+    """Jobs of a page that ``query`` asks for with ``after``, ``limit`` and ``order``, and whether there are
+    more. Raises BadRequest, UnknownRecord."""
     limit, order = query.get("limit", str(LISTED)), query.get("order", "desc")
     if not limit.isdecimal() or not 1 <= int(limit) <= LIST_MOST:
         raise BadRequest(f"'limit' must be an integer from 1 to {LIST_MOST}.", param="limit")
@@ -128,16 +147,21 @@ async def _list(access: JobAccess, exchange: HttpExchange, principal: Principal,
     found = await access.service.list(
         principal.tenant,
         key_id=key_of(principal),
-        group=query.get("group"),
-        states=_states(query.get("status")),
+        group=group,
+        prefix=prefix,
+        states=states,
         after=query.get("after"),
         limit=int(limit) + 1,
         newest_first=order == "desc",
     )
-    shown = await access.show(*found[: int(limit)])
+    return found[: int(limit)], len(found) > int(limit)
+
+
+async def send_page(exchange: HttpExchange, shown: Sequence[Mapping[str, Any]], more: bool) -> None:
+    """A page of objects, as OpenAI's SDKs read them."""
     first, last = (shown[0]["id"], shown[-1]["id"]) if shown else (None, None)
-    page = {"object": "list", "data": shown, "first_id": first, "last_id": last}
-    await _json(exchange, page | {"has_more": len(found) > int(limit)})
+    page = {"object": "list", "data": shown, "first_id": first, "last_id": last, "has_more": more}
+    await _json(exchange, page)
 
 
 async def _show(access: JobAccess, exchange: HttpExchange, principal: Principal, job_id: str) -> None:
@@ -162,7 +186,7 @@ async def _result(access: JobAccess, exchange: HttpExchange, principal: Principa
 
 async def _events(access: JobAccess, exchange: HttpExchange, principal: Principal, job_id: str) -> None:
     last = exchange.fields.get(b"last-event-id", b"").decode("latin-1").strip()
-    position = EventsPosition.read(last or _query(exchange).get("starting_after", ""))
+    position = EventsPosition.read(last or query_of(exchange).get("starting_after", ""))
     job = await access.job_for(principal, job_id)
     events = JobEvents(access.output, access.watch, position)
 
@@ -230,6 +254,19 @@ def key_of(principal: Principal) -> str | None:
     return principal.key_id
 
 
+async def remove_job(access: JobAccess, exchange: HttpExchange, principal: Principal, job: JobRecord) -> None:
+    """Take away a job with all it has; one that runs is cancelled first. Raises JobNotFinished where that
+    takes too long."""
+    await whole_body(exchange)  # behind it, its client can be seen to leave
+    if not job.state.is_final:
+        job = await access.service.cancel(job.id, principal.tenant)
+        async with exchange.while_here():
+            job = await access.watch.ended(job, REMOVED_WITHIN_S)
+        if not job.state.is_final:
+            raise JobNotFinished("It is being cancelled: delete it again in a moment.")
+    await access.service.remove(job.id, principal.tenant)
+
+
 def check_json(exchange: HttpExchange) -> None:
     """Raises UnsupportedEncoding, BadRequest."""
     fields = exchange.fields
@@ -259,7 +296,7 @@ def _common_headers(exchange: HttpExchange) -> Sequence[tuple[str, str]]:
     return [(name, value) for name, value in fields if name.startswith(_SUBMISSION_HEADERS)]
 
 
-def _query(exchange: HttpExchange) -> dict[str, str]:
+def query_of(exchange: HttpExchange) -> dict[str, str]:
     return {name: values[-1] for name, values in parse_qs(exchange.query.decode("latin-1")).items()}
 
 

@@ -13,12 +13,12 @@ import orjson
 
 from gateway.api.errors import HeaderList
 from gateway.api.exchange.exchange import HttpExchange
-from gateway.api.jobs.pages import JobAccess, jobs_page, replayed, translated, whole_body
+from gateway.api.jobs.pages import JobAccess, jobs_page, remove_job, replayed, translated, whole_body
 from gateway.api.jobs.preferences import idempotency_key_of
 from gateway.api.jobs.response_events import ResponseFollower
 from gateway.api.jobs.submission import read_metadata
 from gateway.api.openai.handlers import JSON, KeyedPage
-from gateway.domain.errors import BadRequest, JobNotFinished, RecordNotFound
+from gateway.domain.errors import BadRequest, RecordNotFound
 from gateway.domain.jobs import JobRecord
 from gateway.domain.request import Principal
 from gateway.domain.webhooks import RESPONSE_ID
@@ -39,7 +39,6 @@ from gateway.pipeline.pipeline import KeyAuthenticator
 
 CANCELLED_WITHIN_S = 15.0
 """So long a client that cancels waits for the end; then it gets the response as it is."""
-REMOVED_WITHIN_S = 60.0
 ASKED_BYTES = 256 * 1024
 """A response that has not ended says again what was asked for in requests within this."""
 
@@ -148,14 +147,7 @@ async def _cancel(access: JobAccess, exchange: HttpExchange, principal: Principa
 
 async def _delete(access: JobAccess, exchange: HttpExchange, principal: Principal, response_id: str) -> None:
     job = await _job_for(access, principal, response_id)
-    await whole_body(exchange)
-    if not job.state.is_final:
-        job = await access.service.cancel(job.id, principal.tenant)
-        async with exchange.while_here():
-            job = await access.watch.ended(job, REMOVED_WITHIN_S)
-        if not job.state.is_final:
-            raise JobNotFinished("The response is being cancelled: delete it again in a moment.")
-    await access.service.remove(job.id, principal.tenant)
+    await remove_job(access, exchange, principal, job)
     body = orjson.dumps({"id": job.id, "object": "response", "deleted": True})
     await exchange.reply.whole(200, JSON, body)
 

@@ -23,7 +23,7 @@ async def send_result(
             "'Prefer: wait=60' to be answered when it has."
         )
     if outcome.result is None or outcome.status is None:
-        raise _no_result(job, outcome)
+        raise no_result(job, outcome)
     headers = relayed_headers(
         tuple(field for field in outcome.headers if field[0] != "content-length"),
         event_stream=False,
@@ -46,7 +46,8 @@ async def send_result(
     await exchange.reply.end()
 
 
-def _no_result(job: JobRecord, outcome: JobOutcome) -> RequestError:
+def no_result(job: JobRecord, outcome: JobOutcome) -> RequestError:
+    """Why a job that has ended has no result."""
     said = outcome.error or {}
     message = said.get("message")
     if job.state is JobState.CANCELLED:

@@ -20,6 +20,8 @@ from gateway.domain.batches import (
     METADATA_ENTRIES,
     METADATA_NAME_CHARS,
     METADATA_VALUE_CHARS,
+    TRY_ANYWAY,
+    WINDOW_KEY,
     BatchRecord,
     BatchState,
     NewBatch,
@@ -31,6 +33,7 @@ from gateway.domain.errors import (
     RecordNotFound,
     StorageFull,
 )
+from gateway.domain.line_ranges import ALL_LINES, read_ranges
 from gateway.domain.request import Principal, Tier
 from gateway.jobs.batches.service import BatchService
 from gateway.jobs.batches.submission import describe_principal
@@ -79,6 +82,7 @@ def batches_pages(
     return {
         BATCHES: page({"GET": listed, "POST": create}),
         BATCHES + "/{id}": page({"GET": show}),
+        BATCHES + "/{id}/results": page({"GET": partial(_results, batches)}),
         BATCHES + "/{id}/cancel": page({"POST": _answering(partial(_cancel, batches))}),
     }
 
@@ -120,6 +124,12 @@ async def _create(
         )
     _check_scopes(principal, body.endpoint)
     window_s = _window_s(body.completion_window)
+    if (body.metadata or {}).get(WINDOW_KEY, TRY_ANYWAY) != TRY_ANYWAY:
+        raise BadRequest(
+            f"'{WINDOW_KEY}' in 'metadata' can only be '{TRY_ANYWAY}'.",
+            param="metadata",
+            code="invalid_value",
+        )
     webhook = await accept_webhook(body.webhook, principal.tenant)
     now_s, output = batches.wall(), body.output_expires_after
     batch = NewBatch(
@@ -181,6 +191,32 @@ async def _show(
     batches: BatchService, exchange: HttpExchange, principal: Principal, batch_id: str
 ) -> dict[str, Any]:
     return batch_object(await batches.get(batch_id, principal.tenant))
+
+
+async def _results(
+    batches: BatchService, exchange: HttpExchange, principal: Principal, batch_id: str
+) -> None:
+    """The lines that have ended by now, in the order of the input, as they come into the files at the end."""
+    given = parse_qs(exchange.query.decode("latin-1"), keep_blank_values=True).get("lines")
+    try:
+        ranges = ALL_LINES if given is None else read_ranges(given[-1])
+    except ValueError as error:
+        raise BadRequest(f"'lines' {error}.", param="lines", code="invalid_value") from None
+    batch = await batches.get(batch_id, principal.tenant)
+    headers = [(b"content-type", b"application/jsonl"), (b"cache-control", b"no-store")]
+    async with exchange.while_here():
+        if exchange.method == "HEAD":
+            await exchange.reply.start(200, headers)
+            await exchange.reply.end()
+            return
+        lines = batches.results(batch, ranges)
+        first = await anext(lines, b"")  # a store that fails is known before the head goes out
+        await exchange.reply.start(200, headers, body_follows=True)
+        if first:
+            await exchange.reply.write(first)
+        async for line in lines:
+            await exchange.reply.write(line)
+        await exchange.reply.end()
 
 
 async def _cancel(

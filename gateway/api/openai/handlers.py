@@ -81,8 +81,11 @@ class Proxied:
             raise wrong_method(exchange, self._methods)
         if self._lifecycle.draining:
             self._lifecycle.check()
+        asks_upgrade = exchange.head.upgrade is not None
+        if self.endpoint.only_upgrades and not asks_upgrade:
+            raise UpgradeRequired("Open a WebSocket here; there is nothing for other requests.")
         later = self._later
-        if later is None:
+        if later is None or asks_upgrade:
             return self._pipeline(exchange)
         takes = PREFER in exchange.fields and later.takes(exchange)
         answer = later(exchange) if takes else self._pipeline(exchange)

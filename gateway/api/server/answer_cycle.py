@@ -14,7 +14,7 @@ import logging
 import re
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
-from typing import Any
+from typing import Any, Protocol
 
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
@@ -29,6 +29,14 @@ _CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 """What no header field may hold: with it somebody else could end the head."""
 
 Fields = Iterable[tuple[bytes, bytes]]
+
+
+class SwitchedReceiver(Protocol):
+    """Takes what comes over a connection that speaks another protocol from now on (RFC 9110 §7.8)."""
+
+    def data_received(self, data: bytes) -> None: ...
+    def writing_resumed(self) -> None: ...
+    def connection_lost(self) -> None: ...
 
 
 class AnswerCycle(RequestResponseCycle):
@@ -80,6 +88,9 @@ class AnswerCycle(RequestResponseCycle):
         """Something of the body, or its end, came and was not received yet."""
         self._received = False
         self._news: asyncio.Event | None = None
+        self.switch: Callable[[SwitchedReceiver], None] | None = None
+        """Has what comes over the connection go to another receiver; there where the request asks for
+        another protocol."""
 
     @property
     def message_event(self) -> asyncio.Event:  # type: ignore[override]
@@ -214,8 +225,10 @@ class AnswerCycle(RequestResponseCycle):
             return
         if not self.response_started or self.response_complete:
             raise RuntimeError("The answer has not begun yet, or is complete already.")
-        out = b""
-        if data or self.expected_content_length or self.chunked_encoding:
+        out, expected_bytes = data, self.expected_content_length
+        if not self.chunked_encoding and len(data) == expected_bytes and self.scope["method"] != "HEAD":
+            self.expected_content_length = 0  # all of it at once, as most answers are
+        elif data or expected_bytes or self.chunked_encoding:
             out = self._framed(data, more)
         if self._head:
             if self._flushing is not None:
@@ -239,6 +252,23 @@ class AnswerCycle(RequestResponseCycle):
             raise RuntimeError("The answer is longer than its Content-Length.")
         self.expected_content_length -= len(data)
         return data
+
+    def switch_protocols(self, head: bytes, receiver: SwitchedReceiver) -> None:
+        """Send the head of the answer, with which HTTP ends on this connection."""
+        if self.switch is None or self.response_started:
+            raise RuntimeError("The connection cannot change its protocol now.")
+        if self.disconnected:
+            return
+        self.response_started, self.keep_alive = True, False
+        self.switch(receiver)
+        self.transport.write(head)
+
+    def end_switched(self) -> None:
+        """The other protocol is over, and with it the connection. Idempotent."""
+        if not self.response_complete and self.response_started:
+            self.response_complete = True
+            self.transport.close()
+            self.on_response()
 
     def _complete(self) -> None:
         ends_with_connection = self.expected_content_length > _ANY_LENGTH // 2
@@ -264,6 +294,7 @@ class AnswerCycle(RequestResponseCycle):
             else:
                 await self.send_500_response()
         self.on_response = _nothing
+        self.switch = None
         if self.task is not None:
             self.tasks.discard(self.task)
             self.task = None

@@ -9,7 +9,6 @@ here. It also offers the short way to and from its clients (:mod:`gateway.api.se
 """
 
 import asyncio
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from uvicorn.config import Config
@@ -17,11 +16,11 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 from uvicorn.server import ServerState
 
 from gateway.api.errors import http_error, id_headers
-from gateway.api.server import response_writers as direct
 from gateway.api.server.answer_cycle import CYCLE
 from gateway.api.server.client_addresses import PerAddressLimiter
-from gateway.api.server.request_head import check_head, new_request_id
+from gateway.api.server.request_head import new_request_id
 from gateway.api.server.request_parser import ConnectionLimits, RequestParser
+from gateway.api.server.response_writers import EXTENSION, DirectWriter, WriteBatch
 from gateway.api.server.tls import has_certificate
 from gateway.api.server.tunnel_passing import TUNNEL_PATH, PassOn, pass_tunnel_on
 from gateway.domain.errors import BadRequest, BodyTimeout, BuffersFull, Forbidden, RequestError
@@ -63,7 +62,7 @@ class BoundedHttpProtocol(RequestParser):
 
     limits = ConnectionLimits()
     descriptors: DescriptorBudget | None = None
-    batch = direct.WriteBatch()
+    batch = WriteBatch()
     places = PerAddressLimiter()
     turn_end: TurnEnd | None = None
     """Told what was read."""
@@ -83,15 +82,13 @@ class BoundedHttpProtocol(RequestParser):
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self._group = ""
-        self._lacks_certificate = False
-        """The client should have shown a certificate, and has not."""
         self._unread_bytes = 0
         self._idle_until_s = 0.0
         """Until when the client has time for its next request; 0: it is not waited for."""
         self._refused = False
         self._untaken_timer: asyncio.TimerHandle | None = None
         self._probe_timer: asyncio.TimerHandle | None = None
-        self._direct: direct.DirectWriter | None = None
+        self._direct: DirectWriter | None = None
         """Of the request that is being answered; the newest one may wait for its turn behind it."""
 
     # --- asyncio ---
@@ -99,7 +96,7 @@ class BoundedHttpProtocol(RequestParser):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         transport.set_write_buffer_limits(WAITING_BYTES)
-        self._lacks_certificate = self.wants_certificate and not has_certificate(transport)
+        self.lacks_certificate = self.wants_certificate and not has_certificate(transport)
         group = self.places.group(self.client[0]) if self.client is not None else ""
         if not self.places.take(group):
             self._refused = True
@@ -133,6 +130,9 @@ class BoundedHttpProtocol(RequestParser):
             self._discard(len(data))
             return
         self._idle_until_s = 0.0
+        if self._switched is not None:
+            self._switched.data_received(data)
+            return
         self.parse(data)
         if self.turn_end is not None:
             self.turn_end.input_read()
@@ -200,12 +200,8 @@ class BoundedHttpProtocol(RequestParser):
 
     # --- The parser ---
 
-    def _check(self, fields: Mapping[bytes, bytes], version: str) -> RequestError | None:
-        """What is wrong with the head."""
-        wrong = check_head(self.url, self.headers, fields, version)
-        if wrong is not None:
-            return wrong
-        if self._lacks_certificate and not self._is_tunnel():
+    def _check_further(self) -> RequestError | None:
+        if self.lacks_certificate and not self._is_tunnel():
             return Forbidden(
                 "This gateway takes requests only from clients that show a certificate it can check.",
                 code="client_certificate_required",
@@ -234,7 +230,9 @@ class BoundedHttpProtocol(RequestParser):
         if self.pipeline:
             self._start_asgi_task(*self.pipeline.pop())
             return
-        self._begin_idling()
+        self._idle_until_s = self.loop.time() + self.timeout_keep_alive
+        if self.timeout_keep_alive_task is None:
+            self._begin_idling()
 
     def _begin_idling(self) -> None:
         """The client has so long for its next request. The timer there is wakes early and waits again, as
@@ -260,8 +258,10 @@ class BoundedHttpProtocol(RequestParser):
         self._unread_bytes = 0
         if self._direct is not None and self._direct.has_path:
             self._direct.detach()
-        self._direct = direct.offer(cycle, self.batch)
-        cycle.scope["extensions"][CYCLE] = cycle
+        direct = self._direct = DirectWriter(cycle, self.batch)
+        cycle.scope["extensions"] = {EXTENSION: direct, CYCLE: cycle}
+        if b"upgrade" in cycle.fields:
+            cycle.switch = self.switch_protocols
         if self.leaving:
             cycle.keep_alive = False
         cycle.task = task = self.loop.create_task(cycle.run_asgi(app))
@@ -372,7 +372,7 @@ def bounded(
     bounds = {
         "limits": limits,
         "descriptors": descriptors,
-        "batch": direct.WriteBatch(),
+        "batch": WriteBatch(),
         "places": places or PerAddressLimiter(),
         "wants_certificate": wants_certificate,
         "turn_end": turn_end,

@@ -6,7 +6,6 @@ complete, and its bytes are counted only where more came than a head may have.
 
 import asyncio
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
@@ -17,7 +16,8 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from gateway.api.server.answer_cycle import AnswerCycle
+from gateway.api.server.answer_cycle import AnswerCycle, SwitchedReceiver
+from gateway.api.server.request_head import check_head
 from gateway.domain.errors import BadRequest, HeadersTooLarge, RequestError
 from shared.speedups import HeaderCollector
 
@@ -57,6 +57,8 @@ class RequestParser(HttpToolsProtocol):
         self._fields_bytes = 0
         """Of the header fields and trailers so far; 0: nobody has counted them yet."""
         self._upgrading = False
+        self._switched: SwitchedReceiver | None = None
+        """Takes what comes, once another protocol is spoken here."""
         self._refusal: RequestError | None = None
         self._timer: asyncio.TimerHandle | None = None
         """Bounds the head's time, or that of what follows an answer."""
@@ -76,8 +78,20 @@ class RequestParser(HttpToolsProtocol):
         except HttpParserUpgrade:
             self._upgrade()
 
+    def switch_protocols(self, receiver: SwitchedReceiver) -> None:
+        """What comes from now on is for ``receiver``."""
+        self._switched = receiver
+        self.flow.resume_reading()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._switched is not None:
+            self._switched.writing_resumed()
+
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
+        if self._switched is not None:
+            self._switched.connection_lost()
         self._collector.close()
 
     def _upgrade(self) -> None:
@@ -123,9 +137,13 @@ class RequestParser(HttpToolsProtocol):
         fields = dict(headers)
         if len(fields) != len(headers):
             fields = dict(reversed(headers))  # the first of each counts
-        self._refusal = self._check(fields, version)
-        if self._refusal is not None:
-            raise self._refusal
+        before, refusal = self.cycle, check_head(self.url, headers, fields, version)
+        is_next = before is None or before.response_complete
+        if refusal is None and (self.lacks_certificate or not is_next):
+            refusal = self._check_further()
+        if refusal is not None:
+            self._refusal = refusal
+            raise refusal
         raw_path, _, query = self.url.partition(b"?")
         path = raw_path.decode("ascii")
         scope: Any = {
@@ -146,7 +164,6 @@ class RequestParser(HttpToolsProtocol):
         if self.parser.should_upgrade() and self._should_upgrade():
             self._upgrading = True
             return
-        before = self.cycle
         self.cycle = AnswerCycle(
             self.scope,
             fields,
@@ -158,7 +175,7 @@ class RequestParser(HttpToolsProtocol):
             keep_alive=version != "1.0" and self.parser.should_keep_alive(),
             on_response=self.on_response_complete,
         )
-        if before is None or before.response_complete:
+        if is_next:
             self._start_asgi_task(self.cycle, self.app)
         else:
             self.flow.pause_reading()
@@ -196,8 +213,12 @@ class RequestParser(HttpToolsProtocol):
 
     # --- For whoever derives from it ---
 
-    def _check(self, fields: Mapping[bytes, bytes], version: str) -> RequestError | None:
-        """What is wrong with the head that has come."""
+    lacks_certificate = False
+    """The client should have shown a certificate, and has not."""
+
+    def _check_further(self) -> RequestError | None:
+        """What is wrong with a request whose head is right, where it comes before the answer to the one
+        before it or its connection ``lacks_certificate``."""
         raise NotImplementedError
 
     def _refuse(self, error: RequestError) -> None:

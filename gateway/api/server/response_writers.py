@@ -182,13 +182,6 @@ def _plain_socket(transport: asyncio.Transport) -> int:
     return -1 if encrypted or raw is None else int(raw.fileno())
 
 
-def offer(cycle: RequestResponseCycle, batch: WriteBatch) -> DirectWriter:
-    """Offer the short way to the application that is about to answer."""
-    direct = DirectWriter(cycle, batch)
-    cycle.scope["extensions"] = {EXTENSION: direct}  # type: ignore[dict-item]
-    return direct
-
-
 def take_offers(scope: MutableMapping[str, Any]) -> tuple[DirectWriter | None, AnswerCycle | None]:
     """What the server of this request offers: the direct way, and the cycle in place of ASGI's ways. The
     scope forgets them, or each would keep the other."""

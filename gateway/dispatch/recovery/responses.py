@@ -256,6 +256,17 @@ class ResponsesSplicer(Splicer):
         part = {"type": "output_text", "text": self._text, "annotations": [], "logprobs": []}
         return {**item, "id": self._received.item_id, "status": status, "content": [part]}
 
+    def _last_item(self, output: Any) -> dict[str, Any]:
+        """The text's item in the last event: the text's part has the members that the engine gives it."""
+        item = self._item(self._status)
+        first = output[0] if isinstance(output, list) and output else None
+        parts = first.get("content") if _is(first, "message") else None
+        if isinstance(parts, list) and len(parts) == 1 and _is(parts[0], "output_text"):
+            part = parts[0]
+            if not part.get("annotations"):  # they would be of places in another text
+                item["content"] = [{**part, "text": self._text}]
+        return item
+
     def _end(self, value: dict[str, Any]) -> bytes:
         response = value.get("response")
         if not isinstance(response, dict):
@@ -272,7 +283,7 @@ class ResponsesSplicer(Splicer):
             self._status = "incomplete"
         out = self._done_until(ITEM_DONE)
         items = [] if self._joiner is None else self._items_after(response.get("output"))
-        whole["output"] = [self._item(self._status), *items]
+        whole["output"] = [self._last_item(response.get("output")), *items]
         if self._joiner is None:
             value = value | {"type": "response.incomplete"}
             whole |= {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}

@@ -1,9 +1,11 @@
 """Batches for their clients: made, listed, shown, cancelled."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 from gateway.domain.batches import BatchRecord, NewBatch
+from gateway.domain.line_ranges import LineRanges
+from gateway.jobs.batches.result_lines import FinishedLines
 from gateway.storage.batches import BatchStore
 
 
@@ -15,11 +17,13 @@ class BatchService:
         batches: BatchStore,
         wake: Callable[[], None],
         wall: Callable[[], float],
+        finished: FinishedLines,
         admit: Callable[[str], Awaitable[None]] | None = None,
     ) -> None:
         """``wake`` tells who works on batches here that there is something to do; ``admit`` raises where a
         tenant may submit nothing more (:meth:`gateway.jobs.kept_results.KeptResults.check`)."""
         self._admit = admit
+        self._finished = finished
         self.wall = wall
         self._batches = batches
         self._wake = wake
@@ -35,6 +39,10 @@ class BatchService:
     async def get(self, batch_id: str, tenant: str) -> BatchRecord:
         """Raises UnknownRecord."""
         return await asyncio.to_thread(self._batches.get, batch_id, tenant)
+
+    def results(self, batch: BatchRecord, ranges: LineRanges) -> AsyncIterator[bytes]:
+        """Those of its lines that have ended (:meth:`FinishedLines.of`)."""
+        return self._finished.of(batch, ranges)
 
     async def list(self, tenant: str, after: str | None, limit: int) -> tuple[BatchRecord, ...]:
         """Raises UnknownRecord for an ``after`` that the tenant does not have."""

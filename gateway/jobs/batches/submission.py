@@ -15,6 +15,7 @@ from gateway.domain.residency import where_of
 from gateway.domain.scopes import scopes_of
 from gateway.jobs.batches.lines import InputLine, LineRequest, LineSplitter, LineTooLong, read_line
 from gateway.jobs.objects import ObjectOpener
+from gateway.jobs.predictions import BatchWork
 from gateway.jobs.service import JobDraft, JobService, JobTerms
 from gateway.storage.errors import ObjectMissing
 
@@ -33,6 +34,7 @@ class GoodFile:
 
     total: int
     model: str
+    work: BatchWork
 
 
 class BatchReader:
@@ -96,7 +98,7 @@ class BatchReader:
             checked.errors.append(BatchError("model_not_found", message, number, "body.model"))
             return
         try:
-            await self._prepare(batch, request)
+            checked.add((await self._prepare(batch, request)).predicted_s)
         except RequestError as error:
             param = None if error.param is None else f"body.{error.param}"
             checked.errors.append(BatchError(str(error.code), str(error), number, param))
@@ -156,6 +158,7 @@ class _Check:
         self._lines = 0
         self._model: str | None = None
         self._ids: set[str] = set()
+        self._work = BatchWork()
 
     @property
     def full(self) -> bool:
@@ -194,6 +197,10 @@ class _Check:
             return BatchError("mismatched_model", message, number, "body.model")
         return None
 
+    def add(self, predicted_s: float | None) -> None:
+        """A request is good, and is predicted to take so long."""
+        self._work = self._work.with_request(predicted_s)
+
     def verdict(self) -> GoodFile | tuple[BatchError, ...]:
         if self._lines > MOST_LINES:
             message = f"The batch input file contains too many requests. At most {MOST_LINES} are allowed."
@@ -203,7 +210,7 @@ class _Check:
         if self._model is None:
             message = "The batch input file is empty. Please ensure that it contains at least one request."
             return (BatchError("empty_file", message),)
-        return GoodFile(self._lines, self._model)
+        return GoodFile(self._lines, self._model, self._work)
 
 
 def _read_all(lines: Sequence[InputLine], endpoint: str) -> list[LineRequest]:

@@ -14,6 +14,7 @@ import structlog
 from gateway.domain.batches import BatchRecord, BatchState
 from gateway.jobs.batches.publication import BatchPublisher
 from gateway.jobs.batches.submission import BatchReader, GoodFile
+from gateway.jobs.batches.window import WindowCheck
 from gateway.jobs.runs_here import NothingRunsHere, RunsHere
 from gateway.jobs.service import RESULT_KEPT_S
 from gateway.storage.batches import BatchLost, BatchStore
@@ -54,8 +55,11 @@ class BatchWorker:
         wall: Callable[[], float],
         settings: BatchSettings = BatchSettings(),
         runs: RunsHere | None = None,
+        window: WindowCheck | None = None,
     ) -> None:
-        """``process`` names this one in the store; ``runs`` is what runs jobs in it."""
+        """``process`` names this one in the store, and is the same when it is started again; ``runs`` is what
+        runs jobs in it; ``window`` refuses batches that would take too long; None: none are."""
+        self._window = window
         self._runs = NothingRunsHere() if runs is None else runs
         self._batches = batches
         self._jobs = jobs
@@ -73,6 +77,7 @@ class BatchWorker:
 
     async def run(self) -> None:
         """Work until this is cancelled."""
+        await self._end_earlier_leases()
         while True:
             wait_s = self._settings.idle_s
             self._wanted.clear()
@@ -86,6 +91,16 @@ class BatchWorker:
                 await asyncio.wait_for(self._wanted.wait(), wait_s)
             except TimeoutError:
                 continue
+
+    async def _end_earlier_leases(self) -> None:
+        """A process of this name that was killed works on nothing any more."""
+        try:
+            ended = await asyncio.to_thread(self._batches.end_leases_of, self._process)
+        except StateError as error:  # they end by themselves
+            _log.warning("batches_not_seen", error=str(error))
+        else:
+            if ended:
+                _log.info("batches_left_behind", batches=ended)
 
     async def look(self) -> None:
         """Take up what nobody works on, and bring each as far as it comes now."""
@@ -124,6 +139,11 @@ class BatchWorker:
             if not isinstance(verdict, GoodFile):
                 await asyncio.to_thread(self._batches.fail, batch, verdict, self._wall())
                 return
+            if self._window is not None:
+                refusal = await self._window(batch, verdict.model, verdict.work)
+                if refusal is not None:
+                    await asyncio.to_thread(self._batches.fail, batch, (refusal,), self._wall())
+                    return
             begun = (batch, verdict.total, verdict.model, self._wall())
             batch = await asyncio.to_thread(self._batches.begin, *begun)
         if not batch.is_submitted:

@@ -30,6 +30,8 @@ _log = structlog.get_logger(__name__)
 KEY_PREFIX = "queue "
 """Of idempotency keys. Clients' own have no space, so they are never the same."""
 
+WAIT_S = 2.0
+
 _REASON_CHARS = 1000
 
 
@@ -56,7 +58,7 @@ class IntakeSettings:
 
     ahead: int = 16
     """Jobs of the queue that wait to begin; then nothing more is taken."""
-    wait_s: float = 2.0
+    wait_s: float = WAIT_S
     """For a message, before it is looked again how many jobs wait."""
     full_s: float = 0.5
     """Between two looks while as many wait as may."""

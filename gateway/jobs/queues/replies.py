@@ -1,37 +1,33 @@
 """Sends what comes of queues' jobs back to where their messages say, each reply at least once.
 
-Replies are noted with the job, so whatever dies, another process goes on with them. A reply with a part of an
-answer is noted before it is sent: should nobody know whether it arrived, just the same is sent again under
-the same sequence, and its reader drops the double.
+Replies are noted with the job, so whatever dies, another process goes on with them. The process that runs a
+job sends its answer while it is written (:mod:`gateway.jobs.queues.live_replies`). One that does not, because
+the queue is not in the settings of the process that does, reads what is stored of the answer: a part of it is
+noted before it is sent; should nobody know whether it arrived, just the same is sent again under the same
+sequence, and its reader drops the double.
 """
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import structlog
 
 from gateway.domain.jobs import JobRecord
 from gateway.domain.queues import PendingReply, ReplyPlan
 from gateway.jobs.object_names import OutputPosition
-from gateway.jobs.output import OutputPiece
+from gateway.jobs.queues.live_replies import AnswerReader, LiveReplies
 from gateway.jobs.queues.metrics import QueueMetrics
-from gateway.jobs.queues.reply_bodies import cut, output_body, restart_body, result_body
-from gateway.jobs.queues.source import BrokerAway, ReplyRefused, Source
+from gateway.jobs.queues.reply_bodies import cut, result_body
+from gateway.jobs.queues.reply_sender import LeaseLost, ReplySender
+from gateway.jobs.queues.source import BrokerAway, ReplyRefused, ReplyTooLong, Source
 from gateway.storage.errors import ObjectMissing, StateError
 from gateway.storage.queue_jobs import QueueJobStore
 
 _log = structlog.get_logger(__name__)
 
 _FORGOTTEN_AT_ONCE = 500
-
-
-class AnswerReader(Protocol):
-    """See :class:`gateway.jobs.output.OutputReader`."""
-
-    def read(self, job: JobRecord, position: OutputPosition) -> AsyncIterator[OutputPiece]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +50,6 @@ class ReplySettings:
     """Between two looks for jobs of which nobody is told."""
 
 
-class LeaseLost(Exception):
-    """Another process goes on with the replies of this job."""
-
-
 class ReplyDeliverer:
     """For all queues of one process. Belongs to the event loop's thread."""
 
@@ -70,13 +62,15 @@ class ReplyDeliverer:
         reply_bytes: Mapping[str, int],
         metrics: QueueMetrics,
         settings: ReplySettings = ReplySettings(),
+        stream_s: Mapping[str, float] | None = None,
         *,
         wall: Callable[[], float] = time.time,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         """``sources`` by name. ``jobs`` gives jobs by their ids; it is called in a thread and raises
-        StateError. ``reply_bytes``: the longest answer that is sent whole, by source."""
-        self._sources = sources
+        StateError. ``reply_bytes``: the longest answer that is sent whole, by source; ``stream_s``: for so
+        long bytes are gathered into a reply while an answer is written."""
+        self._names = tuple(sources)
         self._store = store
         self._jobs = jobs
         self._answers = answers
@@ -87,9 +81,19 @@ class ReplyDeliverer:
         self._sleep = sleep
         self._forget_s = 0.0
         self._reachable = True
+        self._sender = ReplySender(sources, metrics, settings.lease_s / 2)
+        self.live = LiveReplies(
+            self._names, store, answers, self._sender, self, settings.lease_s, stream_s or {}, sleep=sleep
+        )
+        """Answers of the jobs that this process runs."""
 
     async def run(self) -> None:
         """Send until this is cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.live.run())
+            tasks.create_task(self._keep_looking())
+
+    async def _keep_looking(self) -> None:
         while True:
             try:
                 sent = await self.step()
@@ -108,24 +112,28 @@ class ReplyDeliverer:
             await asyncio.to_thread(self._store.forget, _FORGOTTEN_AT_ONCE)
             self._forget_s = now_s + settings.forget_s
         found = await asyncio.to_thread(
-            self._store.claim, tuple(self._sources), settings.most, settings.lease_s, now_s
+            self._store.claim, self._names, settings.most, settings.lease_s, now_s
         )
         if found:
             jobs = await asyncio.to_thread(self._jobs, [reply.job_id for reply in found])
             async with asyncio.TaskGroup() as tasks:
                 for reply in found:
-                    if reply.job_id in jobs:
-                        tasks.create_task(self._attend(reply, jobs[reply.job_id]))
+                    if reply.job_id in jobs and not self.live.go_on(reply):
+                        tasks.create_task(self.attend(reply, jobs[reply.job_id]))
         return len(found)
 
-    async def _attend(self, reply: PendingReply, job: JobRecord) -> None:
-        """What is broken off goes on when its lease is over."""
+    async def attend(self, reply: PendingReply, job: JobRecord | None = None) -> None:
+        """Send what there is now. ``job``: None where it is to be looked up. What is broken off goes on when
+        its lease is over."""
         try:
-            await self._send_all(reply, job)
+            if job is None:
+                job = (await asyncio.to_thread(self._jobs, [reply.job_id])).get(reply.job_id)
+            if job is not None:
+                await self._send_all(reply, job)
         except LeaseLost:
             return
         except (BrokerAway, ReplyRefused, ObjectMissing) as error:
-            await self._fail(reply, error)
+            await self.fail(reply, error)
         except StateError as error:
             self._note_state(error)
 
@@ -139,16 +147,28 @@ class ReplyDeliverer:
         if not job.state.is_final:
             await asyncio.to_thread(self._store.release, reply, self._wall() + self._settings.look_s)
             return
-        answer = None if reply.origin.stream else await self._answer(reply, job)
-        sequence = plan.sequence + 1
-        await self._send(reply, sequence, await asyncio.to_thread(result_body, reply, sequence, job, answer))
+        await self._send_result(reply, job, plan.sequence + 1)
         await asyncio.to_thread(self._store.finish, reply)
+
+    async def _send_result(self, reply: PendingReply, job: JobRecord, sequence: int) -> None:
+        """With the answer, unless it was sent while it was written, or is too long."""
+        answer, note = None, None
+        if not reply.origin.stream:
+            answer, note = await self._answer(reply, job)
+        body = await asyncio.to_thread(result_body, reply, sequence, job, answer, note)
+        try:
+            await self._sender.send(reply, sequence, body)
+        except ReplyTooLong as error:
+            if answer is None:
+                raise
+            body = result_body(reply, sequence, job, None, f"The answer does not fit into a reply: {error}.")
+            await self._sender.send(reply, sequence, body)
 
     async def _send_again(self, reply: PendingReply, job: JobRecord, plan: ReplyPlan) -> None:
         """What may have arrived or not. Where these bytes are no more, the answer began anew, and that is
         said next."""
         if not plan.stop:
-            await self._send(reply, plan.sequence, restart_body(reply, plan.sequence))
+            await self._sender.restart(reply, plan.sequence)
             return
         data = bytearray()
         async for piece in self._answers.read(job, OutputPosition(plan.since, plan.start)):
@@ -159,7 +179,7 @@ class ReplyDeliverer:
                 break
         if len(data) >= plan.stop - plan.start:
             part = bytes(data[: plan.stop - plan.start])
-            await self._send(reply, plan.sequence, output_body(reply, plan.sequence, plan.start, part))
+            await self._sender.output(reply, plan.sequence, plan.start, part)
 
     async def _send_output(self, reply: PendingReply, job: JobRecord, plan: ReplyPlan) -> ReplyPlan:
         """Send what there is of the answer behind ``plan``; the plan that was carried out last."""
@@ -178,7 +198,7 @@ class ReplyDeliverer:
             return ReplyPlan(0, since)
         plan = ReplyPlan(plan.sequence + 1, since, is_sent=False)
         await self._note(reply, plan)
-        await self._send(reply, plan.sequence, restart_body(reply, plan.sequence))
+        await self._sender.restart(reply, plan.sequence)
         return replace(plan, is_sent=True)
 
     async def _send_waiting(
@@ -188,7 +208,7 @@ class ReplyDeliverer:
             part = bytes(waiting[:size])
             plan = ReplyPlan(plan.sequence + 1, plan.since, plan.stop, plan.stop + size, is_sent=False)
             await self._note(reply, plan)
-            await self._send(reply, plan.sequence, output_body(reply, plan.sequence, plan.start, part))
+            await self._sender.output(reply, plan.sequence, plan.start, part)
             del waiting[:size]
         return replace(plan, is_sent=True)
 
@@ -196,26 +216,17 @@ class ReplyDeliverer:
         if not await asyncio.to_thread(self._store.note_plan, reply, plan, self._settings.lease_s):
             raise LeaseLost
 
-    async def _answer(self, reply: PendingReply, job: JobRecord) -> bytes | None:
-        """Whole; None where it is too long."""
-        outcome = job.outcome
+    async def _answer(self, reply: PendingReply, job: JobRecord) -> tuple[bytes | None, str | None]:
+        """Whole; or why it is left where it is."""
+        outcome, most = job.outcome, self._reply_bytes[reply.origin.source]
         if outcome is None or outcome.result is None:
-            return b""
-        if outcome.result_bytes > self._reply_bytes[reply.origin.source]:
-            return None
-        return b"".join([piece.data async for piece in self._answers.read(job, OutputPosition())])
+            return b"", None
+        if outcome.result_bytes > most:
+            return None, f"The answer has {outcome.result_bytes} bytes; replies of this queue hold {most}."
+        return b"".join([piece.data async for piece in self._answers.read(job, OutputPosition())]), None
 
-    async def _send(self, reply: PendingReply, sequence: int, body: bytes) -> None:
-        origin = reply.origin
-        assert origin.reply_to is not None
-        try:
-            async with asyncio.timeout(self._settings.lease_s / 2):
-                await self._sources[origin.source].reply(origin.reply_to, origin.message_id, sequence, body)
-        except TimeoutError:
-            raise BrokerAway("it did not take a reply in time") from None
-        self._metrics.replies(origin.source, "sent")
-
-    async def _fail(self, reply: PendingReply, error: Exception) -> None:
+    async def fail(self, reply: PendingReply, error: Exception) -> None:
+        """It is tried again later, or given up after a long time. Raises nothing."""
         now_s, settings, origin = self._wall(), self._settings, reply.origin
         since_s = now_s if reply.failing_since_s is None else reply.failing_since_s
         about = {"source": origin.source, "job": reply.job_id, "error": str(error)}

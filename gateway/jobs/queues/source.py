@@ -5,6 +5,7 @@
     SourceError
     ├── BrokerAway       the broker cannot be reached: try again
     └── ReplyRefused     the broker does not take a reply, as for a queue that there is not
+        └── ReplyTooLong     it takes no reply of this length
 """
 
 from collections.abc import Sequence
@@ -23,6 +24,10 @@ class BrokerAway(SourceError):
 
 class ReplyRefused(SourceError):
     """The broker is there, and does not take a reply."""
+
+
+class ReplyTooLong(ReplyRefused):
+    """The broker takes shorter replies than this one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +61,8 @@ class Source(Protocol):
         ...
 
     async def reply(self, to: str, message_id: str, sequence: int, body: bytes) -> None:
-        """Put a reply, JSON, where ``to`` says; returns once the broker has it. Raises ReplyRefused."""
+        """Put a reply, JSON, where ``to`` says; returns once the broker has it. Raises
+        ReplyRefused, and ReplyTooLong for a body that the broker has no room for."""
         ...
 
     async def close(self) -> None:

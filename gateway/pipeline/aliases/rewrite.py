@@ -11,6 +11,7 @@ from python_multipart.multipart import parse_options_header
 
 from gateway.domain.json_members import count_candidates, model_edits
 from gateway.domain.request import Edit, Request, RequestBody
+from gateway.domain.surface import model_in_query, with_model_in_query
 from shared.protocol.limits import KIB, MIB
 
 UNPARSED_BYTES = MIB
@@ -33,6 +34,8 @@ def rename(request: Request, model: str) -> None:
     if model == before:
         return
     request.model = model
+    if request.upgrade and "?" in request.path and model_in_query(request.path) == before:
+        request.path = with_model_in_query(request.path, model)
     kind = next((value for name, value in request.headers if name == "content-type"), "").strip()
     before_bytes = body.held_bytes
     if kind.lower().startswith("multipart/form-data"):

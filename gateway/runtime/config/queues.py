@@ -18,13 +18,15 @@ class QueueTable(SettingsTable):
     """What it is called in logs and metrics. Whoever changes it forgets the replies that are not sent yet."""
     kind: QueueKind
     url: Annotated[SecretStr, Field(min_length=1, max_length=2000)]
-    """Of the broker: redis://HOST:6379/0, amqp://USER:PASSWORD@HOST:5672/VHOST."""
+    """Of the broker: redis://HOST:6379/0, amqp://USER:PASSWORD@HOST:5672/VHOST, sqs://REGION,
+    pubsub://PROJECT."""
     queue: Place
-    """The stream, list or queue that messages are taken from."""
+    """The stream, list, queue or subscription that messages are taken from."""
     group: Place = "trunkline"
     """The consumer group of a stream."""
     dead_letter: Place | None = None
-    """Where messages go of which no job can be made; the default is the queue's name and .dead."""
+    """Where messages go of which no job can be made; the default is the queue's name and .dead, with SQS
+    -dead, before .fifo."""
     key: Annotated[str, Field(min_length=1, max_length=200)]
     """The name of the API key on whose account its jobs run."""
     path: Annotated[str, Field(pattern="^/", max_length=8192)] = "/v1/chat/completions"
@@ -37,6 +39,8 @@ class QueueTable(SettingsTable):
     """Longest message."""
     reply_bytes: Annotated[int, Field(ge=0, le=16 * 1024 * 1024)] = 1024 * 1024
     """Longest answer that is in its reply; of a longer one the reply says where it is."""
+    stream_s: Annotated[float, Field(ge=0.0, le=10.0)] = 0.02
+    """For so long the bytes of an answer that is sent while it is written are gathered into one reply."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> "QueueTable":
@@ -52,4 +56,11 @@ class QueueTable(SettingsTable):
     @property
     def dead_letters(self) -> str:
         """Where they go."""
-        return self.dead_letter or f"{self.queue}.dead"
+        if self.dead_letter is not None:
+            return self.dead_letter
+        if self.kind is QueueKind.SQS:
+            name = self.queue.removesuffix(".fifo")
+            return f"{name}-dead{self.queue.removeprefix(name)}"
+        if self.kind is QueueKind.PUBSUB:  # a topic, of the project that the URL names
+            return f"{self.queue.rpartition('/')[2]}.dead"
+        return f"{self.queue}.dead"

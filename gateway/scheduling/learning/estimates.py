@@ -113,7 +113,12 @@ class OutputEstimates:
         """A request was answered whole, and its engine counted so many tokens; None for what it did not
         count."""
         if input_tokens and size_bytes > 0:
-            self._inputs.renewed(model, _Ratio).note(input_tokens / size_bytes)
+            ratio = self._inputs.get(model)
+            if ratio is None:
+                ratio = self._inputs.renewed(model, _Ratio)
+            else:
+                self._inputs.move_to_end(model)
+            ratio.note(input_tokens / size_bytes)
         if output_tokens:
             self._answers.note(model, tenant, output_tokens)
 

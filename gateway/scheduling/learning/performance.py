@@ -240,7 +240,9 @@ class Performance:
         if found is None:
             found = Speeds(*key)
             self._lend(found)
-        self._pairs[key] = found
+            self._pairs[key] = found
+        else:
+            self._pairs.move_to_end(key)
         return found
 
     def learn(

@@ -11,16 +11,14 @@ How fast a queue drains is measured while requests wait, and estimated before th
 """
 
 import itertools
-from collections import Counter as Tally
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from gateway.domain.errors import QueueFull
 from gateway.domain.request import Request, Tier
 from gateway.scheduling.base import DeploymentConstraints, estimated_work
-from gateway.scheduling.queue.drain import DrainRate
 from gateway.scheduling.queue.foreign import WorkKey, by_model
-from gateway.scheduling.queue.order import QueueOrder
+from gateway.scheduling.queue.model_queue import ModelQueue
 from gateway.scheduling.queue.shares import QueueShares
 from gateway.scheduling.queue.tickets import Backlog, Capacity, Ticket
 from shared.protocol.demand import Demand
@@ -34,6 +32,10 @@ UNKNOWN_RETRY_AFTER_S = 5.0
 
 YIELD_S = 1.0
 """A slot that a running request gives back is free within this time."""
+
+SETTLING_S = 2.0
+"""So long after nothing had a slot no wait is predicted: agents that connect to one of several gateways
+divide their slots anew within a second, by what waits where."""
 
 EMPTY_QUEUES = 4096
 """Empty queues that are kept for their drain rate."""
@@ -67,7 +69,7 @@ class WaitingRoom:
         self._settings = settings
         self._takes_any = settings.max_requests > 0 and settings.max_requests_total > 0
         self._weights = dict(settings.tenant_weights)
-        self._queues: dict[str, _ModelQueue] = {}
+        self._queues: dict[str, ModelQueue] = {}
         self._numbers = itertools.count(1)
         self.shares = QueueShares()
         self._told = False
@@ -199,6 +201,8 @@ class WaitingRoom:
         queue = self._queues.get(model)
         if queue is not None and queue.count:
             queue.drain.set_backlogged(slots, now)
+            if not slots:
+                queue.without_slots_s = now
 
     def backlog(self, model: str) -> Backlog | None:
         """The requests that wait for ``model``; None when none does."""
@@ -240,6 +244,8 @@ class WaitingRoom:
             return 0.0
         if not (capacity.slots or capacity.coming):
             return None  # they are all resting, on trial or away: how long for cannot be known
+        if capacity.slots and queue is not None and now - queue.without_slots_s < SETTLING_S:
+            return None  # agents that have just come say how many they have here a moment later
         rate = self._rate(model, capacity, now)
         if rate <= 0:
             return None
@@ -268,7 +274,7 @@ class WaitingRoom:
         return min(max(MIN_RETRY_AFTER_S, least_s, promised_s - now), MAX_RETRY_AFTER_S)
 
     def _check(
-        self, request: Request, queue: "_ModelQueue", capacity: Capacity, allowed_s: float, now: float
+        self, request: Request, queue: ModelQueue, capacity: Capacity, allowed_s: float, now: float
     ) -> None:
         settings, least_s = self._settings, 0.0
         tenant = request.principal.tenant
@@ -310,7 +316,7 @@ class WaitingRoom:
         expires_s = now + (wait_s if wait_s > hold_s else hold_s)
         return expires_s if deadline_s is None or deadline_s > expires_s else deadline_s
 
-    def _put(self, queue: "_ModelQueue", ticket: Ticket, now: float) -> None:
+    def _put(self, queue: ModelQueue, ticket: Ticket, now: float) -> None:
         queue.put(ticket, now)
         self.requests += 1
         if self.shares.any:
@@ -318,83 +324,12 @@ class WaitingRoom:
         ticket.body_bytes = ticket.request.body.held_bytes
         self.body_bytes += ticket.body_bytes
 
-    def _queue(self, model: str, now: float) -> "_ModelQueue":
+    def _queue(self, model: str, now: float) -> ModelQueue:
         queue = self._queues.get(model)
         if queue is None:
             if len(self._queues) >= EMPTY_QUEUES:
                 self._queues = {name: each for name, each in self._queues.items() if each.count}
-            queue = self._queues[model] = _ModelQueue(self._weights, self._settings.ageing_s, now)
+            queue = self._queues[model] = ModelQueue(self._weights, self._settings.ageing_s, now)
             if self._told:
                 queue.turns.record_given()
         return queue
-
-
-class _ModelQueue:
-    """The requests that wait for one model: a lane for each fit, so that one that fits nowhere blocks none
-    of the others.
-
-    A request that comes when nobody waits mostly has its slot before another one comes. So it is in no lane
-    until somebody must know its turn among others (:meth:`line_up`).
-    """
-
-    def __init__(self, weights: Mapping[str, float], ageing_s: float, now: float) -> None:
-        self.turns = QueueOrder[Ticket](weights, ageing_s, now)
-        """The order of all waiting requests except ``alone``."""
-        self.alone: Ticket | None = None
-        self.lanes = Tally[DeploymentConstraints]()
-        self.drain = DrainRate(now)
-        self.promised_s = [now] * len(_TIER_RANK)
-        """For each rank, the latest time at which the client of a refused request was told to try again."""
-        self.count = 0
-
-    def put(self, ticket: Ticket, now: float) -> None:
-        """``ticket`` waits from ``now`` on, when it ``entered``."""
-        ticket.waiting = True
-        self.count += 1
-        if self.count == 1 and not ticket.begun:
-            self.alone = ticket
-            return
-        self.line_up()
-        self._put(ticket, now)
-
-    def line_up(self) -> QueueOrder[Ticket]:
-        """The turns of all who wait."""
-        if self.alone is not None:
-            ticket, self.alone = self.alone, None
-            self._put(ticket, ticket.entered_s)
-        return self.turns
-
-    def ahead_of(self, rank: int) -> int:
-        """How many wait in this tier and those above it."""
-        if self.alone is not None:
-            return 1 if self.alone.rank <= rank else 0
-        return self.turns.ahead_of(rank) if self.count else 0
-
-    def remove(self, ticket: Ticket, now: float, *, departed: bool) -> None:
-        """``ticket`` waits no more: it leaves for a slot (``departed``), or without one."""
-        ticket.waiting = False
-        self.count -= 1
-        drain = self.drain
-        if departed and drain.backlogged:
-            drain.departed(now)
-        if self.alone is not None and departed:
-            self.alone = None
-            self.turns.depart_alone(ticket, ticket.entered_s, now)
-        else:
-            self._take_out(ticket, now, departed=departed)
-        if drain.backlogged and not self.count:
-            drain.set_backlogged(False, now)
-
-    def _put(self, ticket: Ticket, now: float) -> None:
-        self.turns.put(ticket, now)
-        self.lanes[ticket.lane] += 1
-
-    def _take_out(self, ticket: Ticket, now: float, *, departed: bool) -> None:
-        turns = self.line_up()
-        if departed:
-            turns.depart(ticket, now)
-        else:
-            turns.remove(ticket)
-        self.lanes[ticket.lane] -= 1
-        if not self.lanes[ticket.lane]:
-            del self.lanes[ticket.lane]

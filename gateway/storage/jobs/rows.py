@@ -1,12 +1,21 @@
 """A job as a row and as a record, and the counts of its queue, which every change of state keeps right."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Row, select
+from sqlalchemy import ColumnElement, Connection, Row, and_, false, or_, select
 
-from gateway.domain.jobs import TRANSITIONS, JobLease, JobOutcome, JobRecord, JobState, NewJob, ObjectSlice
+from gateway.domain.jobs import (
+    TRANSITIONS,
+    JobLease,
+    JobOutcome,
+    JobRecord,
+    JobState,
+    NewJob,
+    NewLease,
+    ObjectSlice,
+)
 from gateway.storage import schema
 from gateway.storage.database import Database
 
@@ -40,6 +49,19 @@ def values_of(job: NewJob, created_s: float) -> dict[str, Any]:
         "attempts": 0,
         "cancelling": 0,
         "generation": 0,
+    }
+
+
+def claim_of(lease: NewLease, until_s: float, now_s: float) -> dict[str, Any]:
+    """What differs in the row of a job that runs already when it is submitted."""
+    return {
+        "state": JobState.RUNNING.value,
+        "attempts": 1,
+        "generation": 1,
+        "process": lease.process,
+        "incarnation": lease.incarnation,
+        "lease_until": until_s,
+        "started_s": now_s,
     }
 
 
@@ -134,3 +156,18 @@ def _least_virtual(connection: Connection, model: str) -> float:
     waiting = select(table.virtual).where(table.model == model, table.queued > 0).order_by(table.virtual)
     found = connection.execute(waiting.limit(1)).scalar()
     return 0.0 if found is None else float(found)
+
+
+def in_spans(
+    number: ColumnElement[int], numbers: Mapping[str, int], spans: Sequence[tuple[str, str | None]]
+) -> ColumnElement[bool]:
+    """Whether ``number`` is from that of the first id of one of ``spans`` to that of its last. Ids that are
+    not in ``numbers`` do not count: without a last one a span has no end, without a first one it is empty."""
+    within = [
+        and_(number >= numbers[first], number <= numbers[last])
+        if last is not None and last in numbers
+        else number >= numbers[first]
+        for first, last in spans
+        if first in numbers
+    ]
+    return or_(*within) if within else false()

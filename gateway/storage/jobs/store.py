@@ -8,12 +8,12 @@ from sqlalchemy import ColumnElement, Connection, Table, and_, case, delete, fun
 from sqlalchemy.exc import IntegrityError
 
 from gateway.domain.batches import ENDED_BATCHES
-from gateway.domain.jobs import JobOutcome, JobRecord, JobState, NewJob
+from gateway.domain.jobs import FINAL, JobOutcome, JobRecord, JobState, NewJob, NewLease
 from gateway.domain.queues import QueueOrigin
 from gateway.storage import schema
 from gateway.storage.database import Database
 from gateway.storage.errors import RecordError, UnknownRecord
-from gateway.storage.jobs.rows import QueueCounts, ending, record_of, values_of
+from gateway.storage.jobs.rows import QueueCounts, claim_of, ending, in_spans, record_of, values_of
 from gateway.storage.queue_jobs import note_origin
 from gateway.storage.webhooks.events import note_job_ends
 
@@ -56,6 +56,8 @@ class Submission:
     """Of what was asked for, to compare with what came under the same key before."""
     origin: QueueOrigin | None = None
     """The message that the one job was made of."""
+    lease: NewLease | None = None
+    """Who runs them already; None: they are queued."""
 
 
 _IN_OPEN_BATCH = (
@@ -127,12 +129,12 @@ class JobStore:
                 insert(schema.submissions).values(tenant=submission.tenant, key=submission.key, **made)
             )
         waiting = _queued(connection, submission.tenant)
-        if bounds is not None and waiting + len(ids) > bounds.queued:
+        if bounds is not None and submission.lease is None and waiting + len(ids) > bounds.queued:
             raise TooManyJobs(
                 f"{submission.tenant} has {waiting} jobs in the queue and may have {bounds.queued}: wait "
                 "until some are done, or cancel some"
             )
-        self._insert(connection, submission.jobs, now_s)
+        self._insert(connection, submission.jobs, submission.lease, now_s)
         if submission.origin is not None:
             (job_id,) = ids
             note_origin(connection, job_id, submission.origin)
@@ -167,24 +169,43 @@ class JobStore:
         tenant: str | None = None,
         key_id: str | None = None,
         group: str | None = None,
+        prefix: str | None = None,
         states: Collection[JobState] = (),
         after: str | None = None,
         limit: int = 100,
         newest_first: bool = True,
     ) -> tuple[JobRecord, ...]:
-        """In the order of submission. ``after``: those behind the job of this id. Raises UnknownRecord for an
-        ``after`` that is none of these."""
+        """In the order of submission. ``prefix``: those whose ids begin so. ``after``: those behind the job
+        of this id. Raises UnknownRecord for an ``after`` that is none of these."""
         number = self._table.c.number
         with self._database.read() as connection:
             conditions = _conditions(tenant, group, states)
             if key_id is not None:
                 conditions.append(self._table.c.key_id == key_id)
+            if prefix is not None:
+                conditions.append(self._table.c.id.startswith(prefix, autoescape=True))
             if after is not None:
                 at = self._get(connection, after, tenant).number
                 conditions.append(number < at if newest_first else number > at)
             query = select(self._table).where(*conditions).limit(limit)
             order = number.desc() if newest_first else number
             return tuple(record_of(row) for row in connection.execute(query.order_by(order)))
+
+    def ended_within(
+        self, group: str, spans: Sequence[tuple[str, str | None]], after: int, limit: int
+    ) -> tuple[JobRecord, ...]:
+        """Jobs of a group that have ended, in the order of submission. ``spans``: from the job of one id to
+        that of another, or to the end where there is none of that id; where there is none of the first id
+        there is nothing. ``after``: only those with higher numbers."""
+        table = self._table.c
+        ids = {job_id for span in spans for job_id in span if job_id is not None}
+        with self._database.read() as connection:
+            found = connection.execute(select(table.id, table.number).where(table.id.in_(ids)))
+            numbers = {row.id: row.number for row in found}
+            within = in_spans(table.number, numbers, spans)
+            here = (*_conditions(None, group, FINAL), table.number > after, within)
+            query = select(self._table).where(*here).order_by(table.number).limit(limit)
+            return tuple(record_of(row) for row in connection.execute(query))
 
     def count(self, *, tenant: str | None = None, group: str | None = None) -> dict[JobState, int]:
         """How many there are of each state; states without any are left out."""
@@ -197,19 +218,22 @@ class JobStore:
         """What is to be done for a model before the jobs of these numbers, which wait."""
         table = self._table.c
         seconds = func.coalesce(table.predicted_s, UNPREDICTED_S)
-        here = (table.model == model, table.state == JobState.QUEUED.value, table.number <= max(numbers))
+        here = (table.model == model, table.state == JobState.QUEUED.value)
+        # one sum up to the first of them; a running sum over all that waits costs a dozen times as much
+        before = select(func.coalesce(func.sum(seconds), 0.0)).where(*here, table.number < min(numbers))
         sums = select(
             table.number,
             (func.sum(seconds).over(order_by=table.number) - seconds).label("seconds"),
-        ).where(*here)
+        ).where(*here, table.number.between(min(numbers), max(numbers)))
         queue = sums.subquery()
         left = seconds - (now_s - func.coalesce(table.started_s, now_s))
         running = select(func.count(), func.coalesce(func.sum(case((left > 0, left), else_=0.0)), 0.0)).where(
             table.model == model, table.state == JobState.RUNNING.value
         )
         with self._database.read() as connection:
+            before_s = float(connection.execute(before).scalar_one())
             query = select(queue.c.number, queue.c.seconds).where(queue.c.number.in_(numbers))
-            found = {int(row.number): float(row.seconds) for row in connection.execute(query)}
+            found = {int(row.number): before_s + float(row.seconds) for row in connection.execute(query)}
             count, running_s = connection.execute(running).one()
             return QueuedWork(found, int(count), float(running_s))
 
@@ -293,13 +317,19 @@ class JobStore:
             )
         return tuple(row.made)
 
-    def _insert(self, connection: Connection, jobs: Sequence[NewJob], now_s: float) -> None:
+    def _insert(
+        self, connection: Connection, jobs: Sequence[NewJob], lease: NewLease | None, now_s: float
+    ) -> None:
         counts = QueueCounts()
+        state = JobState.QUEUED if lease is None else JobState.RUNNING
+        claimed: Mapping[str, Any] = {}
+        if lease is not None:
+            claimed = claim_of(lease, self._database.interval_s(connection) + lease.lease_s, now_s)
         for at in range(0, len(jobs), _INSERTED_AT_ONCE):
             some = jobs[at : at + _INSERTED_AT_ONCE]
-            connection.execute(insert(self._table), [values_of(job, now_s) for job in some])
+            connection.execute(insert(self._table), [{**values_of(job, now_s), **claimed} for job in some])
             for job in some:
-                counts.move(job, None, JobState.QUEUED)
+                counts.move(job, None, state)
         counts.write(connection, self._database)
 
     def _cancel(

@@ -160,7 +160,7 @@ def test_engines_given_by_flag_replace_those_of_the_file(tmp_path: Path) -> None
             '[[engine]]\ntorch = "/nowhere"',
             ":3: engine[0].torch = '/nowhere': a model is 'demo' or a directory",
         ),
-        ('[[engine]]\nname = "x"', ":2: engine[0]: an engine has one of url, command and torch"),
+        ('[[engine]]\nname = "x"', ":2: engine[0]: an engine has one of url, command, torch and python"),
         (
             '[[engine]]\nurl = "http://a"\napi_key = 5',
             ":4: engine[0].api_key: should be a valid string",

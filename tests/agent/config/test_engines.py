@@ -78,7 +78,7 @@ def test_when_an_engine_is_loaded(tmp_path: Path, kind: str, keys: str, expected
         ('command = ""\nmodels = ["m"]', "begins with a program"),
         ('command = "e \'x"\nmodels = ["m"]', "No closing quotation"),
         ('command = ["e", "{port}"]\nmodels = ["a b"]', "'a b' is no name"),
-        ('command = "e {port}"\nurl = "http://x"', "one of url, command and torch"),
+        ('command = "e {port}"\nurl = "http://x"', "one of url, command, torch and python"),
         ('command = "e {port}"\nmodels = ["m"]\nmemory = "lots"', "memory"),
         ('command = "e {port}"\nmodels = ["m"]\nmemory = 0', "memory"),
         ('command = "e {port}"\nmodels = ["m"]\nport = 70000', "port"),

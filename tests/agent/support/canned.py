@@ -8,6 +8,7 @@ from typing import Protocol
 
 from agent.engines.backend import BackendBody, BackendRequest, ResponseReceiver
 from shared.protocol.messages import Headers, RequestHead
+from shared.protocol.progress import Progress
 
 
 @dataclass(slots=True)
@@ -135,6 +136,7 @@ class Response:
         self._pieces.append(piece)
         return False
 
+    def on_progress(self, progress: Progress) -> None: ...
     def on_over(self, error: Exception | None) -> None:
         self._error, self._over = error, True
         self._moved.set()

@@ -10,7 +10,7 @@ from agent.engines.http.openai import OpenAIHTTPBackend
 from agent.requests.runner import RequestRunner
 from shared.protocol.endpoint import Stream
 from shared.protocol.messages import DeploymentState
-from shared.protocol.peers import GPU_SECONDS
+from shared.protocol.peers import GPU_SECONDS, PROGRESS
 from tests.agent.support.joined import Joined, PlayedBackend
 from tests.support.clock import ManualClock
 from tests.support.tunnels import Recorder, request_head
@@ -23,10 +23,12 @@ class Agent(Recorder):
 
     runner: RequestRunner
     tells_gpu_s = False
+    tells_progress = True
     """What its gateway has agreed on."""
 
     def on_open(self, stream: Stream) -> None:
-        self.runner.open("s", stream, agreed=(GPU_SECONDS,) if self.tells_gpu_s else ())
+        agreed = ((GPU_SECONDS, self.tells_gpu_s), (PROGRESS, self.tells_progress))
+        self.runner.open("s", stream, agreed=[name for name, both in agreed if both])
 
 
 class Set:
@@ -52,11 +54,15 @@ class Set:
 
 @asynccontextmanager
 async def agent_with(
-    backend: PlayedBackend | OpenAIHTTPBackend, clock: ManualClock | None = None, *, tells_gpu_s: bool = False
+    backend: PlayedBackend | OpenAIHTTPBackend,
+    clock: ManualClock | None = None,
+    *,
+    tells_gpu_s: bool = False,
+    tells_progress: bool = True,
 ) -> AsyncIterator[Set]:
     clock = clock or ManualClock()
     registry, listener = EngineRegistry(clock), Agent()
-    listener.tells_gpu_s = tells_gpu_s
+    listener.tells_gpu_s, listener.tells_progress = tells_gpu_s, tells_progress
     registry.add(backend)
     listener.runner = RequestRunner(registry, clock)
     joined = Joined(listener, Recorder())

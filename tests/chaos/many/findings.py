@@ -168,7 +168,8 @@ class ManyFindings:
 
     def judge_usage(self) -> None:
         """All that ended in a gateway that lived on for a second is in the store, and nothing twice."""
-        kept = [each.outcome for each in self.outcomes if self._is_kept(each)]
+        kills = [(each, self._unwritten_from_s(each)) for each in self.entries if each.struck.kind in KILLS]
+        kept = [each.outcome for each in self.outcomes if _is_kept(each, kills)]
         tokens = sum(each.ask.tokens * len(each.ask.texts) for each in kept)
         asked = sum(each.outcome.ask.tokens * len(each.outcome.ask.texts) for each in self.outcomes)
         requests, counted = self.usage
@@ -178,17 +179,6 @@ class ManyFindings:
             )
         if not tokens <= counted <= asked:
             self.wrong.append(f"{counted} tokens in the store; {tokens} to {asked} expected")
-
-    def _is_kept(self, each: ClientOutcome) -> bool:
-        ended_s = each.outcome.ended_s
-        if each.outcome.finding.verdict is not Verdict.RIGHT:
-            return False
-        return not any(
-            entry.struck.kind in KILLS
-            and entry.struck.gateway == each.gateway
-            and self._unwritten_from_s(entry) <= ended_s <= entry.until_s
-            for entry in self.entries
-        )
 
     def _unwritten_from_s(self, kill: StruckEntry) -> float:
         """A gateway that is killed while it cannot reach its store has written nothing since it could."""
@@ -211,3 +201,12 @@ class ManyFindings:
             slowness = self.slowness(last_s, entry.whole_s)
             if entry.whole_s - last_s > WHOLE_S * slowness:
                 self.wrong.append(f"not whole within {WHOLE_S:.0f} s (× {slowness:.1f}): {entry}")
+
+
+def _is_kept(each: ClientOutcome, kills: Sequence[tuple[StruckEntry, float]]) -> bool:
+    """Whether its usage must be in the store. ``kills`` of gateways come with when each had last written."""
+    ended_s = each.outcome.ended_s
+    return each.outcome.finding.verdict is Verdict.RIGHT and not any(
+        kill.struck.gateway == each.gateway and unwritten_s <= ended_s <= kill.until_s
+        for kill, unwritten_s in kills
+    )

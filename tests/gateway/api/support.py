@@ -10,10 +10,13 @@ import orjson
 
 from gateway.api.exchange.buffers import BufferBudget
 from gateway.api.exchange.exchange import HttpExchange, HttpSettings
+from gateway.api.exchange.job_runs import JobBooks
 from gateway.api.exchange.middleware import RequestMiddleware, with_origin_checks
+from gateway.api.jobs.deferral import Deferral
 from gateway.api.jobs.pages import JobAccess, jobs_pages
 from gateway.api.jobs.respond_async import AsyncRequests
 from gateway.api.jobs.responses import responses_pages
+from gateway.api.jobs.videos import videos_pages
 from gateway.api.openai.batches import batches_pages
 from gateway.api.openai.files import files_pages
 from gateway.api.openai.handlers import KeyedPage
@@ -28,8 +31,10 @@ from gateway.domain.request import Principal, Request
 from gateway.fleet.registry import ServedModel
 from gateway.jobs.batches.service import BatchService
 from gateway.jobs.files import FileService
+from gateway.jobs.runner import JobRunner
 from gateway.jobs.uploads import UploadService
 from gateway.observability.metrics import Metrics
+from gateway.pipeline.accumulation import AccumulatedRun
 from gateway.pipeline.aliases import AliasCatalog
 from gateway.pipeline.bodies import BodyReader
 from gateway.pipeline.pipeline import Pipeline
@@ -247,9 +252,15 @@ class Surface:
     jobs: JobAccess | None = None
     uploads: UploadService | None = None
     batches: BatchService | None = None
+    runner: JobRunner | None = None
+    """Runs jobs in this process."""
+    within: Callable[[asyncio.Task[Any], float], Awaitable[None]] | None = None
+    """In which clients wait that prefer not to wait for long."""
 
     def __post_init__(self) -> None:
         keys = self.keys
+        self.budget = BufferBudget(self.buffer_bytes)
+        self.books = JobBooks(Metrics())
         pipeline = Pipeline(keys, self.dispatcher.run, self.accounts, facts=self.settings.facts)
         files = {} if self.files is None else files_pages(keys, self.files)
         if self.uploads is not None:
@@ -258,6 +269,7 @@ class Surface:
         jobs: dict[str, KeyedPage] = {}
         if self.jobs is not None:
             jobs = jobs_pages(keys, self.jobs) | responses_pages(keys, self.jobs)
+            jobs |= videos_pages(keys, self.jobs, lambda name: name != "unknown")
         router = build_router(
             pipeline,
             keys,
@@ -266,9 +278,8 @@ class Surface:
             self.lifecycle,
             self.settings,
             files={**files, **batches, **jobs},
-            later=None if self.jobs is None else AsyncRequests(keys, self.jobs),
+            later=None if self.jobs is None else AsyncRequests(keys, self.jobs, deferral=self._deferral()),
         )
-        self.budget = BufferBudget(self.buffer_bytes)
         self.app = RequestMiddleware(
             with_origin_checks(router, self.settings),
             self.settings,
@@ -278,6 +289,15 @@ class Surface:
             self.reader,
         )
         self.lifecycle.serve()
+
+    def _deferral(self) -> Deferral | None:
+        """All models have engines that can go on with answers."""
+        if self.jobs is None or self.runner is None:
+            return None
+        run = AccumulatedRun(self.dispatcher.run, lambda model, route: True)
+        pipeline = Pipeline(self.keys, run, self.accounts, facts=self.settings.facts)
+        given = (self.jobs, pipeline, self.runner, self.books, self.budget)
+        return Deferral(*given) if self.within is None else Deferral(*given, self.within)
 
     def ask(self, method: str, path: str, *headers: tuple[bytes, bytes], **options: Any) -> "Call":
         """Begin a request; see :class:`Call`."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +11,21 @@ import pytest
 
 from gateway.app.queues import QueueParts, make_source
 from gateway.auth.keys import KeyRing
+from gateway.jobs.queues.pubsub import PubSubSource
+from gateway.jobs.queues.rabbitmq import RabbitSource
 from gateway.jobs.queues.redis_list import RedisListSource
 from gateway.jobs.queues.redis_stream import RedisStreamSource
+from gateway.jobs.queues.sqs import SqsSource
 from gateway.runtime.config import ConfigError
 from gateway.runtime.config.queues import QueueTable
 from tests.gateway.jobs.queues.conftest import world
 from tests.gateway.jobs.queues.fakes import QueueWorld
+from tests.gateway.jobs.queues.pubsub_topics import pubsub_topics
 from tests.gateway.jobs.queues.rabbit_queues import URL, rabbit_queues
 from tests.gateway.jobs.queues.redis_keys import redis_keys
+from tests.gateway.jobs.queues.sqs_queues import sqs_queues
+from tests.support.pubsub_server import PubSubServer
+from tests.support.sqs_server import set_credentials, sqs_server
 
 __all__ = ["world"]
 
@@ -30,8 +38,14 @@ def table(**given: Any) -> QueueTable:
 
 
 async def test_each_kind_has_its_source() -> None:
-    for kind, source in (("redis-stream", RedisStreamSource), ("redis-list", RedisListSource)):
-        made = make_source(table(kind=kind))
+    for kind, url, source in (
+        ("redis-stream", "redis://h", RedisStreamSource),
+        ("redis-list", "redis://h", RedisListSource),
+        ("rabbitmq", "amqp://h", RabbitSource),
+        ("sqs", "sqs://eu-central-1", SqsSource),
+        ("pubsub", "pubsub://my-project", PubSubSource),
+    ):
+        made = make_source(table(kind=kind, url=url))
         assert isinstance(made, source)
         await made.close()
 
@@ -39,9 +53,15 @@ async def test_each_kind_has_its_source() -> None:
 def test_a_missing_library_and_a_bad_url_say_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="url of orders cannot be used"):
         make_source(table(url="redis://h:port"))
-    monkeypatch.setitem(__import__("sys").modules, "redis.asyncio", None)
-    with pytest.raises(ConfigError, match=r"trunkline\[redis\]"):
-        make_source(table())
+    for kind, url, module, extra in (
+        ("redis-stream", "redis://h", "redis.asyncio", "redis"),
+        ("rabbitmq", "amqp://h", "gateway.jobs.queues.rabbitmq", "rabbitmq"),
+        ("sqs", "sqs://eu-central-1", "gateway.jobs.queues.sqs", "sqs"),
+        ("pubsub", "pubsub://p", "gateway.jobs.queues.pubsub", "pubsub"),
+    ):
+        monkeypatch.setitem(sys.modules, module, None)
+        with pytest.raises(ConfigError, match=rf"pip install 'trunkline\[{extra}\]'"):
+            make_source(table(kind=kind, url=url))
 
 
 async def run_one(world: QueueWorld, queue: QueueTable) -> tuple[asyncio.Task[None], str]:
@@ -118,3 +138,36 @@ async def test_rabbitmq_feeds_jobs_and_gets_their_answers(world: QueueWorld) -> 
         said = json.loads(reply.body)
         assert (said["id"], said["job"], said["body"]) == ("7", job_id, "data: 1\n\n")
         await stop(running)
+
+
+async def test_sqs_feeds_jobs_and_gets_their_answers(
+    world: QueueWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_credentials(monkeypatch)
+    with sqs_server() as url:
+        async with sqs_queues(url, "in", "in-dead", "out") as queues:
+            world.metrics.registry = type(world.metrics.registry)()
+            await queues.put("in", json.dumps(ASK | {"reply_to": queues.name("out")}))
+            await queues.put("in", "poison")
+            queue = table(kind="sqs", url=url, queue=queues.urls["in"], dead_letter=queues.name("in-dead"))
+            running, job_id = await run_one(world, queue)
+            said = json.loads((await queues.get("out", 20))["Body"])
+            assert (said["job"], said["type"], said["body"]) == (job_id, "result", "data: 1\n\n")
+            assert (await queues.get("in-dead", 20))["Body"] == "poison"
+            await stop(running)
+
+
+async def test_pubsub_feeds_jobs_and_gets_their_answers(world: QueueWorld) -> None:
+    with PubSubServer() as server:
+        async with pubsub_topics(server.host, "prompts", "prompts.dead", "answers") as topics:
+            world.metrics.registry = type(world.metrics.registry)()
+            await topics.put("prompts", json.dumps(ASK).encode(), reply_to="answers")
+            await topics.put("prompts", b"poison")
+            queue = table(kind="pubsub", url=topics.url, queue=topics.subscription("prompts"))
+            running, job_id = await run_one(world, queue)
+            (reply,) = await topics.get("answers")
+            said = json.loads(reply.data)
+            assert (said["job"], said["type"], said["body"]) == (job_id, "result", "data: 1\n\n")
+            (letter,) = await topics.get("prompts.dead")
+            assert letter.data == b"poison"
+            await stop(running)

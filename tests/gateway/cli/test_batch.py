@@ -15,9 +15,11 @@ from typer.testing import CliRunner, Result
 from gateway.cli import batch as command
 from gateway.cli.batch import register
 from gateway.domain.request import Principal
+from gateway.jobs.batches.window import WindowCheck
 from gateway.storage import Store
+from gateway.storage.errors import UnknownRecord
 from tests.gateway.api.support import KEY, FakeKeys, Surface, served
-from tests.gateway.jobs.batches.workshop import Workshop, jsonl, request_line
+from tests.gateway.jobs.batches.workshop import KnownSpeeds, Workshop, jsonl, request_line
 
 Run = Callable[..., "asyncio.Future[Result]"]
 
@@ -93,6 +95,22 @@ async def test_a_bad_file_is_told_with_its_lines(run: Run, workshop: Workshop, t
     assert out.read_bytes() == b""
 
 
+async def test_a_window_that_is_too_short_is_told_with_the_way_to_try(
+    run: Run, workshop: Workshop, tmp_path: Path
+) -> None:
+    prompts, out = tmp_path / "prompts.jsonl", tmp_path / "out.jsonl"
+    prompts.write_text("hello\n")
+    workshop.outlook = KnownSpeeds(90_000.0, 1)
+    workshop.window = WindowCheck(workshop.store.batches, workshop.outlook, lambda: workshop.now_s)
+    asked = ("run", str(prompts), "--model", "m", "--out", str(out))
+    done = await working(workshop, run(*asked))
+    assert done.exit_code == 1
+    assert "The batch would take about 25 hours on the slot that 'm' has now" in done.stderr
+    assert "run the command again with --try-anyway" in done.stderr
+    tried = await working(workshop, run(*asked, "--try-anyway"))
+    assert (tried.exit_code, said(out)) == (0, ["line-1"])
+
+
 async def test_who_leaves_is_told_how_to_come_back(
     run: Run, workshop: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,6 +129,69 @@ async def test_who_leaves_is_told_how_to_come_back(
     assert not out.exists()
     done = await working(workshop, run("wait", batch.id, "--out", str(out)))
     assert (done.exit_code, said(out)) == (0, ["line-1"])
+
+
+async def test_answers_are_there_as_they_come_and_a_command_that_was_left_goes_on(
+    run: Run, workshop: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompts, out = tmp_path / "prompts.jsonl", tmp_path / "out.jsonl"
+    partial = tmp_path / "out.jsonl.partial"
+    prompts.write_text("one\ntwo\nthree\nfour\n")
+    worker, looked = workshop.worker(), 0
+    loop = asyncio.get_running_loop()
+
+    async def bring_on() -> None:
+        await worker.look()
+        await workshop.answer(1)
+
+    def sleep(seconds: float) -> None:
+        nonlocal looked
+        looked += 1
+        if looked == 4:
+            raise KeyboardInterrupt
+        asyncio.run_coroutine_threadsafe(bring_on(), loop).result(30)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(command, "time", SimpleNamespace(sleep=sleep))
+        left = await run("run", str(prompts), "--model", "m", "--out", str(out))
+    assert f"3 answers so far are in {partial}" in left.stderr
+    assert said(partial) == ["line-1", "line-2", "line-3"]
+    assert not out.exists()
+    (batch,) = workshop.store.batches.list("t")
+    with partial.open("ab") as written:
+        written.write(b'{"id": "broken o')
+    done = await working(workshop, run("wait", batch.id, "--out", str(out), "--json"))
+    assert (done.exit_code, said(out)) == (0, ["line-1", "line-2", "line-3", "line-4"])
+    assert json.loads(done.stdout)["status"] == "completed"
+    assert not partial.exists()
+
+
+async def test_a_gateway_that_gives_nothing_before_the_end_is_waited_for(
+    run: Run, workshop: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompts, out = tmp_path / "prompts.jsonl", tmp_path / "out.jsonl"
+    prompts.write_text("one\ntwo\n")
+    asked: list[object] = []
+
+    def results(*given: object) -> None:
+        asked.append(given)
+        raise UnknownRecord("there is nothing here")
+
+    monkeypatch.setattr(workshop.service, "results", results)
+    worker = workshop.worker()
+    waiting = run("run", str(prompts), "--model", "m", "--out", str(out))
+    async with asyncio.timeout(60):
+        while not asked:
+            await worker.look()
+            if not any(
+                job.state.is_final
+                for batch in workshop.store.batches.list("t")
+                for job in workshop.jobs(batch)
+            ):
+                await workshop.answer(1)
+            await asyncio.sleep(0.02)
+    done = await working(workshop, waiting)
+    assert (done.exit_code, said(out)) == (0, ["line-1", "line-2"])
 
 
 async def test_batches_are_listed_shown_and_cancelled(run: Run, workshop: Workshop) -> None:

@@ -16,6 +16,7 @@ from gateway.domain.scopes import AdminRole
 from gateway.runtime import machine
 from gateway.runtime.config import load
 from gateway.storage import Store
+from gateway.storage.errors import StateError
 from gateway.storage.keys import digest_of
 from shared.process.cli import RootGroup
 
@@ -135,6 +136,18 @@ def test_a_first_key_that_cannot_be_written_down_is_not_shown_either(
     said = announced(store, monkeypatch, terminal=False)
     assert "sk-tl-" not in said
     assert "No space left on device); make one with: trunkline key create --role admin" in said
+
+
+def test_a_store_that_is_away_when_the_gateway_listens_does_not_end_it(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away() -> bool:
+        raise StateError("cannot reach PostgreSQL at 127.0.0.1:1")
+
+    monkeypatch.setattr(store.keys, "is_empty", away)
+    said = announced(store, monkeypatch, terminal=False)
+    assert "listens     http://127.0.0.1:8700" in said
+    assert "API key     not known whether there is one: cannot reach PostgreSQL at 127.0.0.1:1" in said
 
 
 @pytest.mark.parametrize(("limit", "lines"), [(20_000, 1), (30_000, 0), (None, 0)])

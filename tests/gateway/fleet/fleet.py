@@ -30,6 +30,7 @@ from shared.protocol.messages import (
 )
 from shared.protocol.others import Others
 from shared.protocol.peers import Peers
+from shared.protocol.progress import Progress
 from shared.protocol.session import ProtocolSession
 from tests.gateway.fleet.manual_timers import Loop
 
@@ -58,6 +59,9 @@ class EngineStream:
 
     def on_head(self, head: ResponseHead) -> None:
         raise AssertionError("agents get no heads")
+
+    def on_progress(self, progress: Progress) -> None:
+        raise AssertionError("agents are told of no progress")
 
     def on_data(self, data: bytes) -> None:
         self.body += data

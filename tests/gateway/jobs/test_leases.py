@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from gateway.domain.jobs import JobLease, JobRecord, JobState, NewJob, ObjectSlice
 from gateway.jobs.leases import RunEnd, RunningJob, RunningJobs
 from tests.support.clock import ManualClock
@@ -65,3 +67,23 @@ async def test_what_is_not_answered_yet_takes_room_in_the_queue() -> None:
     jobs.remove(two)
     async with asyncio.timeout(30):
         await none
+
+
+async def test_how_far_an_engine_is_is_noted_once_and_again_where_that_failed() -> None:
+    jobs, one, silent = RunningJobs(ManualClock(), 30.0), running("one"), running("silent")
+    jobs.add(one, 0.0)
+    jobs.add(silent, 0.0)
+    noted: list[tuple[object, ...]] = []
+
+    def fail(*said: object) -> None:
+        raise OSError("no store")
+
+    one.tell(0.25)
+    one.tell(0.5)
+    with pytest.raises(OSError, match="no store"):
+        await jobs.note_progress(fail)
+    for _ in range(2):
+        await jobs.note_progress(lambda *said: noted.append(said))
+    one.tell(0.75)
+    await jobs.note_progress(lambda *said: noted.append(said))
+    assert noted == [("one", one.lease, 0.5, None), ("one", one.lease, 0.75, None)]

@@ -10,7 +10,8 @@ import pytest
 from gateway.domain.jobs import JobOutcome, JobRecord, JobState, NewJob, ObjectSlice
 from gateway.jobs.object_names import START, OutputPosition, body_name, output_prefix, result_since
 from gateway.jobs.objects import ObjectOpener
-from gateway.jobs.output import AnswerHead, OutputReader, OutputSettings, PartialOutput
+from gateway.jobs.output import AnswerHead, OutputSettings, PartialOutput
+from gateway.jobs.output_reader import OutputReader
 from gateway.storage.errors import ObjectStorageFull
 from gateway.storage.objects import ObjectStore, StoredObject
 
@@ -58,6 +59,39 @@ async def until_async(condition: Callable[[], Awaitable[bool]]) -> None:
     while not await condition():
         assert asyncio.get_running_loop().time() < deadline_s
         await asyncio.sleep(0.001)
+
+
+class Follower:
+    """Notes what it hears."""
+
+    def __init__(self) -> None:
+        self.heard: list[object] = []
+
+    def begin(self, since: int, offset: int) -> None:
+        self.heard.append((since, offset))
+
+    def append(self, data: bytes) -> None:
+        self.heard.append(data)
+
+    def stored(self, offset: int) -> None:
+        self.heard.append(offset)
+
+    def end(self) -> None:
+        self.heard.append("end")
+
+
+async def test_who_follows_hears_where_an_answer_begins_its_bytes_and_what_is_stored(
+    objects: ObjectStore, reader: OutputReader
+) -> None:
+    await written(objects, 1, b"one", b"two")
+    kept, follower = await reader.progress("j"), Follower()
+    async with PartialOutput(objects, "j", 2, LATER, follower) as output:
+        await output.begin(HEAD, kept, 4)
+        await output.append(b"")
+        await output.append(b"three")
+        await output.append(b"four")
+        await output.close()
+    assert follower.heard == [(1, 4), b"three", b"four", 13]
 
 
 async def test_a_short_answer_is_written_once_as_the_result(

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from gateway.domain.jobs import JobRecord, JobState, NewJob, ObjectSlice
-from gateway.jobs.predictions import running_until_s, waiting_until_s
+from gateway.jobs.predictions import BatchWork, batch_takes_s, running_until_s, waiting_until_s
 from gateway.storage.jobs import QueuedWork
 
 NEW = NewJob("job-1", "t", "k", "m", "/p", ObjectSlice("o"), predicted_s=10.0)
@@ -60,3 +60,33 @@ def test_it_does_not_begin_before_its_time() -> None:
 
 def test_one_that_does_not_wait_any_more_is_left_out() -> None:
     assert waiting_until_s([WAITING], QueuedWork({}, 0, 0.0), 1, 1000.0) == {}
+
+
+def test_the_work_of_a_batch_is_summed() -> None:
+    work = BatchWork().with_request(3.0).with_request(None).with_request(2.0)
+    assert work == BatchWork(5.0, 3.0)
+
+
+@pytest.mark.parametrize(
+    ("open_s", "weights", "slots", "tenant_slots", "takes_s"),
+    [
+        ({}, {}, 1, None, 100.0),
+        ({}, {}, 4, None, 25.0),
+        ({}, {}, 50, None, 20.0),
+        ({}, {}, 4, 2, 50.0),
+        ({"t": 60.0}, {}, 4, None, 40.0),
+        ({"o": 60.0}, {}, 4, None, 40.0),
+        ({"o": 9999.0}, {}, 4, None, 50.0),
+        ({"o": 9999.0, "p": 40.0}, {}, 4, None, 60.0),
+        ({"o": 9999.0}, {"o": 3.0}, 4, None, 100.0),
+        ({"o": 9999.0}, {"t": 2.0}, 4, None, 37.5),
+    ],
+)
+def test_a_batch_takes_what_it_and_the_work_beside_it_take(
+    open_s: dict[str, float],
+    weights: dict[str, float],
+    slots: int,
+    tenant_slots: int | None,
+    takes_s: float,
+) -> None:
+    assert batch_takes_s(BatchWork(100.0, 20.0), "t", open_s, weights, slots, tenant_slots) == takes_s

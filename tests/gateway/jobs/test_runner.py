@@ -16,7 +16,8 @@ from gateway.jobs.fleet_room import FleetRoom
 from gateway.jobs.object_names import body_name, job_prefix
 from gateway.jobs.objects import ObjectOpener
 from gateway.jobs.output import AnswerHead, OutputSettings
-from gateway.jobs.runner import JobRunner, RunnerSettings
+from gateway.jobs.runner import JobRunner
+from gateway.jobs.runner_settings import RunnerSettings
 from gateway.jobs.runs import JobAnswer, JobRun, RetrySettings
 from gateway.storage import Store
 from gateway.storage.jobs import JobBounds, RenewedLeases, Submission
@@ -141,6 +142,42 @@ async def test_a_job_runs_and_its_result_is_published(shop: Shop) -> None:
     assert await shop.result(job) == b"answer to job-1"
     assert job.attempts == 1
     assert shop.runs[job_id] == 1
+
+
+async def test_who_follows_a_run_hears_of_its_end_when_the_store_has_it(shop: Shop) -> None:
+    heard: list[object] = []
+
+    class Follower:
+        def __init__(self, job: JobRecord) -> None:
+            self.job = job
+
+        def begin(self, since: int, offset: int) -> None:
+            heard.append((since, offset))
+
+        def append(self, data: bytes) -> None:
+            heard.append(data)
+
+        def stored(self, offset: int) -> None:
+            heard.append(offset)
+
+        def end(self) -> None:
+            heard.append(shop.store.jobs.get(self.job.id).state)
+
+    first, second = await shop.submit(), await shop.submit(not_before_s=shop.now_s + 3600)
+    runner = shop.start()
+    runner.follow = Follower
+    await until(lambda: JobState.SUCCEEDED in heard)
+    assert heard == [(1, 0), f"answer to {first}".encode(), JobState.SUCCEEDED]
+    heard.clear()
+
+    async def fail(run: JobRun) -> JobAnswer:
+        raise NoDeployment("m")
+
+    shop.engine = fail
+    shop.now_s += 3600
+    runner.wake()
+    await until(lambda: heard)
+    assert heard == [JobState.QUEUED], second
 
 
 async def test_many_jobs_on_two_runners_run_once_each(shop: Shop) -> None:

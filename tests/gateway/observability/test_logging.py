@@ -6,6 +6,7 @@ from pathlib import Path
 import orjson
 import pytest
 import structlog
+from sqlalchemy import QueuePool, create_engine
 
 from gateway.cli_support.console import note
 from gateway.observability.logging import configure
@@ -39,6 +40,18 @@ def test_a_full_disk_under_the_log_stops_nobody(style: str, monkeypatch: pytest.
     note("a note")
     with contextlib.suppress(OSError):
         full.close()
+
+
+def test_the_pool_of_a_database_that_went_away_writes_no_traceback(
+    capfdbinary: pytest.CaptureFixture[bytes],
+) -> None:
+    configure("info", "json")
+    pool = create_engine("sqlite://", poolclass=QueuePool).pool
+    try:
+        raise OSError("the connection is closed")
+    except OSError:
+        pool.logger.error("Error closing cursor", exc_info=True)
+    assert capfdbinary.readouterr().err == b""
 
 
 def test_lines_below_the_level_are_not_written(capfdbinary: pytest.CaptureFixture[bytes]) -> None:

@@ -94,6 +94,19 @@ def test_a_batch_has_one_owner_until_its_lease_is_over(store: Store) -> None:
         store.batches.begin(second, 1, "m", NOW_S)
 
 
+def test_a_process_that_starts_again_ends_its_own_leases(store: Store) -> None:
+    store.batches.create(NEW)
+    (before,) = store.batches.claim("p", 30.0, 9)
+    assert store.batches.end_leases_of("q") == 0
+    assert store.batches.claim("p", 30.0, 9) == (), "it is still held"
+    assert store.batches.end_leases_of("p") == 1
+    assert store.batches.end_leases_of("p") == 0, "nobody holds it any more"
+    with pytest.raises(BatchLost):
+        store.batches.renew(before, 30.0)
+    (after,) = store.batches.claim("q", 30.0, 9)
+    assert after.id == before.id
+
+
 def test_lines_become_jobs_with_the_note_of_it_or_not_at_all(store: Store) -> None:
     batch = begun(store)
     after = store.batches.submit(batch, jobs(1, 2), 100, BOUNDS, 30.0, NOW_S)

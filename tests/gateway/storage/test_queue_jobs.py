@@ -103,6 +103,41 @@ def test_failures_are_counted_until_something_is_sent(desk: JobDesk) -> None:
     assert (reply.attempts, reply.failing_since_s) == (0, None)
 
 
+def test_who_runs_a_job_takes_its_reply_over_whoever_has_it(desk: JobDesk) -> None:
+    streamed, whole = submit(desk, "1", stream=True), submit(desk, "2")
+    silent = submit(desk, "3", stream=True, reply_to=None)
+    store = desk.store.queue_jobs
+    desk.claim("a", 10)
+    (before,) = store.claim(["orders"], 5, LEASE_S, NOW_S)
+    ids = [streamed, whole, silent, "job-none"]
+    assert store.take_over(ids, ["others"], LEASE_S) == ()
+    assert store.take_over([], ["orders"], LEASE_S) == ()
+    (taken,) = store.take_over(ids, ["orders"], LEASE_S)
+    assert (taken.job_id, taken.generation) == (streamed, before.generation + 1)
+    assert not store.note_plan(before, ReplyPlan(1), LEASE_S), "it is another's by now"
+    assert store.claim(["orders"], 5, LEASE_S, NOW_S) == ()
+    desk.clock.now += LEASE_S + 1
+    assert len(store.claim(["orders"], 5, LEASE_S, NOW_S)) == 1
+
+
+def test_plans_of_several_are_noted_together_and_failures_still_count(desk: JobDesk) -> None:
+    ids = [submit(desk, str(number), stream=True) for number in range(3)]
+    store = desk.store.queue_jobs
+    desk.claim("a", 10)
+    taken = store.take_over(ids, ["orders"], LEASE_S)
+    store.note_failure(taken[0], NOW_S + 1, NOW_S)
+    (again,) = store.take_over([taken[0].job_id], ["orders"], LEASE_S)
+    plan = ReplyPlan(100, 1, 30, 30, is_sent=False)
+    lost = store.note_plans([(each, plan) for each in reversed(taken)], LEASE_S)
+    assert lost == {taken[0].number}
+    assert store.note_plans([(again, plan)], LEASE_S) == frozenset()
+    desk.clock.now += LEASE_S + 1
+    found = store.claim(["orders"], 5, LEASE_S, NOW_S + 1)
+    assert [each.plan for each in found] == [plan] * 3
+    assert [each.plan.sent_offset for each in found] == [30] * 3
+    assert sorted(each.attempts for each in found) == [0, 0, 1]
+
+
 def test_what_nobody_is_told_of_is_forgotten(desk: JobDesk) -> None:
     store = desk.store.queue_jobs
     submit(desk, "silent", reply_to=None)

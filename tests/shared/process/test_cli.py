@@ -9,7 +9,7 @@ import typer
 from typer.testing import CliRunner
 
 from shared.process import cli
-from shared.speedups.build import describe_build
+from shared.process.build import describe_build
 
 _seen: list[str] = []
 

@@ -135,7 +135,7 @@ def test_offsets_survive(offset: int) -> None:
         (RequestHead.from_payload, frame_vectors.OPEN.replace(b"application/json", b"a\\r\\nb: c")),
         (RequestHead.from_payload, frame_vectors.OPEN.replace(b"131072", b"-1")),
         (RequestHead.from_payload, frame_vectors.OPEN.replace(b"131072", b"true")),
-        (ResponseHead.from_payload, b'{"status":101}'),
+        (ResponseHead.from_payload, b'{"status":102}'),
         (ResponseHead.from_payload, b'{"status":200,"headers":[["a"]]}'),
         (Trailers.from_payload, b'{"usage":7}'),
         (Trailers.from_payload, b'{"total_s":"soon"}'),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 import orjson
 
 from tests.support.scripted_engine.script import Habit, Script, Trouble
+from tests.support.scripted_engine.videos import MadeVideos
 
 if TYPE_CHECKING:
     from tests.support.scripted_engine.http import EngineProtocol
@@ -41,6 +42,9 @@ class Stats:
     """Connections open now."""
     received_bytes: int = 0
     sent_tokens: int = 0
+    """Of streams."""
+    computed_tokens: int = 0
+    """Of streams and of answers in one piece, those included whose caller went away meanwhile."""
     last_sha256: str = ""
     """Digest of the last body (of the file in it, when it was multipart)."""
     requests: "collections.deque[str]" = field(default_factory=lambda: collections.deque(maxlen=1000))
@@ -73,6 +77,7 @@ class ScriptedEngine:
         """``continues``: goes on with answers others began; ``repeats_head``: and says them again first."""
         self.habits = frozenset(habits)
         self.turns = Turns()
+        self.videos = MadeVideos()
         self.models = models
         self.default = default or Script()
         self.once: collections.deque[Script] = collections.deque(maxlen=1000)

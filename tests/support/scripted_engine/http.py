@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, cast
 
@@ -15,6 +16,7 @@ from tests.support.scripted_engine.script import Fault, Habit, Script, Trouble, 
 from tests.support.scripted_engine.streamed_answer import StreamedAnswer
 from tests.support.scripted_engine.streams import STREAMED
 from tests.support.scripted_engine.upload import Upload
+from tests.support.scripted_engine.videos import PATH as VIDEOS
 
 _JSON = "application/json"
 _TOKEN_BYTES = 4
@@ -28,6 +30,23 @@ def own(work: Coroutine[None, None, None]) -> None:
     task = asyncio.get_running_loop().create_task(work)
     _owned.add(task)
     task.add_done_callback(_owned.discard)
+
+
+@dataclass(frozen=True, slots=True)
+class Computing:
+    """An answer in one piece that is being computed since ``began_s``."""
+
+    tokens: int
+    tokens_per_s: float
+    began_s: float
+
+    @property
+    def lasts_s(self) -> float:
+        return self.tokens / self.tokens_per_s if self.tokens_per_s > 0 else 0.0
+
+    def done(self, now_s: float) -> int:
+        """Tokens that there are by now."""
+        return min(self.tokens, int((now_s - self.began_s) * self.tokens_per_s))
 
 
 class EngineProtocol(asyncio.Protocol):
@@ -45,6 +64,7 @@ class EngineProtocol(asyncio.Protocol):
         self._answer: StreamedAnswer | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._running = False
+        self._computing: Computing | None = None
         self._url = b""
         self._headers: dict[str, str] = {}
         self._upload = Upload("")
@@ -64,6 +84,9 @@ class EngineProtocol(asyncio.Protocol):
             self._timer.cancel()
         if self._answer is not None:
             self._answer.stop()
+        if self._computing is not None:
+            self.engine.stats.computed_tokens += self._computing.done(self.loop.time())
+            self._computing = None
         if self._running:
             self.engine.stats.cancelled += 1
             self._finish()
@@ -170,7 +193,14 @@ class EngineProtocol(asyncio.Protocol):
         elif path == "/v1/models":
             self._list_models()
         else:
+            return self._tell_of_video(method, path)
+        return True
+
+    def _tell_of_video(self, method: str, path: str) -> bool:
+        """The same for one that is being made."""
+        if not path.startswith(f"{VIDEOS}/") or method == "POST":
             return False
+        self.send(*self.engine.videos.answer(method, path))
         return True
 
     def _list_models(self) -> None:
@@ -229,6 +259,10 @@ class EngineProtocol(asyncio.Protocol):
         if script.fault is not Fault.NONE and script.after == 0:
             return self._fail(script.fault)
         route = answers.ROUTES.get(path.partition("?")[0])
+        if method == "POST" and path == VIDEOS:
+            made = self.engine.videos.create(self.engine.next_id("video"), body | self._upload.fields, script)
+            self._finish(in_order=True)
+            return self.send(*made)
         if method != "POST" or route is None:
             return self._reply(200, self._echo(method, path))
         if not body:
@@ -267,7 +301,20 @@ class EngineProtocol(asyncio.Protocol):
             streamed = STREAMED[route](body, planned, script, engine.next_id, ends=ends)
             self._answer = StreamedAnswer(self, streamed)
             return self._answer.start()
-        self._reply(200, orjson.dumps(answers.UNARY[route](body, planned, engine.next_id)))
+        whole = orjson.dumps(answers.UNARY[route](body, planned, engine.next_id))
+        count = len(planned.tokens) if route in STREAMED else 0
+        self._computing = Computing(count, script.whole_tokens_per_s, self.loop.time())
+        if self._computing.lasts_s > 0:
+            self._timer = self.loop.call_later(self._computing.lasts_s, self._say_whole, whole)
+        else:
+            self._say_whole(whole)
+
+    def _say_whole(self, body: bytes) -> None:
+        """Its last token is computed."""
+        assert self._computing is not None
+        self.engine.stats.computed_tokens += self._computing.tokens
+        self._computing = None
+        self._reply(200, body)
 
     def _echo(self, method: str, path: str) -> bytes:
         """What arrived, for every route without a meaning here: uploads among them."""

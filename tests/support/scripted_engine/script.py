@@ -79,6 +79,8 @@ class Script:
     """The answer comes to its own end (``stop``) after this many tokens; 0: only its length ends it."""
     tokens_per_s: float = 0.0
     """Pace of a streamed answer; 0 is as fast as the reader takes it."""
+    whole_tokens_per_s: float = 0.0
+    """Pace at which an answer in one piece is computed before its head; 0 is at once."""
     stepped: bool = False
     """Each token of a streamed answer but the first waits for a ``POST /_step``."""
     pad_bytes: int = 0
@@ -94,6 +96,11 @@ class Script:
     """Anything else is answered with an error body in OpenAI's shape."""
     retry_after: str | None = None
     """Value of a ``retry-after`` header beside an error status."""
+    video_steps: int = 0
+    """So many looks until a video is there; 0: it is the answer at once."""
+    video_bytes: int = 100_000
+    video_error: str = ""
+    """With what code a video fails at its end."""
     fault: Fault = Fault.NONE
     after: int = 0
     """How many tokens go out before the fault strikes."""

@@ -66,6 +66,7 @@ class StreamedAnswer:
             self._write(self._streamed.chunk(self._index, self._protocol.loop.time()))
             self._index += 1
             self._protocol.engine.stats.sent_tokens += 1
+            self._protocol.engine.stats.computed_tokens += 1
         if not self._protocol.writable or self.stepped:
             return
         if pace > 0:

@@ -10,6 +10,7 @@ from agent.engines.http.client.connection import EngineConnection
 from shared.protocol.errors import ErrorCode
 from shared.protocol.limits import STREAM_WINDOW_BYTES
 from shared.protocol.messages import DeploymentState, RequestHead, Usage, UsageMode
+from shared.protocol.progress import Progress
 from shared.speedups import OutPath
 from tests.agent.engines.http.client.test_connection import CHUNKED, LAST, PlayedTransport
 from tests.agent.support.canned import until
@@ -51,6 +52,7 @@ class ConnectedRequest:
         path = self._receiver.on_response(200, (("content-type", "text/event-stream"),))
         return path if self._backend.short else None
 
+    def on_progress(self, progress: Progress) -> None: ...
     def on_over(self, error: Exception | None) -> None:
         self._backend.connection.end()
         self._receiver.on_over(error)

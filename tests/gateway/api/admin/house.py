@@ -18,6 +18,7 @@ from gateway.api.exchange.exchange import HttpSettings
 from gateway.api.exchange.middleware import RequestMiddleware
 from gateway.api.jobs.pages import jobs_pages
 from gateway.api.jobs.responses import responses_pages
+from gateway.api.jobs.videos import videos_pages
 from gateway.api.openai.batches import batches_pages
 from gateway.api.openai.files import files_pages
 from gateway.api.openai.handlers import KeyedPage
@@ -27,6 +28,7 @@ from gateway.auth.keys import KeyRing
 from gateway.domain.errors import RequestError
 from gateway.domain.scopes import AdminRole
 from gateway.domain.webhooks import DeliveryState, WebhookEvent
+from gateway.jobs.batches.result_lines import FinishedLines, ResultLines
 from gateway.jobs.batches.service import BatchService
 from gateway.jobs.files import FileService
 from gateway.jobs.objects import ObjectOpener
@@ -75,7 +77,8 @@ class House:
             self.store.files, ObjectOpener(lambda: ObjectStore.in_directory(directory / "objects"))
         )
         uploads = UploadService(self.store.uploads, self.store.files, kept)
-        batches = BatchService(self.store.batches, lambda: None, kept.wall)
+        finished = FinishedLines(self.store.jobs, ResultLines(kept.objects), kept.wall)
+        batches = BatchService(self.store.batches, lambda: None, kept.wall, finished)
         jobs = job_access(self.store, directory / "objects")
         files: dict[str, KeyedPage] = {
             **files_pages(self.ring, kept),
@@ -83,6 +86,7 @@ class House:
             **batches_pages(self.ring, batches, accept_webhook),
             **jobs_pages(self.ring, jobs),
             **responses_pages(self.ring, jobs),
+            **videos_pages(self.ring, jobs, lambda name: True),
         }
         router = build_router(
             pipeline,

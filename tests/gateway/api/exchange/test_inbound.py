@@ -196,7 +196,8 @@ async def test_memory_is_reserved_as_it_comes_and_given_back() -> None:
     feed.queue.put_nowait(piece(b"x" * 40, more=False))
     await reading
     assert budget.used_bytes == 80
-    body.release()
+    assert body.reservation is not None
+    body.reservation.release()
     assert budget.used_bytes == 0
 
 

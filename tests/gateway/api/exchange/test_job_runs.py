@@ -1,7 +1,7 @@
 """Jobs go the way of clients' requests, as their keys, and their answers go to their output."""
 
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
 import orjson
@@ -9,19 +9,31 @@ import pytest
 
 from gateway.api.exchange.buffers import BufferBudget
 from gateway.api.exchange.inbound import BodyLimits
-from gateway.api.exchange.job_exchange import JobSources
+from gateway.api.exchange.job_exchange import FACTS, JobSources
 from gateway.api.exchange.job_runs import JobBooks, JobPipeline
 from gateway.dispatch.recovery import NotContinuable
-from gateway.domain.errors import BodyTooLarge, BuffersFull, RouteNotFound, Unauthenticated
+from gateway.domain.errors import (
+    BodyTooLarge,
+    BuffersFull,
+    EngineError,
+    RouteNotFound,
+    StreamBroken,
+    Unauthenticated,
+)
 from gateway.domain.jobs import JobLease, JobRecord, JobState, NewJob, ObjectSlice
 from gateway.domain.request import Principal, Request, Tier
 from gateway.jobs.objects import ObjectOpener
-from gateway.jobs.output import AnswerHead, OutputReader, OutputSettings, PartialOutput
+from gateway.jobs.output import AnswerHead, OutputSettings, PartialOutput
+from gateway.jobs.output_reader import OutputReader
 from gateway.jobs.runs import JobAnswer, JobRun
 from gateway.observability.audit import RequestFacts
 from gateway.observability.metrics import Metrics
+from gateway.pipeline.accumulation import AccumulatedRun
 from gateway.pipeline.pipeline import Pipeline
 from gateway.storage.objects import ObjectStore
+from shared.protocol.errors import ErrorCode
+from shared.protocol.followed import FOLLOWED, FollowedAnswer, answer_line, progress_line
+from shared.protocol.progress import Progress
 from tests.gateway.api.support import FakeDispatcher, FakeResponse, json_response
 
 EVENTS = [b'data: {"n": 1}\n\n', b": waiting\n\n", b'data: {"n": 2}\n\n', b"data: [DONE]\n\n"]
@@ -45,7 +57,9 @@ class Workshop:
         self.dispatcher, self.keys = FakeDispatcher(), Keys()
         self.audited: list[RequestFacts] = []
         self.budget = BufferBudget(1 << 20)
-        pipeline = Pipeline(self.keys, self.dispatcher.run)
+        self.continues = False
+        run = AccumulatedRun(self.dispatcher.run, lambda model, route: self.continues)
+        pipeline = Pipeline(self.keys, run)
         sources = JobSources(
             ObjectOpener(lambda: self.objects), self.budget, BodyLimits(body_bytes=2000), None, time.time
         )
@@ -59,11 +73,13 @@ class Workshop:
         new = NewJob("j", "acme", model="m", path=path, **more)  # type: ignore[arg-type]
         return JobRecord(1, new, JobState.RUNNING, 0.0, 1, JobLease("p", 1, 1))
 
-    async def run(self, job: JobRecord, generation: int = 1) -> tuple[JobAnswer, bytes]:
+    async def run(
+        self, job: JobRecord, generation: int = 1, progress: Callable[[float], None] = lambda progress: None
+    ) -> tuple[JobAnswer, bytes]:
         """What came of it, and its result."""
         kept = await self.reader.progress("j")
         async with PartialOutput(self.objects, "j", generation, LATER) as output:
-            answer = await self.run_job(JobRun(job, output, kept))
+            answer = await self.run_job(JobRun(job, output, kept, progress=progress))
             name, _ = await output.finish() if output.begun else ("", 0)
         return answer, await self.objects.read_bytes(name, 1 << 16) if name else b""
 
@@ -103,6 +119,49 @@ async def test_comments_are_no_part_of_an_answer(shop: Workshop) -> None:
     shop.dispatcher.answer(stream_of([EVENTS[1], EVENTS[1], EVENTS[0], EVENTS[2], EVENTS[3]]))
     _, result = await shop.run(await shop.job(body_of(stream=True)))
     assert result == EVENTS[0] + EVENTS[2] + EVENTS[3]
+
+
+async def test_what_an_engine_works_on_by_itself_is_followed_to_its_answer(shop: Workshop) -> None:
+    film = bytes(range(256)) * 40
+    answer = FollowedAnswer(200, (("content-type", "video/mp4"),), {"size": "64x32"})
+    whole = progress_line(0.25) + progress_line(0.5) + answer_line(answer) + film
+    pieces = tuple(whole[at : at + 77] for at in range(0, len(whole), 77))
+    shop.dispatcher.answer(FakeResponse(200, (("content-type", FOLLOWED),), pieces))
+    told: list[float] = []
+    job = await shop.job(b'{"model":"m","prompt":"x"}', "/v1/videos", headers=(("accept", "text/plain"),))
+    found, result = await shop.run(job, progress=told.append)
+    assert (found.status, result) == (200, film)
+    assert dict(found.headers) == {"content-type": "video/mp4", FACTS: '{"size":"64x32"}'}
+    assert told[-1] == 0.5
+    accepts = [value for name, value in shop.request.headers if name == "accept"]
+    assert accepts == [f"{FOLLOWED}, */*;q=0.5"], "the client does not say how its video is made"
+
+
+async def test_what_any_engine_says_of_its_progress_is_the_jobs(shop: Workshop) -> None:
+    async def serve(request: Request) -> FakeResponse:
+        assert request.on_progress is not None
+        request.on_progress(Progress(0.5))
+        request.on_progress(Progress(text="loading"))
+        return json_response()
+
+    shop.dispatcher.serve = serve
+    told: list[float] = []
+    await shop.run(await shop.job(body_of()), progress=told.append)
+    assert told == [0.5]
+
+
+async def test_a_followed_answer_may_be_a_refusal_or_come_to_nothing(shop: Workshop) -> None:
+    job = await shop.job(b'{"model":"m","prompt":"x"}', "/v1/videos")
+    head, kind = (("content-type", FOLLOWED),), (("content-type", "application/json"),)
+    for status, is_kept in ((400, True), (500, False)):
+        whole = answer_line(FollowedAnswer(status, kind)) + b"{}"
+        shop.dispatcher.answer(FakeResponse(200, head, (whole,)))
+        found, result = await shop.run(job, generation=status)
+        assert (found.status, found.refusal, result) == (status, b"{}", b"{}" if is_kept else b"")
+    for broken in ((progress_line(0.5),), (b"<html>\n",), ()):
+        shop.dispatcher.answer(FakeResponse(200, head, broken))
+        with pytest.raises(EngineError, match="follow"):
+            await shop.run(job, generation=501)
 
 
 async def test_a_refusal_is_kept_and_an_error_that_may_pass_is_not(shop: Workshop) -> None:
@@ -201,3 +260,76 @@ async def test_what_cannot_be_gone_on_with_starts_over(shop: Workshop) -> None:
     _, result = await shop.run(await shop.job(body_of(stream=True)), generation=2)
     assert result == EVENTS[2] + EVENTS[3]
     assert len(shop.audited) == 1
+
+
+PIECES = [
+    b'data: {"id":"c","choices":[{"index":0,"delta":{"role":"assistant","content":"Good "}}]}\n\n',
+    b'data: {"id":"c","choices":[{"index":0,"delta":{"content":"day"},"finish_reason":"stop"}]}\n\n',
+    b'data: {"id":"c","choices":[],"usage":{"completion_tokens":2}}\n\n',
+    b"data: [DONE]\n\n",
+]
+
+
+def said_in(result: bytes) -> tuple[str, object]:
+    answer = orjson.loads(result)
+    return answer["choices"][0]["message"]["content"], answer["usage"]
+
+
+async def test_an_answer_in_one_piece_is_streamed_and_its_result_is_the_whole(shop: Workshop) -> None:
+    shop.continues = True
+    shop.dispatcher.answer(stream_of(PIECES))
+    answer, result = await shop.run(await shop.job(body_of()))
+    assert said_in(result) == ("Good day", {"completion_tokens": 2})
+    assert ("content-type", "application/json") in answer.headers
+
+
+async def test_an_answer_in_one_piece_goes_on_where_it_broke_off(shop: Workshop) -> None:
+    shop.continues = True
+    shop.dispatcher.answer(broken := stream_of(PIECES[:1]))
+    broken.break_off(StreamBroken(ErrorCode.ENGINE_FAILED, "lost"))
+    job = await shop.job(body_of())
+    async with PartialOutput(shop.objects, "j", 1, LATER) as output:
+        with pytest.raises(EngineError):
+            await shop.run_job(JobRun(job, output))
+        await output.close()
+    assert [piece async for piece in shop.reader.read(job)] == [], "nobody is shown events"
+
+    begun = []
+
+    async def serve(request: Request) -> FakeResponse:
+        assert request.begun is not None
+        begun.append((request.begun.data, request.streaming))
+        return stream_of(PIECES[1:])
+
+    shop.dispatcher.serve = serve
+    _, result = await shop.run(job, generation=2)
+    assert begun == [(PIECES[0], True)]
+    assert said_in(result) == ("Good day", {"completion_tokens": 2})
+
+
+async def test_a_stream_that_cannot_be_put_together_leaves_nothing_of_it(shop: Workshop) -> None:
+    shop.continues = True
+
+    async def serve(request: Request) -> FakeResponse:
+        return stream_of([PIECES[0], PIECES[3]]) if request.streaming else json_response()
+
+    shop.dispatcher.serve = serve
+    answer, result = await shop.run(await shop.job(body_of()))
+    assert result == b'{"ok":true}'
+    assert ("content-type", "application/json") in answer.headers
+
+
+async def test_events_that_cannot_be_gone_on_with_are_begun_anew(shop: Workshop) -> None:
+    shop.continues = True
+    head = AnswerHead(200, (("content-type", "text/event-stream"),), "m", "v1")
+    async with PartialOutput(shop.objects, "j", 1, LATER) as output:
+        await output.begin(head, accumulated=True)
+        await output.append(PIECES[0])
+        await output.close()
+
+    async def serve(request: Request) -> FakeResponse:
+        return stream_of(PIECES[3:] if request.begun is not None else PIECES)
+
+    shop.dispatcher.serve = serve
+    _, result = await shop.run(await shop.job(body_of()), generation=2)
+    assert said_in(result) == ("Good day", {"completion_tokens": 2})

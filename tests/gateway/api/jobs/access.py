@@ -10,7 +10,7 @@ from gateway.domain.jobs import JobEstimate, JobOutcome, JobRecord, JobState
 from gateway.domain.request import Request
 from gateway.jobs.object_names import result_name
 from gateway.jobs.objects import ObjectOpener
-from gateway.jobs.output import OutputReader
+from gateway.jobs.output_reader import OutputReader
 from gateway.jobs.service import JobService
 from gateway.jobs.watch import JobWatch
 from gateway.pipeline.job_requests import JobRequestReader

@@ -11,7 +11,8 @@ from gateway.api.jobs.events import COMMENT, EventsPosition, JobEvents, whole_te
 from gateway.domain.errors import BadRequest
 from gateway.domain.jobs import JobOutcome, JobRecord, JobState, NewJob, ObjectSlice
 from gateway.jobs.object_names import OutputPosition
-from gateway.jobs.output import AnswerHead, OutputPiece, PartialOutput
+from gateway.jobs.output import AnswerHead, PartialOutput
+from gateway.jobs.output_reader import OutputPiece
 from tests.gateway.api.jobs.access import JobDoer
 from tests.gateway.api.support import BEARER, JSON_TYPE, Surface, error_in
 

@@ -9,6 +9,8 @@ from gateway.api.jobs.pages import JobAccess
 from gateway.domain.jobs import ObjectSlice
 from gateway.domain.request import Principal
 from gateway.domain.scopes import limited
+from gateway.storage.errors import ObjectStorageFull
+from gateway.storage.objects import ObjectStore
 from tests.gateway.api.jobs.access import JobDoer
 from tests.gateway.api.support import ASK, BEARER, CHAT, JSON_TYPE, STREAM, Surface, error_in
 
@@ -118,3 +120,15 @@ async def test_a_client_that_leaves_before_its_body_leaves_no_job(
     assert surface.finished[-1][1] == 499
     assert await access.service.list("default") == ()
     assert await doer.objects.names("jobs") == []
+
+
+async def test_without_room_there_is_no_job(
+    surface: Surface, access: JobAccess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def full(*_: object) -> None:
+        raise ObjectStorageFull("full")
+
+    monkeypatch.setattr(ObjectStore, "put", full)
+    call = await surface.post(CHAT, ASK, JSON_TYPE, ASYNC)
+    assert (call.status, error_in(call.content)["code"]) == (507, "storage_full")
+    assert await access.service.list("default") == ()

@@ -13,8 +13,11 @@ from openai.types.responses import Response
 from gateway.api.jobs.pages import JobAccess
 from gateway.domain.jobs import JobOutcome, JobRecord, JobState
 from gateway.domain.request import Principal, Request
+from gateway.domain.scopes import limited
 from gateway.jobs.object_names import body_name
 from gateway.jobs.output import AnswerHead, PartialOutput
+from gateway.storage.errors import ObjectStorageFull
+from gateway.storage.objects import ObjectStore
 from tests.gateway.api.jobs.access import JobDoer
 from tests.gateway.api.support import JSON_TYPE, KEY, FakeResponse, Surface, error_in, json_response, served
 
@@ -287,3 +290,36 @@ async def test_the_same_key_makes_one_response(surface: Surface, access: JobAcce
 async def test_it_is_for_the_background_even_where_its_client_prefers_a_job(surface: Surface) -> None:
     call = await surface.post(PATH, orjson.dumps(ASKED), JSON_TYPE, (b"prefer", b"respond-async"))
     assert (call.status, orjson.loads(call.content)["object"]) == (200, "response")
+
+
+async def test_what_the_key_may_not_use_is_no_response(
+    surface: Surface, access: JobAccess, doer: JobDoer
+) -> None:
+    for scopes in (limited(models=["other"]), limited(routes=["chat"])):
+        surface.keys.principal = Principal("k", "k", "default", scopes=scopes)
+        for stream in (False, True):
+            call = await surface.post(PATH, orjson.dumps(ASKED | {"stream": stream}), JSON_TYPE)
+            assert call.status == 403
+    assert await access.service.list("default") == ()
+    assert await doer.objects.names("jobs") == []
+
+
+async def test_holders_of_tokens_have_no_responses_in_the_background(
+    surface: Surface, access: JobAccess
+) -> None:
+    surface.keys.principal = Principal("jwt_1", "ann", "default", lasting=False)
+    call = await surface.post(PATH, orjson.dumps(ASKED), JSON_TYPE)
+    assert (call.status, error_in(call.content)["code"]) == (403, "api_key_needed")
+    assert await access.service.list("default") == ()
+
+
+async def test_without_room_there_is_no_response(
+    surface: Surface, access: JobAccess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def full(*_: object) -> None:
+        raise ObjectStorageFull("full")
+
+    monkeypatch.setattr(ObjectStore, "put_bytes", full)
+    call = await surface.post(PATH, orjson.dumps(ASKED), JSON_TYPE)
+    assert (call.status, error_in(call.content)["code"]) == (507, "storage_full")
+    assert await access.service.list("default") == ()

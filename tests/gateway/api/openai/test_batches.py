@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import httpx
 import openai
 import orjson
 import pytest
@@ -111,10 +112,15 @@ async def test_batches_are_listed_and_cancelled(sdk: AsyncOpenAI, workshop: Work
 @pytest.mark.parametrize(
     ("change", "param", "said"),
     [
-        ({"endpoint": "/v1/moderations"}, "endpoint", "must be one of /v1/chat/completions, /v1/completions"),
+        (
+            {"endpoint": "/v1/audio/speech"},
+            "endpoint",
+            "must be one of /v1/chat/completions, /v1/completions",
+        ),
         ({"endpoint": None}, "endpoint", "Missing"),
         ({"completion_window": "tomorrow"}, "completion_window", "must be 24h"),
         ({"completion_window": "8d"}, "completion_window", "up to 168h"),
+        ({"metadata": {"trunkline_window": "yes"}}, "metadata", "can only be 'try'"),
         ({"metadata": {"a": 1}}, "metadata.a", "Invalid value"),
         ({"metadata": {"a": "x" * 513}}, "metadata.a", "at most 512"),
         ({"metadata": {str(n): "" for n in range(17)}}, "metadata", "at most 16"),
@@ -192,3 +198,22 @@ async def test_holders_of_tokens_have_no_batches(workshop: Workshop) -> None:
     body = {"input_file_id": "file-1", "endpoint": CHAT, "completion_window": "24h"}
     refused = await surface.post("/v1/batches", orjson.dumps(body), JSON_TYPE)
     assert (refused.status, error_in(refused.content)["code"]) == (403, "api_key_needed")
+
+
+async def test_results_are_had_before_the_end(sdk: AsyncOpenAI, workshop: Workshop) -> None:
+    made = await begin(sdk)
+    await workshop.worker().look()
+    await workshop.answer(2)
+    path = f"/batches/{made.id}/results"
+    found = await sdk.get(path, cast_to=httpx.Response)
+    assert found.headers["content-type"] == "application/jsonl"
+    assert [orjson.loads(line)["custom_id"] for line in found.content.splitlines()] == ["c0", "c1"]
+    some = await sdk.get(path, cast_to=httpx.Response, options={"params": {"lines": "2-"}})
+    assert [orjson.loads(line)["custom_id"] for line in some.content.splitlines()] == ["c1"]
+    none = await sdk.get(path, cast_to=httpx.Response, options={"params": {"lines": "3"}})
+    assert (none.status_code, none.content) == (200, b"")
+    for wrong in ("", "x", "2-1"):
+        with pytest.raises(openai.BadRequestError, match="'lines'"):
+            await sdk.get(path, cast_to=httpx.Response, options={"params": {"lines": wrong}})
+    with pytest.raises(openai.NotFoundError, match="There is no batch"):
+        await sdk.get("/batches/batch_none/results", cast_to=httpx.Response)

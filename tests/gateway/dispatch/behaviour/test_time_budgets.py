@@ -9,6 +9,8 @@ from gateway.domain.errors import (
     StreamBroken,
 )
 from shared.protocol.errors import ErrorCode
+from shared.protocol.followed import FOLLOWED
+from shared.protocol.messages import ResponseHead
 from tests.gateway.dispatch.answers import HEAD, answer, read
 from tests.gateway.fleet.fleet import Fleet, deployment
 from tests.gateway.fleet.tunnels import resume, suspend
@@ -116,3 +118,15 @@ async def test_an_answer_may_not_take_for_ever() -> None:
             await client.response.next_chunks()
         break
     assert agent.streams[0].reset_code is ErrorCode.DEADLINE
+
+
+async def test_an_answer_that_is_followed_is_there_before_it_is_whole() -> None:
+    """Any other that is not streamed waits for its end, for another engine to answer if this one fails."""
+    for content_type, there in ((FOLLOWED, True), ("application/octet-stream", False)):
+        fleet = Fleet()
+        agent = fleet.connect("a", deployment())
+        client = fleet.submit(fleet.request(streaming=False))
+        agent.streams[0].stream.send_head(ResponseHead(200, (("content-type", content_type),)))
+        agent.streams[0].stream.send_data(b'{"progress": 0.5}\n')
+        fleet.settle()
+        assert client.settled is there

@@ -311,3 +311,26 @@ async def test_who_runs_looks_when_it_is_woken(workshop: Workshop, monkeypatch: 
     with pytest.raises(asyncio.CancelledError):
         await running
     assert (await workshop.see(batch)).state is BatchState.FAILED
+
+
+async def test_a_process_that_was_killed_goes_on_at_its_next_start(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    FrozenLeases(workshop, monkeypatch)
+    batch = await workshop.create(b"")
+    assert workshop.store.batches.claim("one", 30.0, 1), "it was being read when the process was killed"
+    worker, failed = workshop.worker("one"), asyncio.Event()
+    loop, real = asyncio.get_running_loop(), workshop.store.batches.fail
+
+    def noted(*given: Any) -> None:
+        real(*given)
+        loop.call_soon_threadsafe(failed.set)
+
+    monkeypatch.setattr(workshop.store.batches, "fail", noted)
+    running = asyncio.create_task(worker.run())
+    async with asyncio.timeout(30):
+        await failed.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert (await workshop.see(batch)).state is BatchState.FAILED

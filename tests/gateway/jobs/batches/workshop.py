@@ -12,12 +12,14 @@ from gateway.domain.files import FilePurpose, NewFile
 from gateway.domain.jobs import JobEstimate, JobOutcome, JobRecord, JobState
 from gateway.domain.request import Principal, Request
 from gateway.jobs.batches.publication import BatchPublisher
+from gateway.jobs.batches.result_lines import FinishedLines, ResultLines
 from gateway.jobs.batches.service import BatchService
 from gateway.jobs.batches.submission import BatchReader, describe_principal
+from gateway.jobs.batches.window import WindowCheck
 from gateway.jobs.batches.worker import BatchSettings, BatchWorker
 from gateway.jobs.files import FileService
 from gateway.jobs.objects import ObjectOpener
-from gateway.jobs.service import JobService
+from gateway.jobs.service import FleetOutlook, JobService
 from gateway.pipeline.job_requests import JobRequestReader
 from gateway.storage import Store
 from gateway.storage.jobs import JobBounds, JobClaim
@@ -38,6 +40,20 @@ class UnknownSpeeds:
 
     def slots(self, model: str) -> int:
         return 1
+
+
+class KnownSpeeds:
+    """Each request takes so long."""
+
+    def __init__(self, seconds: float | None, slots: int) -> None:
+        self._seconds = seconds
+        self._slots = slots
+
+    def estimate(self, request: Request) -> JobEstimate:
+        return JobEstimate(self._seconds)
+
+    def slots(self, model: str) -> int:
+        return self._slots
 
 
 def request_line(custom_id: object = "a", model: str = "m", **other: Any) -> Json:
@@ -62,13 +78,16 @@ class Workshop:
         self.files = FileService(store.files, self.opener, wall=lambda: self.now_s)
         self.knows: Callable[[str], bool] = lambda name: True
         self.bounds = JobBounds()
+        self.outlook: FleetOutlook = UnknownSpeeds()
+        self.window: WindowCheck | None = None
         self._numbers = itertools.count(1)
-        self.service = BatchService(store.batches, lambda: None, lambda: self.now_s)
+        self.finished = FinishedLines(store.jobs, ResultLines(self.opener), lambda: self.now_s)
+        self.service = BatchService(store.batches, lambda: None, lambda: self.now_s, self.finished)
 
     def worker(self, process: str = "one", settings: BatchSettings | None = None) -> BatchWorker:
         reading = JobRequestReader(lambda: 0.0)
         jobs = JobService(
-            self.store.jobs, self.opener, reading, UnknownSpeeds(), JobBounds(), wall=lambda: self.now_s
+            self.store.jobs, self.opener, reading, self.outlook, JobBounds(), wall=lambda: self.now_s
         )
         return BatchWorker(
             self.store.batches,
@@ -79,6 +98,7 @@ class Workshop:
             self.bounds,
             lambda: self.now_s,
             settings or BatchSettings(rest_s=-1.0, idle_s=-1.0, lease_s=30.0, chunk_lines=3),
+            window=self.window,
         )
 
     async def upload(self, content: bytes, purpose: FilePurpose = FilePurpose.BATCH) -> str:

@@ -9,7 +9,8 @@ import orjson
 from gateway.domain.jobs import JobOutcome, JobRecord, JobState
 from gateway.domain.request import Principal
 from gateway.jobs.objects import ObjectOpener
-from gateway.jobs.output import AnswerHead, OutputReader, OutputSettings, PartialOutput
+from gateway.jobs.output import AnswerHead, OutputSettings, PartialOutput
+from gateway.jobs.output_reader import OutputReader
 from gateway.jobs.queues.intake import IntakeSettings, QueueIntake
 from gateway.jobs.queues.messages import MessageRules
 from gateway.jobs.queues.metrics import QueueMetrics

@@ -188,6 +188,7 @@ async def test_a_store_that_is_away_is_told_once(world: QueueWorld, monkeypatch:
         monkeypatch.undo()
 
     monkeypatch.setattr(world.store.queue_jobs, "forget", away)
-    with capture_logs() as lines, pytest.raises(KilledError):
+    with capture_logs() as lines, pytest.raises(ExceptionGroup) as ended:
         await world.deliverer().run()
+    assert ended.group_contains(KilledError)
     assert [line["event"] for line in lines] == ["queue_replies_not_read", "queue_replies_read_again"]

@@ -28,6 +28,7 @@ def everything_counted() -> Metrics:
     metrics.hedges("m", "started")
     metrics.hedges("m", "won")
     metrics.preempted("m", "batch")
+    metrics.progress_told("m")
     metrics.loaded("m", 12.0)
     metrics.loads("m", "failed")
     metrics.unloaded("m")

@@ -29,6 +29,28 @@ def test_dead_letters_lie_beside_the_queue() -> None:
 
 
 @pytest.mark.parametrize(
+    ("kind", "url", "queue", "dead_letters"),
+    [
+        ("sqs", "sqs://eu-central-1", "prompts", "prompts-dead"),
+        ("sqs", "sqs://eu-central-1", "prompts.fifo", "prompts-dead.fifo"),
+        (
+            "sqs",
+            "https://h",
+            "https://h/123456789012/prompts.fifo",
+            "https://h/123456789012/prompts-dead.fifo",
+        ),
+        ("pubsub", "pubsub://p", "prompts", "prompts.dead"),
+        ("pubsub", "pubsub+insecure://h:1/p", "projects/q/subscriptions/prompts", "prompts.dead"),
+    ],
+)
+def test_dead_letters_have_names_that_their_broker_takes(
+    kind: str, url: str, queue: str, dead_letters: str
+) -> None:
+    table = QueueTable(**STREAM | {"kind": kind, "url": url, "queue": queue})
+    assert table.dead_letters == dead_letters
+
+
+@pytest.mark.parametrize(
     ("change", "said"),
     [
         ({"url": "amqp://h"}, "begins with redis://"),
@@ -38,6 +60,9 @@ def test_dead_letters_lie_beside_the_queue() -> None:
         ({"name": "No Name"}, "pattern"),
         ({"path": "v1"}, "pattern"),
         ({"prefetch": 0}, "greater"),
+        ({"stream_s": -1.0}, "greater"),
+        ({"kind": "sqs"}, "begins with sqs://"),
+        ({"kind": "pubsub"}, "begins with pubsub://"),
     ],
 )
 def test_what_does_not_fit_is_refused(change: dict[str, Any], said: str) -> None:

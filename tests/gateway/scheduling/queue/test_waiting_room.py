@@ -331,6 +331,18 @@ def test_time_without_slots_does_not_count_as_slow() -> None:
     assert waiting.departures_per_s("m", slots, 120.0) < 1.0
 
 
+def test_nobody_is_sent_away_before_slots_that_have_just_come_are_divided() -> None:
+    waiting, first_slot = room(max_wait_s=10), Capacity(slots=1, free=0, hold_s=2.0)
+    for _ in range(8):
+        waiting.enter(request(), Capacity(slots=0, free=0, hold_s=2.0), 0.0)
+    waiting.still_waiting("m", 4.0, slots=False)
+    assert waiting.predicted_wait_s("m", Tier.STANDARD, "t", first_slot, 4.5) is None
+    waiting.enter(request(), first_slot, 4.5)
+    assert waiting.predicted_wait_s("m", Tier.STANDARD, "t", first_slot, 6.0) == pytest.approx(20.0)
+    with pytest.raises(QueueFull):
+        waiting.enter(request(), first_slot, 6.0)
+
+
 def test_one_that_waits_alone_is_in_line_as_soon_as_another_comes() -> None:
     waiting = room()
     alone = waiting.enter(request(), NO_SLOT, 1.0)

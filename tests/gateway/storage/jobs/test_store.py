@@ -57,6 +57,13 @@ def test_a_list_may_be_of_one_key(desk: JobDesk) -> None:
     assert desk.jobs.list(tenant="t", key_id="k2") == ()
 
 
+def test_a_list_may_be_of_ids_that_begin_alike(desk: JobDesk) -> None:
+    ids = desk.submit(3)
+    assert [job.id for job in desk.jobs.list(prefix=ids[1])] == [ids[1]]
+    assert len(desk.jobs.list(prefix=ids[0][:3])) == 3
+    assert desk.jobs.list(prefix="%") == ()
+
+
 def test_work_ahead_is_that_of_the_model_before_a_job(desk: JobDesk) -> None:
     first = desk.submit(2, predicted_s=5.0)
     (running,) = desk.claim("a", 1)
@@ -70,6 +77,14 @@ def test_work_ahead_is_that_of_the_model_before_a_job(desk: JobDesk) -> None:
     late = desk.jobs.ahead("m", numbers[2:], NOW_S + 60)
     assert late == QueuedWork({numbers[2]: 5.0 + UNPREDICTED_S}, 1, 0.0)
     assert desk.jobs.ahead("none", [1], NOW_S) == QueuedWork({}, 0, 0.0)
+
+
+def test_work_ahead_of_jobs_far_apart_counts_all_that_waits_before_each(desk: JobDesk) -> None:
+    ids = [job_id for seconds in (1.0, 2.0, 4.0, 8.0, 16.0) for job_id in desk.submit(1, predicted_s=seconds)]
+    numbers = [desk.jobs.get(each).number for each in ids]
+    work = desk.jobs.ahead("m", (numbers[1], numbers[4]), NOW_S)
+    assert work.before_s == {numbers[1]: 1.0, numbers[4]: 15.0}
+    assert desk.jobs.ahead("m", numbers[3:4], NOW_S).before_s == {numbers[3]: 7.0}
 
 
 def test_lists_have_pages_in_both_orders(desk: JobDesk) -> None:

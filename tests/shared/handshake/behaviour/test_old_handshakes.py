@@ -12,7 +12,7 @@ import pytest
 from shared.handshake import AgentHandshake, GatewayHandshake, ResumeRequest
 from shared.protocol.errors import ErrorCode, HandshakeRejected
 from shared.protocol.frames import FrameType
-from shared.protocol.peers import GPU_SECONDS, UPLINK, GatewayPeer
+from shared.protocol.peers import GPU_SECONDS, PROGRESS, UPLINK, GatewayPeer
 from tests.support.identities import (
     AGENT_KEY,
     GATEWAY,
@@ -121,4 +121,29 @@ def test_a_gateway_hangs_up_on_a_parent_of_an_earlier_release_and_comes_again_la
 def test_an_ordinary_agent_asks_for_no_capability_of_a_gateway_of_one_process() -> None:
     gateway = gateway_side()
     gateway.receive_hello(enrolled_agent().receive_challenge(gateway.challenge()), WALL_S)
+    assert gateway.capabilities == ()
+
+
+def test_an_agent_of_now_and_a_gateway_of_one_process_agree_on_progress() -> None:
+    gateway, agent = gateway_side(), enrolled_agent(optional=(PROGRESS,))
+    gateway.receive_hello(agent.receive_challenge(gateway.challenge()), WALL_S)
+    payload = gateway.welcome("s-1", 1, None, None, 10.0)
+    assert agent.receive_answer(FrameType.WELCOME, payload, WALL_S).capabilities == (PROGRESS,)
+
+
+def test_an_agent_of_now_says_no_progress_to_a_gateway_of_an_earlier_release(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(GatewayHandshake, "capabilities", ())
+    gateway, agent = gateway_side(), enrolled_agent(optional=(PROGRESS,))
+    gateway.receive_hello(agent.receive_challenge(gateway.challenge()), WALL_S)
+    payload = gateway.welcome("s-1", 1, None, None, 10.0)
+    assert agent.receive_answer(FrameType.WELCOME, payload, WALL_S).capabilities == ()
+
+
+@releases
+def test_an_agent_of_an_earlier_release_agrees_on_no_progress(path: Path) -> None:
+    gateway = gateway_side()
+    gateway.challenge()
+    gateway.receive_hello(frames(path, "an agent returns")["HELLO"], WALL_S)
     assert gateway.capabilities == ()

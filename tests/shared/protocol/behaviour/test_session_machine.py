@@ -19,6 +19,7 @@ from shared.protocol.errors import ErrorCode, TooManyStreams
 from shared.protocol.events import (
     DataReceived,
     HeadReceived,
+    ProgressReceived,
     StreamEnded,
     StreamOpened,
     StreamReset,
@@ -27,13 +28,14 @@ from shared.protocol.events import (
 )
 from shared.protocol.events import StreamClosed as Closed
 from shared.protocol.messages import ResponseHead
+from shared.protocol.progress import Preview, Progress
 from shared.protocol.session import ProtocolSession
 from tests.support.session_pair import SessionPair, consumed, request_head
 
 WINDOWS = WindowSettings(floor=300, initial=600, maximum=2400, session=10_000, streams=8)
 
 
-@dataclass
+@dataclass(eq=False)
 class Side:
     """What the program at one end knows of one stream."""
 
@@ -47,6 +49,8 @@ class Side:
     peer_over: bool = False
     peer_reset: bool = False
     closed: bool = False
+    progress: float = 0.0
+    """The newest that was said, or heard."""
 
     @property
     def over(self) -> bool:
@@ -90,6 +94,15 @@ class Sessions(RuleBasedStateMachine):
             chunk = bytes(next(self.numbers) % 251 for _ in range(size))
             side.may_write = session.send_data(stream_id, chunk)
             side.sent += chunk
+
+    @rule(data=st.data(), size=st.integers(0, 3000))
+    def report(self, data: st.DataObject, size: int) -> None:
+        agents = [model.agent for model in self.models.values()]
+        for session, stream_id, side in self._pick(data, lambda side: side in agents and not side.over):
+            fraction = side.progress + 0.0001
+            preview = Preview("image/png", bytes(size)) if size % 2 else None
+            if session.send_progress(stream_id, Progress(fraction, "", preview), self.pair.now):
+                side.progress = fraction
 
     @rule(data=st.data())
     def end(self, data: st.DataObject) -> None:
@@ -176,6 +189,7 @@ class Sessions(RuleBasedStateMachine):
             assert not session._outbox.interactive
             assert not session._outbox._bulk
             assert not session._outbox._blocked
+            assert not session._outbox.progress
         assert all(model.gateway.closed for model in self.models.values())
         assert all(model.agent.closed for model in self.models.values() if model.known)
         self.models.clear()
@@ -223,10 +237,17 @@ class Sessions(RuleBasedStateMachine):
         ]
         return [data.draw(st.sampled_from(candidates))] if candidates else []
 
+    @staticmethod
+    def _note_progress(model: Model, fraction: float | None) -> None:
+        side = model.gateway
+        assert not side.reset
+        assert not side.peer_over
+        assert fraction is not None
+        assert side.progress < fraction <= model.agent.progress
+        side.progress = fraction
+
     def _note(self, session: ProtocolSession, events: list[Any]) -> None:
-        for event in events:
-            if isinstance(event, TunnelEvent):
-                continue
+        for event in [each for each in events if not isinstance(each, TunnelEvent)]:
             model = self.models[event.stream_id]
             side = model.gateway if session is self.pair.gateway else model.agent
             assert not side.closed, "an event after the last"
@@ -240,6 +261,8 @@ class Sessions(RuleBasedStateMachine):
                     assert not side.reset
                     assert not side.peer_over
                     side.received += event.data
+                case ProgressReceived():
+                    self._note_progress(model, event.progress.fraction)
                 case StreamEnded():
                     assert not side.peer_over
                     side.peer_over = True

@@ -3,6 +3,7 @@
 from shared.protocol.endpoint import Stream
 from shared.protocol.errors import ErrorCode, TrunklineError
 from shared.protocol.messages import ResponseHead, Trailers
+from shared.protocol.progress import Progress
 from tests.support.tunnels import Recorder
 
 
@@ -27,6 +28,10 @@ class Side:
         self._live()
         assert not self.peer_head
         self.peer_head = True
+
+    def on_progress(self, progress: Progress) -> None:
+        self._live()
+        assert self.role == "gateway"
 
     def on_data(self, data: bytes) -> None:
         self._live()

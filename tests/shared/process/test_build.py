@@ -4,12 +4,12 @@ import sys
 
 import pytest
 
+from shared.process.build import describe_build
 from shared.speedups import NATIVE
-from shared.speedups.build import describe_build
 
 
 def said(**environment: str) -> str:
-    command = [sys.executable, "-m", "shared.speedups"]
+    command = [sys.executable, "-m", "shared.process.build"]
     done = subprocess.run(
         command, env={**os.environ, **environment}, capture_output=True, text=True, check=True
     )
@@ -28,18 +28,12 @@ def test_the_native_functions_can_be_turned_off() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "flag", "words"),
-    [
-        ("'--prefix=/x' '--enable-optimizations'", "-fprofile-use", ", optimised build"),
-        ("'--prefix=/x'", "-fprofile-use", "without optimisations"),
-        pytest.param("'--prefix=/usr'", "", ", optimised build", id="Debian's"),
-    ],
+    ("optimised", "words"), [(True, "optimised build"), (False, "without optimisations")]
 )
 def test_it_says_whether_the_interpreter_is_optimised(
-    arguments: str, flag: str, words: str, monkeypatch: pytest.MonkeyPatch
+    optimised: bool, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    variables = {"CONFIG_ARGS": arguments, "PGO_PROF_USE_FLAG": flag}
-    monkeypatch.setattr("sysconfig.get_config_var", variables.get)
+    monkeypatch.setattr("shared.process.build.is_optimised", lambda: optimised)
     assert words in describe_build()
 
 

@@ -2,8 +2,9 @@
 
 import os
 import platform
-import sysconfig
+import sys
 
+from shared.process.interpreter import is_optimised
 from shared.speedups import NATIVE
 
 
@@ -17,19 +18,9 @@ def describe_build() -> str:
         speedups = (
             "no native speedups (not built: no C compiler or headers, or older sources): the same, slower"
         )
-    kind = "optimised build" if _optimised() else "build without optimisations (about a quarter slower)"
+    kind = "optimised build" if is_optimised() else "build without optimisations (about a quarter slower)"
     return f"{speedups}; Python {platform.python_version()}, {kind}"
 
 
-def _optimised() -> bool:
-    """Whether the compiler knew a profile. The builds for Windows and macOS do not say; they are optimised.
-
-    Debian and Ubuntu run the same steps by other means than the option, and take the profile's flag, which
-    every other build keeps whether it uses it or not, out of what the interpreter says of itself.
-    """
-    arguments = sysconfig.get_config_var("CONFIG_ARGS")
-    return (
-        arguments is None
-        or "--enable-optimizations" in arguments
-        or sysconfig.get_config_var("PGO_PROF_USE_FLAG") == ""
-    )
+if __name__ == "__main__":
+    sys.stdout.write(f"== {describe_build()}\n")

@@ -1,0 +1,56 @@
+"""What is said of a request's progress, and how often (PROTOCOL §4.12)."""
+
+import asyncio
+from collections.abc import Callable
+
+from shared.protocol.errors import LocalError
+from shared.protocol.progress import Progress
+
+EVERY_S = 0.25
+"""Progress of one request is said no more often: people look at it. What comes meanwhile waits, and only the
+newest of it is said."""
+
+
+class ProgressReporter:
+    """Says the newest of one request. ``send`` says whether it was taken, or raises LocalError when the
+    stream is over; ``call_later`` is the event loop's."""
+
+    def __init__(
+        self,
+        send: Callable[[Progress], bool],
+        call_later: Callable[[float, Callable[[], None]], asyncio.TimerHandle],
+    ) -> None:
+        self._send = send
+        self._call_later = call_later
+        self._newest: Progress | None = None
+        """Not said yet."""
+        self._timer: asyncio.TimerHandle | None = None
+        """There while it is too early for more."""
+
+    def report(self, progress: Progress) -> None:
+        """This replaces what was not said yet; a preview stays the newest until there is a newer one."""
+        before = self._newest
+        if before is not None and progress.preview is None and before.preview is not None:
+            progress = Progress(progress.fraction, progress.text, before.preview)
+        self._newest = progress
+        if self._timer is None:
+            self._say()
+
+    def stop(self) -> None:
+        """Nothing more is said: the request is over."""
+        self._newest = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _say(self) -> None:
+        self._timer = None
+        if self._newest is None:
+            return
+        try:
+            if self._send(self._newest):
+                self._newest = None
+        except LocalError:
+            self.stop()
+        else:
+            self._timer = self._call_later(EVERY_S, self._say)

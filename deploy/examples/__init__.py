@@ -1,0 +1,1 @@
+"""Models of your own, as examples: copy one and change it."""

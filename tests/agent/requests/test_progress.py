@@ -1,0 +1,111 @@
+"""How often progress is said, and which (PROTOCOL §4.12)."""
+
+from collections.abc import Callable
+from typing import Any
+
+from agent.requests.progress import EVERY_S, ProgressReporter
+from shared.protocol.errors import StreamHalfClosed
+from shared.protocol.progress import Preview, Progress
+from tests.agent.support.requests_in import agent_with, played
+
+PICTURE = Preview("image/png", b"picture")
+
+
+class Timer:
+    def __init__(self) -> None:
+        self.due: list[Callable[[], None]] = []
+
+    def call_later(self, seconds: float, step: Callable[[], None]) -> Any:
+        assert seconds == EVERY_S
+        self.due.append(step)
+        return self
+
+    def cancel(self) -> None:
+        self.due.clear()
+
+    def fire(self) -> None:
+        self.due.pop()()
+
+
+class Told:
+    def __init__(self) -> None:
+        self.said: list[Progress] = []
+        self.takes = True
+        self.timer = Timer()
+        self.reporter = ProgressReporter(self.send, self.timer.call_later)
+
+    def send(self, progress: Progress) -> bool:
+        if self.takes:
+            self.said.append(progress)
+        return self.takes
+
+
+def test_the_first_is_said_at_once_and_then_only_the_newest() -> None:
+    told = Told()
+    for step in range(10):
+        told.reporter.report(Progress(step / 10))
+    assert told.said == [Progress(0.0)]
+    told.timer.fire()
+    told.timer.fire()
+    assert told.said == [Progress(0.0), Progress(0.9)]
+    assert told.timer.due == []
+    told.reporter.report(Progress(1.0))
+    assert told.said[-1] == Progress(1.0)
+
+
+def test_a_preview_that_was_not_said_stays_until_there_is_a_newer_one() -> None:
+    told = Told()
+    told.reporter.report(Progress(0.1))
+    told.reporter.report(Progress(0.2, "", PICTURE))
+    told.reporter.report(Progress(0.3, "step 3"))
+    told.timer.fire()
+    assert told.said[-1] == Progress(0.3, "step 3", PICTURE)
+
+
+def test_what_the_session_has_no_room_for_is_said_later() -> None:
+    told = Told()
+    told.takes = False
+    told.reporter.report(Progress(0.1))
+    told.reporter.report(Progress(0.2))
+    told.takes = True
+    told.timer.fire()
+    assert told.said == [Progress(0.2)]
+
+
+def test_nothing_is_said_of_a_request_that_is_over() -> None:
+    told = Told()
+    told.reporter.report(Progress(0.1))
+    told.reporter.report(Progress(0.2))
+    told.reporter.stop()
+    assert (told.timer.due, told.said) == ([], [Progress(0.1)])
+
+    def refuse(progress: Progress) -> bool:
+        raise StreamHalfClosed("over")
+
+    over = ProgressReporter(refuse, told.timer.call_later)
+    over.report(Progress(0.5))
+    assert told.timer.due == []
+
+
+async def test_what_a_backend_reports_reaches_the_gateway_before_the_answer() -> None:
+    backend = played()
+    async with agent_with(backend) as here:
+        _, answer = here.ask()
+        await backend.begun.wait()
+        (run,) = here.runner._runs
+        run.on_progress(Progress(0.5, "half"))
+        assert await answer.until("progress") == Progress(0.5, "half")
+        backend.response.pieces.put_nowait(None)
+        await answer.until("end")
+
+
+async def test_a_gateway_that_did_not_agree_is_told_nothing() -> None:
+    backend = played()
+    async with agent_with(backend, tells_progress=False) as here:
+        _, answer = here.ask()
+        await backend.begun.wait()
+        (run,) = here.runner._runs
+        run.on_progress(Progress(0.5))
+        backend.response.pieces.put_nowait(None)
+        await answer.until("end")
+    assert "progress" not in answer.names()

@@ -1,0 +1,1 @@
+"""What jobs, batches and files cost: ``tests/run bench jobs``."""

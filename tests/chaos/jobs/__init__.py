@@ -1,0 +1,1 @@
+"""Jobs while their processes are killed: batches of many lines, and queues of many messages."""
