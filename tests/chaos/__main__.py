@@ -10,7 +10,7 @@ import secrets
 import shutil
 import sys
 import tempfile
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import TypeVar
 
@@ -89,15 +89,11 @@ def main() -> int:
         return _table(arguments, directory)
     arguments.seed = secrets.randbelow(10**6) if arguments.seed is None else arguments.seed
     parts = ("faults",) if arguments.peer is not None else tuple(arguments.part or PARTS)
-    if arguments.gateways > 1 or arguments.workers > 1:
-        return _many(arguments, parts, directory)
-    budgets = {"both": [True, False], "short": [True], "default": [False]}[arguments.budgets]
-    if arguments.peer is not None:
-        budgets = [True]  # they are the gateway's, and there is none
+    several = arguments.gateways > 1 or arguments.workers > 1
     failed = []
     if "faults" in parts:
-        failed += [_run(arguments, directory / ("short" if short else "default"), short) for short in budgets]
-    if "losses" in parts:
+        failed.append((_many_faults if several else _faults)(arguments, directory))
+    if "losses" in parts and not several:
         failed.append(_told(_on_loop(run_losses(tuple(Loss), directory / "losses", _say)), directory))
     if "jobs" in parts:
         failed.append(_jobs(arguments, directory / "jobs"))
@@ -122,19 +118,17 @@ def _queues(arguments: argparse.Namespace, directory: Path) -> bool:
     return _told(_on_loop(run_queues(plan, directory, _say)), directory)
 
 
-def _many(arguments: argparse.Namespace, parts: Sequence[str], directory: Path) -> int:
-    """Several gateways, and faults of them, of their servers and of the paths between."""
-    failed = [_many_faults(arguments, directory / "faults")] if "faults" in parts else []
-    if "jobs" in parts:
-        failed.append(_jobs(arguments, directory / "jobs"))
-    if "queues" in parts:
-        failed.append(_queues(arguments, directory / "queues"))
-    if arguments.keep is None and not any(failed):
-        shutil.rmtree(directory)
-    return int(any(failed))
+def _faults(arguments: argparse.Namespace, directory: Path) -> bool:
+    """One gateway, with each of its budgets; whether something was wrong."""
+    budgets = {"both": [True, False], "short": [True], "default": [False]}[arguments.budgets]
+    if arguments.peer is not None:
+        budgets = [True]  # they are the gateway's, and there is none
+    wrong = [_run(arguments, directory / ("short" if short else "default"), short) for short in budgets]
+    return any(wrong)
 
 
 def _many_faults(arguments: argparse.Namespace, directory: Path) -> bool:
+    """Several gateways, and faults of them, of their servers and of the paths between."""
     plan = ManyPlan(
         arguments.seed,
         arguments.gateways,
@@ -142,7 +136,7 @@ def _many_faults(arguments: argparse.Namespace, directory: Path) -> bool:
         rate_per_s=min(arguments.rate, _MANY_PER_S),
         workers=arguments.workers,
     )
-    return _told(_on_loop(run_many(plan, directory, _say)).wrong, directory)
+    return _told(_on_loop(run_many(plan, directory / "faults", _say)).wrong, directory / "faults")
 
 
 def _run(arguments: argparse.Namespace, directory: Path, short_budgets: bool) -> bool:

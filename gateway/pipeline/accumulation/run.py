@@ -8,11 +8,11 @@ import orjson
 
 from gateway.dispatch.recovery import NotContinuable
 from gateway.dispatch.request_heads import is_event_stream
-from gateway.dispatch.response import READ_BYTES, Sink
 from gateway.domain.errors import StreamBroken
 from gateway.domain.request import Request, RequestBody, StreamedOutput
 from gateway.pipeline.accumulation.accumulators import ACCUMULATORS, Accumulator, NotAccumulable
 from gateway.pipeline.accumulation.streamed_form import may_be_streamed, streamed_body, usage_mode
+from gateway.pipeline.body_response import BodyResponse
 from gateway.pipeline.relay import Response, Run, as_request_error
 from shared.process.server_sent_events import EventTooLong, ServerSentEventReader
 from shared.protocol.messages import Headers, Trailers, UsageMode
@@ -177,13 +177,12 @@ async def accumulated(accumulator: Accumulator, output: StreamedOutput) -> bytes
         raise NotAccumulable("the answer is nested too deeply") from error
 
 
-class AccumulatedResponse:
+class AccumulatedResponse(BodyResponse):
     """A whole answer that was put together, as the relay takes it."""
-
-    status = 200
 
     def __init__(self, streamed: Response, body: bytes) -> None:
         """``streamed`` is over."""
+        super().__init__(body)
         kept = tuple(field for field in streamed.headers if field[0] not in _OF_STREAMS)
         self.headers: Headers = (
             *kept,
@@ -196,7 +195,6 @@ class AccumulatedResponse:
         self.queue_s = streamed.queue_s
         self.attempts = streamed.attempts
         self._streamed = streamed
-        self._left = body
 
     @property
     def trailers(self) -> Trailers | None:
@@ -205,21 +203,3 @@ class AccumulatedResponse:
     @property
     def continued(self) -> bool:
         return self._streamed.continued
-
-    def take_whole(self) -> bytes | None:
-        """All of it, unless it is long."""
-        if len(self._left) > READ_BYTES:
-            return None
-        body, self._left = self._left, b""
-        return body
-
-    async def next_chunks(self, sink: Sink | None = None) -> list[bytes]:
-        """All of it, then the end."""
-        body, self._left = self._left, b""
-        return [body] if body else []
-
-    def consumed(self, size_bytes: int) -> None:
-        """Nothing to do: the stream is over."""
-
-    def abort(self) -> None:
-        self._left = b""

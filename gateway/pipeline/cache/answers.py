@@ -5,7 +5,8 @@ import re
 from collections.abc import Callable
 
 from gateway.dispatch.request_heads import is_encoded, is_event_stream
-from gateway.dispatch.response import READ_BYTES, Sink
+from gateway.dispatch.response import Sink
+from gateway.pipeline.body_response import BodyResponse
 from gateway.pipeline.cache.cache import CachedAnswer
 from gateway.pipeline.relay import Response
 from shared.protocol.messages import Headers, Trailers
@@ -45,10 +46,9 @@ def content_headers(headers: Headers) -> Headers:
     return tuple(each for each in headers if each[0].startswith("content-") and each[0] != "content-length")
 
 
-class CachedResponse:
+class CachedResponse(BodyResponse):
     """An entry of the cache as a response. Nothing was computed for it: there are no trailers."""
 
-    status = 200
     queue_s = 0.0
     attempts = 0
     ran_by = ""
@@ -56,30 +56,12 @@ class CachedResponse:
     continued = False
 
     def __init__(self, entry: CachedAnswer) -> None:
+        super().__init__(entry.body)
         self.headers: Headers = entry.headers
         if not is_event_stream(entry.headers):
             self.headers = (*entry.headers, ("content-length", str(len(entry.body))))
         self.agent = entry.agent
         self.version = entry.version
-        self._left = entry.body
-
-    def take_whole(self) -> bytes | None:
-        """All of it, unless it is long."""
-        if len(self._left) > READ_BYTES:
-            return None
-        body, self._left = self._left, b""
-        return body
-
-    async def next_chunks(self, sink: Sink | None = None) -> list[bytes]:
-        """All of it, then the end."""
-        body, self._left = self._left, b""
-        return [body] if body else []
-
-    def consumed(self, size_bytes: int) -> None:
-        """Nothing to do: the answer is in memory, so no sender waits for credit."""
-
-    def abort(self) -> None:
-        self._left = b""
 
 
 class _Wrapped:
