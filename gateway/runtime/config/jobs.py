@@ -10,6 +10,7 @@ from pydantic import Field, field_validator, model_validator
 from gateway.domain.files import MIB, MOST_FILE_BYTES, OBJECT_SCHEMES
 from gateway.domain.webhook_addresses import WebhookRules, read_webhook_url
 from gateway.runtime.config.cluster import SettingsTable
+from gateway.runtime.config.networks import Networks
 from gateway.runtime.config.queues import QueueTable
 
 
@@ -25,7 +26,7 @@ class JobsTable(SettingsTable):
     """Of all files of a tenant together."""
     webhook: Annotated[str | None, Field(max_length=2000)] = None
     """Where the ends of jobs are told that name no webhook of their own; it may be anywhere."""
-    webhook_networks: Annotated[list[str], Field(max_length=1000)] = []
+    webhook_networks: Networks = []
     """Where clients' webhooks may be beside the Internet: networks such as 10.1.0.0/16."""
     webhook_ports: Annotated[list[Annotated[int, Field(ge=1, le=65_535)]], Field(max_length=100)] = []
     """The only ports of clients' webhooks; empty: 80, 443 and those from 1024 on."""
@@ -74,13 +75,6 @@ class JobsTable(SettingsTable):
                 raise ValueError(f"write SCHEME://PLACE with one of the schemes {', '.join(OBJECT_SCHEMES)}")
             if parts.username or parts.password:
                 raise ValueError("credentials belong in the environment, not in the address")
-        return value
-
-    @field_validator("webhook_networks")
-    @classmethod
-    def _are_networks(cls, value: list[str]) -> list[str]:
-        for network in value:
-            ipaddress.ip_network(network)  # its ValueError says what is wrong
         return value
 
     @model_validator(mode="after")

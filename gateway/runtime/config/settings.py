@@ -1,6 +1,5 @@
 """What can be set, with the default of each and its bounds."""
 
-import ipaddress
 import re
 from pathlib import Path
 from typing import Annotated, Literal
@@ -18,6 +17,7 @@ from gateway.domain.oidc import OidcTable
 from gateway.domain.store_address import StoreAddress
 from gateway.runtime.config.cluster import ClusterTable, SettingsTable, StoreTable
 from gateway.runtime.config.jobs import JobsTable
+from gateway.runtime.config.networks import Networks
 from gateway.runtime.config.uplink import UplinkTable
 
 PREFIX = "TRUNKLINE_GATEWAY_"
@@ -310,7 +310,7 @@ class Settings(SettingsTable):
     """Directory of the durable state; the default depends on the user (``trunkline gateway --help``)."""
     behind_tls_terminator: bool = False
     """Something in front of this gateway ends TLS, so it may listen beyond loopback without."""
-    trusted_proxies: Annotated[list[str], Field(max_length=1000)] = []
+    trusted_proxies: Networks = []
     """Networks of proxies that say truly whom they pass on; from all others such headers are ignored."""
     trusted_proxy_header: Literal["x-forwarded-for", "forwarded"] = "x-forwarded-for"
     """Where they say it; the other one is ignored, for a proxy that writes one passes on the other unread."""
@@ -350,13 +350,6 @@ class Settings(SettingsTable):
     def _is_no_mere_delay(cls, value: float) -> float:
         if 0 < value < LEAST_SILENCE_S:
             raise ValueError(f"less than {LEAST_SILENCE_S:g} is too short to tell a worker that hangs")
-        return value
-
-    @field_validator("trusted_proxies")
-    @classmethod
-    def _are_networks(cls, value: list[str]) -> list[str]:
-        for network in value:
-            ipaddress.ip_network(network)  # its ValueError says what is wrong
         return value
 
     @model_validator(mode="after")
