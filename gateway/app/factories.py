@@ -195,7 +195,7 @@ def make_dispatcher(
             registry,
             metrics,
             asyncio.get_running_loop(),
-            queue=QueueSettings(**queue.model_dump()),
+            queue=QueueSettings(**queue.model_dump(), shared_slots=cluster.demands is not None),
             settings=dispatch_settings(settings),
             policy=dispatch.policy,
             policies=dispatch.policies,

@@ -8,6 +8,9 @@ DRAIN_MEMORY_S = 30.0
 PRIOR_WEIGHT_S = 2.0
 """Seconds of measured waiting that weigh as much as the guess."""
 
+_FORGOTTEN = 0.01
+"""What a departure counts after 138 s."""
+
 
 class DrainRate:
     """Departures per second from one queue, an exponentially forgetting mean over the time it was not empty.
@@ -21,6 +24,11 @@ class DrainRate:
         self._updated_s = now
         self.backlogged = False
         """Whether requests wait that could not be given a slot; to be read only."""
+
+    @property
+    def measured(self) -> bool:
+        """Whether one that had to wait departed in the last minutes."""
+        return self._departures > _FORGOTTEN
 
     def set_backlogged(self, backlogged: bool, now: float) -> None:
         """Whether requests wait, from ``now`` on."""

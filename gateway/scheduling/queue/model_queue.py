@@ -25,6 +25,8 @@ class ModelQueue:
         self.drain = DrainRate(now)
         self.without_slots_s = float("-inf")
         """When requests waited last and nothing had a slot at all, taken or free."""
+        self.short_since_s = now
+        """When requests began to wait that could not be given a slot."""
         self.promised_s = [now] * TIERS
         """For each rank, the latest time at which the client of a refused request was told to try again."""
         self.count = 0

@@ -37,6 +37,10 @@ SETTLING_S = 2.0
 """So long after nothing had a slot no wait is predicted: agents that connect to one of several gateways
 divide their slots anew within a second, by what waits where."""
 
+SHARED_SETTLING_S = 5.0
+"""So long after requests began to wait no wait is predicted at one of several gateways that has measured none
+yet: agents give it slots as requests of the others end, and how many, it cannot know before."""
+
 EMPTY_QUEUES = 4096
 """Empty queues that are kept for their drain rate."""
 
@@ -60,6 +64,8 @@ class QueueSettings:
     """A tier with a request that has waited this long gets slots although higher tiers wait."""
     tenant_weights: Mapping[str, float] = field(default_factory=dict)
     """Tenants' shares beside each other, above 0; those not named have 1."""
+    shared_slots: bool = False
+    """Agents may lend slots to other gateways, and take them back, by what waits where."""
 
 
 class WaitingRoom:
@@ -200,6 +206,8 @@ class WaitingRoom:
         Time without any ``slots`` says nothing of it."""
         queue = self._queues.get(model)
         if queue is not None and queue.count:
+            if not queue.drain.backlogged:
+                queue.short_since_s = now
             queue.drain.set_backlogged(slots, now)
             if not slots:
                 queue.without_slots_s = now
@@ -244,8 +252,8 @@ class WaitingRoom:
             return 0.0
         if not (capacity.slots or capacity.coming):
             return None  # they are all resting, on trial or away: how long for cannot be known
-        if capacity.slots and queue is not None and now - queue.without_slots_s < SETTLING_S:
-            return None  # agents that have just come say how many they have here a moment later
+        if capacity.slots and queue is not None and self._is_settling(queue, now):
+            return None
         rate = self._rate(model, capacity, now)
         if rate <= 0:
             return None
@@ -255,6 +263,15 @@ class WaitingRoom:
         if tier is Tier.REALTIME and capacity.yielding > (queue.ahead_of(rank) if queue else 0):
             return min(wait_s, YIELD_S)
         return wait_s
+
+    def _is_settling(self, queue: ModelQueue, now: float) -> bool:
+        """Whether the slots that are there now say little of how many there will be in a moment."""
+        if now - queue.without_slots_s < SETTLING_S:
+            return True  # agents that have just come say how many they have here a moment later
+        drain = queue.drain
+        if not self._settings.shared_slots or drain.measured:
+            return False
+        return drain.backlogged and now - queue.short_since_s < SHARED_SETTLING_S
 
     def departures_per_s(self, model: str, capacity: Capacity, now: float) -> float:
         """How many who wait for ``model`` get a slot in a second."""

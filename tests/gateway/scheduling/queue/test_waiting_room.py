@@ -5,35 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.domain.errors import QueueFull
-from gateway.domain.request import Principal, Request, RequestBody, Tier
+from gateway.domain.request import Principal, Tier
 from gateway.scheduling.base import DeploymentConstraints
 from gateway.scheduling.queue.tickets import Capacity, Ticket
-from gateway.scheduling.queue.waiting_room import QueueSettings, WaitingRoom
+from gateway.scheduling.queue.waiting_room import WaitingRoom
+from tests.gateway.scheduling.queue.waiting import request, room
 
 MANY = Principal("k2", "key", "many")
 NO_SLOT = Capacity(slots=1, free=0, hold_s=1.0)
-
-
-def request(model: str = "m", tier: Tier = Tier.STANDARD, **more: object) -> Request:
-    fields: dict[str, object] = {
-        "id": "r",
-        "principal": Principal("k", "key", "tenant"),
-        "method": "POST",
-        "path": "/v1/chat/completions",
-        "headers": (),
-        "model": model,
-        "route": "chat",
-        "streaming": True,
-        "body": RequestBody(b"12345"),
-        "arrived_s": 0.0,
-        "need": "chat",
-        "tier": tier,
-    }
-    return Request(**(fields | more))  # type: ignore[arg-type]
-
-
-def room(**settings: object) -> WaitingRoom:
-    return WaitingRoom(QueueSettings(**settings))  # type: ignore[arg-type]
 
 
 def front(waiting: WaitingRoom, limit: int = 100, model: str = "m") -> list[int]:
@@ -319,28 +298,6 @@ def test_a_wait_for_slots_that_are_coming_is_foretold_from_when_they_are_there()
     with pytest.raises(QueueFull) as refused:
         waiting.enter(request(deadline_s=30.0), loading, 0.0, hold_s=100.0)
     assert refused.value.retry_after_s == pytest.approx(61.0)
-
-
-def test_time_without_slots_does_not_count_as_slow() -> None:
-    waiting, slots = room(), Capacity(slots=4, free=0, hold_s=1.0)
-    for _ in range(8):
-        waiting.enter(request(), slots, 0.0)
-    waiting.still_waiting("m", 0.0, slots=False)
-    assert waiting.departures_per_s("m", slots, 100.0) == pytest.approx(4.0)
-    waiting.still_waiting("m", 100.0)
-    assert waiting.departures_per_s("m", slots, 120.0) < 1.0
-
-
-def test_nobody_is_sent_away_before_slots_that_have_just_come_are_divided() -> None:
-    waiting, first_slot = room(max_wait_s=10), Capacity(slots=1, free=0, hold_s=2.0)
-    for _ in range(8):
-        waiting.enter(request(), Capacity(slots=0, free=0, hold_s=2.0), 0.0)
-    waiting.still_waiting("m", 4.0, slots=False)
-    assert waiting.predicted_wait_s("m", Tier.STANDARD, "t", first_slot, 4.5) is None
-    waiting.enter(request(), first_slot, 4.5)
-    assert waiting.predicted_wait_s("m", Tier.STANDARD, "t", first_slot, 6.0) == pytest.approx(20.0)
-    with pytest.raises(QueueFull):
-        waiting.enter(request(), first_slot, 6.0)
 
 
 def test_one_that_waits_alone_is_in_line_as_soon_as_another_comes() -> None:
