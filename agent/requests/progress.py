@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 from shared.protocol.errors import LocalError
-from shared.protocol.progress import Progress
+from shared.protocol.progress import Progress, newest
 
 EVERY_S = 0.25
 """Progress of one request is said no more often: people look at it. What comes meanwhile waits, and only the
@@ -29,10 +29,7 @@ class ProgressReporter:
 
     def report(self, progress: Progress) -> None:
         """This replaces what was not said yet; a preview stays the newest until there is a newer one."""
-        before = self._newest
-        if before is not None and progress.preview is None and before.preview is not None:
-            progress = Progress(progress.fraction, progress.text, before.preview)
-        self._newest = progress
+        self._newest = newest(self._newest, progress)
         if self._timer is None:
             self._say()
 

@@ -6,6 +6,7 @@ import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import structlog
@@ -127,7 +128,8 @@ class Gateway:
 
     def _guarded(self, router: Router, metrics: Metrics, figures: AliasFigures) -> RequestMiddleware:
         """What every request passes before its path is looked for."""
-        settings, http = self._settings, factories.http_settings(self._settings)
+        settings = self._settings
+        http = replace(factories.http_settings(settings), progress_delivered=metrics.progress_delivery_s)
         audit = RequestAudit(self.audit.add, self._limits.price) if settings.audit.requests else None
         lines = batched_log("gateway.request", asyncio.get_running_loop().call_later)
         log = RequestLog(metrics, figures, lines=settings.log.requests, audit=audit, log=lines)

@@ -147,6 +147,12 @@ class Metrics(MetricTable):
     progress_told = counter(
         "trunkline_progress_reports", "Reports of engines on how far requests have come.", "model"
     )
+    progress_delivery_s = histogram(
+        "trunkline_progress_delivery_seconds",
+        "From the arrival of such a report to its writing to a client that asked for it.",
+        "model",
+        buckets=(0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 1, 5),
+    )
     loads = counter("trunkline_model_loads", "Models that agents loaded, or failed to.", "model", "outcome")
     load_s = histogram("trunkline_model_load_seconds", "How long loading a model took.", "model")
     unloaded = counter("trunkline_model_unloads", "Models that agents unloaded.", "model")

@@ -77,4 +77,12 @@ def progress(fraction: float | None = None, text: str = "", preview: Preview | N
     return Progress(fraction, _line(text), preview)
 
 
+def newest(before: Progress | None, progress: Progress) -> Progress:
+    """What is to be said of ``progress`` where ``before`` was not said yet: a preview stays the newest until
+    there is a newer one."""
+    if before is None or progress.preview is not None or before.preview is None:
+        return progress
+    return Progress(progress.fraction, progress.text, before.preview)
+
+
 adapter_of(Progress)  # made now, so that the first frame does not wait for it

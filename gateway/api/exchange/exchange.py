@@ -12,6 +12,7 @@ from gateway.api.errors import HeaderList
 from gateway.api.exchange.buffers import BufferBudget, buffer_owner
 from gateway.api.exchange.inbound import BodyLimits, Inbound, Receive
 from gateway.api.exchange.multipart import FormScan
+from gateway.api.exchange.progress_writer import PROGRESS, ask_progress
 from gateway.api.exchange.reply import Reply, Send
 from gateway.api.server.client_addresses import TrustedProxies
 from gateway.api.server.cors import Cors
@@ -53,6 +54,8 @@ class HttpSettings:
     """At once, of an address that proxies speak for."""
     cors: Cors | None = None
     """Origins whose pages may read answers; None for none."""
+    progress_delivered: Callable[[str, float], None] = lambda model, seconds: None
+    """Called whenever a client was told how far its request is, and how long after that came."""
 
 
 class HttpExchange:
@@ -252,8 +255,11 @@ class HttpExchange:
 
     def waiting(self, request: Request) -> "_Waiting":
         """While inside, a client that leaves cancels the block, which then raises ClientGone."""
-        if request.streaming and not request.upgrade and self.head.endpoint.dialect is not Dialect.OLLAMA:
+        events = request.streaming and not request.upgrade
+        if events and self.head.endpoint.dialect is not Dialect.OLLAMA:
             self.reply.keep_alive(self._settings.comment_interval_s, partial(_load_note, request))
+        if PROGRESS in self.fields and not request.upgrade:
+            ask_progress(request, self.fields, self.reply, self._settings.progress_delivered)
         task = None if self._cycle is None else self._cycle.task
         return _Waiting(self.inbound, self.reply, self._direct, task)
 
@@ -340,6 +346,8 @@ class _Waiting:
             self._direct.on_gone = None
         if self._reply.comments is not None:
             await self._reply.settle()
+        if self._reply.progress is not None:
+            await self._reply.progress.close()
         if left:
             raise ClientGone("The client disconnected.") from None
 

@@ -6,6 +6,7 @@ from time import monotonic
 from typing import Any
 
 from gateway.api.errors import HeaderList, error_event, error_line, http_error, id_headers
+from gateway.api.exchange.progress_writer import ProgressForm, ProgressWriter, Writer
 from gateway.api.server.answer_cycle import AnswerCycle
 from gateway.api.server.response_writers import UNDRAINED_BYTES, DirectWriter
 from gateway.api.server.websocket import ClientWebSocket
@@ -24,6 +25,8 @@ EVENT_STREAM_HEADERS: HeaderList = [(b"cache-control", b"no-cache"), NOT_BUFFERE
 LINES = b"application/x-ndjson"
 
 COMMENT = b": waiting\n\n"
+
+_EVENT_ENDS = b"\n\n", b"\r\n\r\n", b"\r\r"
 
 EARLY_S = 1.5
 """After so long a client hears what it waits for, if there is something to say of it. Quick errors still get
@@ -62,7 +65,7 @@ class Reply:
     ) -> None:
         """``closing`` tells the client not to send further requests on this connection; ``direct`` is the
         server's short way and ``cycle`` takes the place of ``send``, if it has them."""
-        self._writer: AsgiWriter | AnswerCycle = AsgiWriter(send) if cycle is None else cycle
+        self._writer: Writer = AsgiWriter(send) if cycle is None else cycle
         self._id = request_id
         self._dialect = dialect
         self._closing = closing
@@ -73,6 +76,8 @@ class Reply:
         """Those that it offered."""
         self.comments: _Comments | None = None
         """While they are sent; :meth:`settle` ends that."""
+        self.progress: ProgressWriter | None = None
+        """Where the client asked for it."""
         self.direct: Sink | None = None
         """A short way for pieces of the body, once its first bytes are out
         (:mod:`gateway.api.server.response_writers`)."""
@@ -197,12 +202,17 @@ class Reply:
             await self.start(error.status, headers, body_follows=True)
             await self.end(body)
             return
-        last = self._last if self._direct is None else self._direct.last or self._last
+        last = self._written_last
         if self.event_stream:
-            gap = b"" if last.endswith((b"\n\n", b"\r\n\r\n", b"\r\r")) else b"\n\n"
+            gap = b"" if last.endswith(_EVENT_ENDS) else b"\n\n"
             await self.end(gap + error_event(error, self._dialect, self._id))
         elif self.line_stream:
             await self.end((b"" if last.endswith(b"\n") else b"\n") + error_line(error))
+
+    @property
+    def _written_last(self) -> bytes:
+        """How what went out of the body ends, once the direct way is flushed."""
+        return self._last if self._direct is None else self._direct.last or self._last
 
     def keep_alive(
         self, interval_s: float, note: Callable[[], str | None] | None = None, early_s: float = EARLY_S
@@ -213,13 +223,36 @@ class Reply:
 
     async def comment(self, note: str | None = None) -> None:
         """Write one comment, after the head of an event stream if nothing has been sent yet."""
-        data = COMMENT if note is None else b": %b\n\n" % note.encode()
+        await self.interject(COMMENT if note is None else b": %b\n\n" % note.encode())
+
+    def tell_progress(
+        self, form: ProgressForm, *, may_begin: bool, on_delivered: Callable[[float], None]
+    ) -> ProgressWriter:
+        """From now on the client is told what the writer is told; see there."""
+        self._writer = self.progress = ProgressWriter(
+            self, self._writer, form, may_begin=may_begin, on_delivered=on_delivered
+        )
+        return self.progress
+
+    def between_events(self) -> bool:
+        """See :class:`~gateway.api.exchange.progress_writer.InterruptedReply`."""
+        if self._direct is not None:
+            if self._direct.is_stuck:
+                return False
+            self._direct.flush()
+        last = self._written_last
+        return not last or last.endswith(_EVENT_ENDS)
+
+    async def interject(self, data: bytes) -> None:
+        """Write ``data``, which is whole events or comments, behind what went out; after the head of an event
+        stream if nothing has been sent yet."""
         if not self.started:
             await self.start(200, [(b"content-type", b"text/event-stream; charset=utf-8")], event_stream=True)
-        self._last = data
-        if self.direct is not None:
-            self._end_direct()
-        await self._writer.write(data, more=True)
+        if data:
+            self._last = data
+            if self.direct is not None:
+                self._end_direct()
+            await self._writer.write(data, more=True)
 
     async def settle(self) -> None:
         """No comment comes after this; one that is being written is let finish."""

@@ -115,6 +115,11 @@ class DirectWriter:
         else:
             self._path.last = data
 
+    @property
+    def is_stuck(self) -> bool:
+        """The client does not read, or is gone."""
+        return self._flow.write_paused or self._cycle.disconnected
+
     def __call__(self, data: bytes) -> bool:
         """Sends a piece of the body, framed as the server frames it, or gives False and has done nothing.
 

@@ -120,4 +120,5 @@ def _copy(request: Request, target: AliasTarget) -> Request:
         version=target.version,
         target=str(target),
         shadow=True,
+        on_progress=None,
     )

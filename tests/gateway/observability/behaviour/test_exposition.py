@@ -29,6 +29,7 @@ def everything_counted() -> Metrics:
     metrics.hedges("m", "won")
     metrics.preempted("m", "batch")
     metrics.progress_told("m")
+    metrics.progress_delivery_s("m", 0.004)
     metrics.loaded("m", 12.0)
     metrics.loads("m", "failed")
     metrics.unloaded("m")
