@@ -107,3 +107,40 @@ def test_without_an_interpreter_it_is_said_what_to_install(tmp_path: Path) -> No
     found = _found(tmp_path)
     assert (found.returncode, found.stdout) == (1, "")
     assert "Trunkline needs Python 3.11 or newer" in found.stderr
+
+
+def _installed(folder: Path, configuration: str, uv_fails: bool) -> tuple[list[str], str]:
+    """The commands that ``pip_install`` of deploy/environment.sh calls, and the log it leaves."""
+    bash = shutil.which("bash")
+    assert bash is not None
+    (folder / ".venv" / "bin").mkdir(parents=True)
+    (folder / "deploy").mkdir()
+    shutil.copy(_DEPLOY / "uv_options.py", folder / "deploy")
+    calls = folder / "calls"
+    _interpreter(
+        folder / ".venv/bin/python",
+        f'case "$*" in deploy/*) exec {sys.executable} "$@" ;; *"config list") echo "{configuration}" ;; '
+        f'*) echo "$*" >>{calls} ;; esac',
+    )
+    _interpreter(folder / ".venv/bin/uv", f'echo "uv $*" >>{calls}; exit {int(uv_fails)}')
+    script = f"source {_DEPLOY}/environment.sh; cd {folder}; set -e; pip_install -e .[test]"
+    subprocess.run([bash, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    return calls.read_text().splitlines(), (folder / ".venv/install.log").read_text()
+
+
+def test_uv_installs_from_where_pip_would(tmp_path: Path) -> None:
+    calls, _ = _installed(tmp_path, "global.index-url='https://packages.example'", False)
+    first, second = calls
+    assert "pip install" in first
+    assert "uv==" in first
+    assert second.startswith("uv pip install ")
+    assert second.endswith(" -c deploy/constraints.txt --default-index=https://packages.example -e .[test]")
+
+
+@pytest.mark.parametrize(("configuration", "uv_fails"), [("global.trusted-host='here'", False), ("", True)])
+def test_pip_installs_where_uv_cannot(configuration: str, uv_fails: bool, tmp_path: Path) -> None:
+    calls, log = _installed(tmp_path, configuration, uv_fails)
+    assert len(calls) == (3 if uv_fails else 1)
+    assert calls[-1].startswith("-m pip install ")
+    assert calls[-1].endswith(" -c deploy/constraints.txt -e .[test]")
+    assert "so pip does" in log
