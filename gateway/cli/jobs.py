@@ -16,14 +16,17 @@ import typer
 
 from gateway.cli.access import DEFAULT_URL, gateway_client
 from gateway.cli.options import CaOption, JsonOption, KeyOption, UrlOption
-from gateway.cli_support.console import fail, note, number_option, print_json, print_table
+from gateway.cli_support.console import StatusLine, fail, note, number_option, print_json, print_table
 from shared.process.command_line import command_group
+from shared.process.excerpt import printable
 
 if TYPE_CHECKING:
     from gateway.cli_support.gateway_client import GatewayClient
 
 WAIT_S = 20
 """Each request of a wait lasts so long at the most; proxies in front end none that short."""
+LOOK_S = 2
+"""The same where somebody looks on, at a terminal."""
 PATIENCE_S = 120.0
 """While a job is waited for, the gateway may be away so long."""
 AGAIN_S = 1.0
@@ -254,13 +257,18 @@ def _ended(client: "GatewayClient", found: dict[str, Any]) -> dict[str, Any]:
     """The job once it has ended; a gateway that goes away meanwhile is waited for, too."""
     from gateway.cli_support.gateway_client import GatewayFailed
 
-    said, away_since_s = None, None
+    said, away_since_s, line, far = None, None, StatusLine(sys.stderr), ""
+    wait_s = LOOK_S if line.in_place else WAIT_S
     while found["status"] not in ENDED:
         if found["status"] != said:
             said = found["status"]
+            line.clear()
             note(f"Job {found['id']} is {said}{_when(found)}.")
+        if (now := _progress(found)) != far and said == "running":
+            far = now
+            line.show(f"Job {found['id']} is at {far}")
         try:
-            found = _ask(client, "GET", _one(found["id"]), headers={"prefer": f"wait={WAIT_S}"})
+            found = _ask(client, "GET", _one(found["id"]), headers={"prefer": f"wait={wait_s}"})
             away_since_s = None
         except GatewayFailed as error:
             now_s = time.monotonic()
@@ -269,6 +277,7 @@ def _ended(client: "GatewayClient", found: dict[str, Any]) -> dict[str, Any]:
             if not passing or now_s - away_since_s > PATIENCE_S:
                 raise
             time.sleep(AGAIN_S)
+    line.clear()
     return found
 
 
@@ -293,12 +302,20 @@ def _show(found: Mapping[str, Any], *, as_json: bool) -> None:
         "started": _time(found["started_at"]),
         "done": _time(found["finished_at"]),
         "predicted": _time(found["predicted_completion_at"]),
-        "progress": "" if found["progress"] is None else f"{found['progress']:.0%}",
+        "progress": _progress(found),
         "attempts": str(found["attempts"]),
         "answer": "" if result is None else f"{result['status']}, {result['bytes']} bytes",
         "error": "" if error is None else str(error.get("message") or error.get("code")),
     }
     print_table(["WHAT", "HOW"], [[name, text] for name, text in rows.items() if text], "")
+
+
+def _progress(found: Mapping[str, Any]) -> str:
+    """``40 %, step 12 of 30``, as far as it is known."""
+    share = found.get("progress")
+    words = found.get("progress_text") if found["status"] == "running" else None
+    told = [] if share is None else [f"{share:.0%}"]
+    return printable(", ".join([*told, words] if words else told))
 
 
 def _when(found: Mapping[str, Any]) -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from shared.process.frozen import frozen
+from shared.protocol.progress import Progress
 
 
 class JobState(StrEnum):
@@ -126,6 +127,16 @@ class JobOutcome:
 
 
 @dataclass(frozen=True, slots=True)
+class JobNote:
+    """How far a run has come, for people to see."""
+
+    job_id: str
+    lease: JobLease
+    progress: Progress
+    """Its preview is left out where the store has it."""
+
+
+@dataclass(frozen=True, slots=True)
 class JobRecord:
     """A job as it is. Times are seconds since 1970."""
 
@@ -149,6 +160,8 @@ class JobRecord:
     kept_until_s: float | None = None
     """Then the job goes, with its result."""
     outcome: JobOutcome | None = None
+    previews: int = 0
+    """How often there was a newer preview of its answer; the newest is kept while the job runs."""
 
     @property
     def id(self) -> str:

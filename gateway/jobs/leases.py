@@ -1,12 +1,13 @@
 """The jobs that this process runs, and how long they are surely its own."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any
 
-from gateway.domain.jobs import JobLease, JobRecord
+from gateway.domain.jobs import JobLease, JobNote, JobRecord
+from shared.protocol.progress import Progress, newest
 
 
 class RunEnd(Enum):
@@ -29,9 +30,9 @@ class RunningJob:
     job: JobRecord
     answering: bool = False
     """Its engine has begun to answer: it takes no room in the queue."""
-    progress: float | None = None
-    """How far its engine is, from 0 to 1, where it says so."""
-    noted: float | None = None
+    progress: Progress | None = None
+    """How far its engine is, where it says so."""
+    noted: Progress | None = None
     """What of it the store knows."""
     end: RunEnd | None = None
     task: "asyncio.Task[Any] | None" = field(default=None, repr=False)
@@ -47,9 +48,18 @@ class RunningJob:
         """Nothing of it is to be waited for any more."""
         return self.end is RunEnd.LOST or self.end is RunEnd.STOPPED
 
-    def tell(self, progress: float) -> None:
-        """Its engine is so far, from 0 to 1."""
-        self.progress = progress
+    def tell(self, progress: Progress) -> None:
+        """Its engine is so far. A preview stays the newest until there is a newer one."""
+        self.progress = newest(self.progress, progress)
+
+    def note(self) -> JobNote | None:
+        """What the store is to be told; None: it knows."""
+        said, known = self.progress, self.noted
+        if said is None or said == known:
+            return None
+        if known is not None and said.preview is known.preview:
+            said = Progress(said.fraction, said.text)
+        return JobNote(self.job.id, self.lease, said)
 
     def stop(self, end: RunEnd) -> None:
         """End the run because of ``end``, unless there was a reason before."""
@@ -67,6 +77,8 @@ class RunningJobs:
         self._clock = clock
         self._lease_s = lease_s
         self._jobs: dict[str, RunningJob] = {}
+        self._over: set[str] = set()
+        """Jobs that run no more here, of which the store may have previews."""
         self._renewed_s = clock()
         self._none: asyncio.Event | None = None
         """Made when somebody waits until none is left."""
@@ -76,6 +88,11 @@ class RunningJobs:
 
     def __iter__(self) -> Iterator[RunningJob]:
         return iter(list(self._jobs.values()))
+
+    @property
+    def is_busy(self) -> bool:
+        """There are any, or the store has something to forget of those that there were."""
+        return bool(self._jobs or self._over)
 
     def get(self, job_id: str) -> RunningJob | None:
         return self._jobs.get(job_id)
@@ -92,6 +109,8 @@ class RunningJobs:
     def remove(self, running: RunningJob) -> None:
         if self._jobs.get(running.job.id) is running:
             del self._jobs[running.job.id]
+            if running.noted is not None and running.noted.preview is not None:
+                self._over.add(running.job.id)
         if self._none is not None and not self._jobs:
             self._none.set()
 
@@ -115,18 +134,16 @@ class RunningJobs:
     def leases(self) -> dict[str, JobLease]:
         return {name: each.lease for name, each in self._jobs.items()}
 
-    async def note_progress(self, note: Callable[[str, JobLease, float | None, None], object]) -> None:
+    async def note_progress(self, note: Callable[[Collection[JobNote], Collection[str]], object]) -> None:
         """Have ``note``, which may block, tell the store how far those are whose engines have said
-        more since. Raises what it raises."""
-        told = [(each, each.progress) for each in self if each.progress != each.noted]
-
-        def note_all() -> None:
-            for running, progress in told:
-                note(running.job.id, running.lease, progress, None)
+        more since, and which are over. Raises what it raises."""
+        told = [(each, each.progress, said) for each in self if (said := each.note()) is not None]
+        over = self._over - self._jobs.keys()
+        if told or over:
+            await asyncio.to_thread(note, [said for _, _, said in told], over)
+            for running, progress, _ in told:
                 running.noted = progress
-
-        if told:
-            await asyncio.to_thread(note_all)
+            self._over -= over
 
     def renewed(self, asked_s: float) -> None:
         """The store has renewed all leases that were not lost, as was asked of it at ``asked_s``."""

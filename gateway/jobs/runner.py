@@ -229,7 +229,7 @@ class JobRunner:
         while True:
             await asyncio.sleep(min(self.settings.busy_poll_s, renew_s))
             self.metrics.running.set(len(self.running))
-            if not self.running:
+            if not self.running.is_busy:
                 continue
             self.running.stop_expired(self._wall())
             try:

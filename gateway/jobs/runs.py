@@ -27,6 +27,7 @@ from gateway.domain.errors import (
 from gateway.domain.jobs import JobOutcome, JobRecord, JobState
 from gateway.jobs.output import OutputProgress, PartialOutput
 from gateway.storage.errors import ObjectMissing, StateError
+from shared.protocol.progress import Progress
 
 TRIED_AGAIN = frozenset((408, 409, 425, 429))
 """Statuses below 500 after which an engine may say something else."""
@@ -85,8 +86,8 @@ class JobRun:
     """What earlier runs have of its answer."""
     answering: Callable[[], None] = lambda: None
     """To be called when its engine begins to answer."""
-    progress: Callable[[float], None] = lambda progress: None
-    """To be called with how far its engine is, from 0 to 1, where it says so."""
+    progress: Callable[[Progress], None] = lambda progress: None
+    """To be called with how far its engine is, where it says so."""
     given_up: Callable[[], bool] = lambda: False
     """Whether it is ended here for another run to go on with."""
 

@@ -24,6 +24,7 @@ from gateway.jobs.responses import response_end
 from gateway.jobs.runs_here import NothingRunsHere, RunsHere
 from gateway.storage.errors import ObjectMissing, StateError, StateUnreachable
 from gateway.storage.jobs import JobBounds, JobStore, Submission
+from shared.protocol.progress import Preview
 
 if TYPE_CHECKING:  # its library is loaded at the first use
     from gateway.storage.objects import ObjectStore
@@ -246,6 +247,12 @@ class JobService:
     async def get(self, job_id: str, tenant: str) -> JobRecord:
         """Raises UnknownRecord."""
         return await asyncio.to_thread(self._jobs.get, job_id, tenant)
+
+    async def preview(self, job: JobRecord) -> Preview | None:
+        """What there is so far of its answer, where it runs and its engine has shown it."""
+        if not job.previews or job.state is not JobState.RUNNING:
+            return None
+        return await asyncio.to_thread(self._jobs.preview, job.id)
 
     async def get_many(self, ids: Sequence[str], tenant: str) -> tuple[JobRecord, ...]:
         """Those there are, in this order."""

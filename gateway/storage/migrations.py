@@ -172,6 +172,11 @@ UPGRADES: dict[int, tuple[str, ...]] = {
         "UNIQUE (job_id))",
         "CREATE INDEX queue_jobs_of_source ON queue_jobs (source, next_s)",
     ),
+    17: (
+        "ALTER TABLE jobs ADD COLUMN previews INTEGER",
+        "CREATE TABLE job_previews (job_id {text} NOT NULL, type {text} NOT NULL, data {binary} NOT NULL, "
+        "PRIMARY KEY (job_id))",
+    ),
 }
 """The statements that bring a database from version n to n + 1; ``{binary}`` is its type for bytes,
 ``{text}`` that for text, ``{number}`` that for numbers it gives itself. A step stays as it was written: it

@@ -31,7 +31,7 @@ from gateway.storage.batch_tables import batches_table, upload_tables
 from gateway.storage.queue_tables import queue_jobs_table
 from gateway.storage.webhook_tables import webhook_deliveries_table, webhook_secrets_table
 
-SCHEMA_VERSION = 17
+SCHEMA_VERSION = 18
 
 metadata = MetaData()
 
@@ -288,9 +288,10 @@ jobs = Table(
     Column("result_bytes", BigInteger),
     Column("error", JSON(none_as_null=True)),
     Column("metadata", JSON(none_as_null=True)),
+    Column("previews", Integer),
 )
 """Long work (:mod:`gateway.domain.jobs`); ``lease_until`` is on the clock of ``processes``. Since version
-12; ``metadata`` since version 15."""
+12; ``metadata`` since version 15, ``previews`` since version 18."""
 Index(
     "jobs_queued",
     *(jobs.c[name] for name in ("model", "tenant", "number")),
@@ -316,6 +317,15 @@ job_queues = Table(
 )
 """How many jobs of each model and tenant wait and run, and the virtual time by which claims are fair. Since
 version 12."""
+
+job_previews = Table(
+    "job_previews",
+    metadata,
+    Column("job_id", String, primary_key=True),
+    Column("type", String, nullable=False),
+    Column("data", LargeBinary, nullable=False),
+)
+"""What there is so far of the answers of jobs that run. Since version 18."""
 
 submissions = Table(
     "submissions",

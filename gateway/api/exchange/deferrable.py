@@ -18,6 +18,7 @@ from gateway.jobs.output import PartialOutput
 from gateway.pipeline.client_body import ClientBody
 from gateway.pipeline.client_head import READ_TIMEOUT, ClientHead
 from gateway.pipeline.relay import Response
+from shared.protocol.progress import Progress, newest
 
 _OF_THE_CLIENT = frozenset((b"prefer", b"idempotency-key", READ_TIMEOUT))
 """How its client waits is no concern of an engine's."""
@@ -98,7 +99,10 @@ class DeferrableExchange:
         self._body = body
         self._running: RunningJob | None = None
         self._reservation: BodyReservation | None = None
+        self.reply.job.on_progress = self._progressed
         self._streamed_output = AccumulatedOutput(self.reply.job)
+        self._progress: Progress | None = None
+        """What its engine has said last while it was no job."""
 
     @property
     def job_reply(self) -> JobReply:
@@ -136,7 +140,9 @@ class DeferrableExchange:
         request.streamed_output, request.counted_later = self._streamed_output, self._given_up
         self.request = request
         if not self.is_job:
+            self._exchange.ask_progress(request)
             self._exchange.set_request(request)
+        request.on_progress = self._progressed
 
     def waiting(self, request: Request) -> contextlib.AbstractAsyncContextManager[object]:
         """Whoever waits for it cancels the task when the client leaves."""
@@ -160,6 +166,8 @@ class DeferrableExchange:
     def become(self, running: RunningJob) -> None:
         """It is a job now: its client's exchange may be closed."""
         self._running = running
+        if self._progress is not None:
+            running.tell(self._progress)
         self._exchange.hand_over()
         self.reply.decide(job=True)
 
@@ -175,6 +183,14 @@ class DeferrableExchange:
             self._reservation.release()
         if self.is_job and self.request is not None:
             self.request.body = RequestBody(b"")
+
+    def _progressed(self, progress: Progress) -> None:
+        if self._running is not None:
+            self._running.tell(progress)
+            return
+        self._progress = newest(self._progress, progress)
+        if self.reply.client.progress is not None:
+            self.reply.client.progress.tell(progress)
 
     def _answering(self) -> None:
         if self._running is not None:

@@ -258,10 +258,15 @@ class HttpExchange:
         events = request.streaming and not request.upgrade
         if events and self.head.endpoint.dialect is not Dialect.OLLAMA:
             self.reply.keep_alive(self._settings.comment_interval_s, partial(_load_note, request))
-        if PROGRESS in self.fields and not request.upgrade:
-            ask_progress(request, self.fields, self.reply, self._settings.progress_delivered)
+        if not request.upgrade:
+            self.ask_progress(request)
         task = None if self._cycle is None else self._cycle.task
         return _Waiting(self.inbound, self.reply, self._direct, task)
+
+    def ask_progress(self, request: Request) -> None:
+        """Have the client told how far its request is, if it asks for that. Raises BadRequest."""
+        if PROGRESS in self.fields and self.reply.progress is None:
+            ask_progress(request, self.fields, self.reply, self._settings.progress_delivered)
 
     def while_here(self) -> "_Waiting":
         """A block that is cancelled, and raises ClientGone, when the client leaves."""

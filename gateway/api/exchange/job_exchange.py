@@ -75,8 +75,8 @@ class JobReply:
         """The output has the events of which the answer was put together."""
         self.output = output
         self.answering = answering
-        self.on_progress: Callable[[float], None] = lambda progress: None
-        """Called with how far the engine is, from 0 to 1."""
+        self.on_progress: Callable[[Progress], None] = lambda progress: None
+        """Called with how far the engine is."""
         self._followed: FollowedReader | None = None
         """There while the engine works by itself, and is followed."""
         self._began_s = began_s
@@ -132,7 +132,7 @@ class JobReply:
         except NotFollowed as error:
             raise StreamBroken(ErrorCode.ENGINE_FAILED, f"the answer cannot be followed: {error}") from None
         if followed.progress is not None:
-            self.on_progress(followed.progress)
+            self.on_progress(Progress(followed.progress))
         answer = followed.answer
         if answer is not None:
             self._followed, self.status = None, answer.status
@@ -271,13 +271,8 @@ class JobExchange:
             left_s = max(0.0, deadline_s - self._sources.wall())
             request.deadline_s = min(self.head.arrived_s + left_s, request.deadline_s or float("inf"))
         request.begun, request.counted_later = self._begun, self._given_up
-        request.streamed_output, request.on_progress = self._streamed_output, self._progressed
+        request.streamed_output, request.on_progress = self._streamed_output, self.reply.on_progress
         self.request = request
-
-    def _progressed(self, progress: Progress) -> None:
-        """An engine says how far it is (PROTOCOL §4.12)."""
-        if progress.fraction is not None:
-            self.reply.on_progress(progress.fraction)
 
     def waiting(self, request: Request) -> contextlib.AbstractAsyncContextManager[object]:
         """Whoever runs the job cancels the task."""

@@ -18,6 +18,7 @@ from gateway.domain.jobs import JobRecord, JobState
 from gateway.jobs.object_names import OutputPosition
 from gateway.jobs.output_reader import OutputPiece
 from gateway.storage.errors import ObjectMissing
+from shared.protocol.progress import Preview
 
 OUTPUT_EVERY_S = 0.5
 """Between two looks at the output of a job that runs."""
@@ -105,9 +106,15 @@ class JobEvents:
         output: JobOutput,
         changes: JobChanges,
         position: EventsPosition,
+        preview: Callable[[JobRecord], Awaitable[Preview | None]],
         output_every_s: float = OUTPUT_EVERY_S,
     ) -> None:
+        """``preview`` gives what there is so far of a job's answer."""
         self._output = output
+        self._preview = preview
+        self._told: tuple[int | None, str | None, int] | None = None
+        """Progress, its words and the number of previews, as the reader knows them; None: nothing was looked
+        at yet."""
         self._waits = JobWaits(changes, output_every_s)
         self._position = position
 
@@ -120,7 +127,7 @@ class JobEvents:
             told = self._position
             async for event in self._output_events(job):
                 yield event
-            if (progress := self._progress_event(job)) is not None:
+            if (progress := await self._progress_event(job)) is not None:
                 yield progress
             if (job.state.value, job.attempts) != (self._position.state, self._position.attempts):
                 shown = await show(job)
@@ -132,13 +139,22 @@ class JobEvents:
                 yield COMMENT
             job = await self._waits.changed(job)
 
-    def _progress_event(self, job: JobRecord) -> bytes | None:
-        """What is told of a job that has got further."""
+    async def _progress_event(self, job: JobRecord) -> bytes | None:
+        """What is told of a job that has got further. Who goes on behind an event with the same progress has
+        had its words as well."""
         progress = None if job.progress is None else round(job.progress * _PER_MILLE)
-        if progress is None or progress == self._position.progress or job.state.is_final:
+        known, said = self._told, (progress, job.progress_text, job.previews)
+        if said == known or job.state.is_final or said == (None, None, 0):
+            return None
+        self._told = said
+        if known is None and progress is not None and progress == self._position.progress:
             return None
         self._position = replace(self._position, progress=progress)
-        return self._event("job.progress", {"progress": job.progress, "text": job.progress_text})
+        shown: dict[str, Any] = {"progress": job.progress, "text": job.progress_text}
+        if job.previews and (known is None or known[2] != job.previews):
+            preview = await self._preview(job)
+            shown["preview"] = None if preview is None else preview.to_dict()
+        return self._event("job.progress", shown)
 
     async def _output_events(self, job: JobRecord) -> AsyncIterator[bytes]:
         """Text where it is UTF-8, of which no character is cut in two; else base64."""

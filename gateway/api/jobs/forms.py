@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gateway.domain.jobs import JobRecord
+from shared.protocol.progress import Preview
 
 JOBS = "/v1/jobs"
 
@@ -12,7 +13,9 @@ def job_url(job_id: str) -> str:
     return f"{JOBS}/{job_id}"
 
 
-def job_object(job: JobRecord, completions: Mapping[str, float]) -> dict[str, Any]:
+def job_object(
+    job: JobRecord, completions: Mapping[str, float], preview: Preview | None = None
+) -> dict[str, Any]:
     """A job. ``completions``: when jobs will be done, by id (:meth:`JobService.completions`)."""
     new, outcome = job.new, job.outcome
     done_s = completions.get(job.id)
@@ -42,6 +45,7 @@ def job_object(job: JobRecord, completions: Mapping[str, float]) -> dict[str, An
         "predicted_cost": _rounded(new.predicted_cost),
         "progress": 1.0 if job.state == "succeeded" else job.progress,
         "progress_text": job.progress_text,
+        "progress_preview": None if preview is None else preview.to_dict(),
         "attempts": job.attempts,
         "cancelling": job.cancelling and not job.state.is_final,
         "group": new.group,

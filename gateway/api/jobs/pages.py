@@ -63,6 +63,10 @@ class JobAccess:
         completions = await self.service.completions(jobs)
         return [job_object(job, completions) for job in jobs]
 
+    async def show_whole(self, job: JobRecord) -> dict[str, Any]:
+        """With what there is so far of its answer."""
+        return job_object(job, await self.service.completions([job]), await self.service.preview(job))
+
     async def job_for(self, principal: Principal, job_id: str) -> JobRecord:
         """A key with scopes for routes sees the jobs that it submitted itself. Raises UnknownRecord."""
         job = await self.service.get(job_id, principal.tenant)
@@ -171,7 +175,7 @@ async def _show(access: JobAccess, exchange: HttpExchange, principal: Principal,
         await whole_body(exchange)  # behind it, its client can be seen to leave
         async with exchange.while_here():
             job = await access.watch.ended(job, wait_s)
-    await _json(exchange, (await access.show(job))[0], 200, waited(wait_s))
+    await _json(exchange, await access.show_whole(job), 200, waited(wait_s))
 
 
 async def _result(access: JobAccess, exchange: HttpExchange, principal: Principal, job_id: str) -> None:
@@ -188,7 +192,7 @@ async def _events(access: JobAccess, exchange: HttpExchange, principal: Principa
     last = exchange.fields.get(b"last-event-id", b"").decode("latin-1").strip()
     position = EventsPosition.read(last or query_of(exchange).get("starting_after", ""))
     job = await access.job_for(principal, job_id)
-    events = JobEvents(access.output, access.watch, position)
+    events = JobEvents(access.output, access.watch, position, access.service.preview)
 
     async def show(each: JobRecord) -> Mapping[str, Any]:
         return (await access.show(each))[0]

@@ -11,9 +11,10 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, and_, func, or_, select, update
 
-from gateway.domain.jobs import JobLease, JobOutcome, JobRecord, JobState
+from gateway.domain.jobs import JobLease, JobNote, JobOutcome, JobRecord, JobState
 from gateway.storage import schema
 from gateway.storage.database import Database
+from gateway.storage.jobs.previews import forget_previews, note_preview
 from gateway.storage.jobs.rows import QueueCounts, ending, record_of
 from gateway.storage.webhooks.events import note_job_ends
 
@@ -156,13 +157,24 @@ class JobClaims:
                 frozenset(row.id for row in held if row.cancelling),
             )
 
-    def note_progress(self, job_id: str, lease: JobLease, progress: float | None, text: str | None) -> bool:
-        """Of a run, for people to see. False: it is another one's by now."""
+    def note_progress(self, notes: Collection[JobNote], over: Collection[str] = ()) -> frozenset[str]:
+        """How far runs have come: the ids of those that are not another one's by now. Of the jobs ``over``,
+        which do not run any more, previews are forgotten."""
         table = schema.jobs
+        noted = set()
         with self._database.write_concurrently() as connection:
-            ours = (table.c.id == job_id, *_held_by(lease))
-            values = {"progress": progress, "progress_text": text}
-            return connection.execute(update(table).where(*ours).values(values)).rowcount == 1
+            forget_previews(connection, over)
+            for note in sorted(notes, key=lambda note: note.job_id):
+                said, preview = note.progress, note.progress.preview
+                values: dict[str, Any] = {"progress": said.fraction, "progress_text": said.text or None}
+                if preview is not None:
+                    values["previews"] = func.coalesce(table.c.previews, 0) + 1
+                ours = (table.c.id == note.job_id, *_held_by(note.lease))
+                if connection.execute(update(table).where(*ours).values(values)).rowcount == 1:
+                    noted.add(note.job_id)
+                    if preview is not None:
+                        note_preview(connection, self._database, note.job_id, preview)
+        return frozenset(noted)
 
     def publish(
         self, job_id: str, lease: JobLease, outcome: JobOutcome, now_s: float, kept_until_s: float

@@ -118,6 +118,7 @@ def record_of(row: Row[Any]) -> JobRecord:
         )
         if state.is_final
         else None,
+        row.previews or 0,
     )
 
 

@@ -13,9 +13,11 @@ from gateway.domain.queues import QueueOrigin
 from gateway.storage import schema
 from gateway.storage.database import Database
 from gateway.storage.errors import RecordError, UnknownRecord
+from gateway.storage.jobs.previews import forget_previews, read_preview
 from gateway.storage.jobs.rows import QueueCounts, claim_of, ending, in_spans, record_of, values_of
 from gateway.storage.queue_jobs import note_origin
 from gateway.storage.webhooks.events import note_job_ends
+from shared.protocol.progress import Preview
 
 _INSERTED_AT_ONCE = 500
 
@@ -286,6 +288,7 @@ class JobStore:
             if not job.state.is_final:
                 raise RecordError(f"job {job_id} is {job.state}: only one that has ended can be removed")
             connection.execute(delete(self._table).where(self._table.c.number == job.number))
+            forget_previews(connection, [job.id] if job.previews else ())
             return job
 
     def remove_kept(self, now_s: float, most: int) -> tuple[JobRecord, ...]:
@@ -298,7 +301,13 @@ class JobStore:
             found = tuple(record_of(row) for row in connection.execute(locked))
             numbers = [job.number for job in found]
             connection.execute(delete(self._table).where(table.number.in_(numbers)))
+            forget_previews(connection, [job.id for job in found if job.previews])
             return found
+
+    def preview(self, job_id: str) -> Preview | None:
+        """What there is so far of a job's answer, if its engine has shown it."""
+        with self._database.read() as connection:
+            return read_preview(connection, job_id)
 
     def forget_submissions(self, before_s: float) -> None:
         """Idempotency keys of before a time mean nothing any more."""

@@ -117,6 +117,22 @@ def test_a_job_is_submitted_from_stdin_and_waited_for(server: JobServer) -> None
     assert server.asked[1][1]["prefer"] == f"wait={jobs.WAIT_S}"
 
 
+def test_how_far_a_job_is_is_told_while_it_is_waited_for(server: JobServer) -> None:
+    running = QUEUED | {"status": "running"}
+    steps = [
+        running,
+        running | {"progress": 0.4, "progress_text": "step 12 of \x1b[31m30"},
+        running | {"progress": None, "progress_text": "decoding"},
+        DONE,
+    ]
+    server.answers["GET /v1/jobs/job-1"] = [(200, each) for each in steps]
+    server.answers["GET /v1/jobs/job-1/result"] = [(200, b"{}")]
+    result = run(server, "wait", "job-1")
+    assert result.exit_code == 0
+    told = [line for line in result.stderr.splitlines() if " is at " in line]
+    assert told == ["Job job-1 is at 40%, step 12 of ?[31m30", "Job job-1 is at decoding"]
+
+
 def test_a_job_that_fails_fails_the_command(server: JobServer) -> None:
     server.answers["GET /v1/jobs/job-1"] = [(200, FAILED)]
     result = run(server, "wait", "job-1")

@@ -1,12 +1,16 @@
 """A process knows which jobs are surely its own, and ends those that are not."""
 
 import asyncio
+from collections.abc import Collection
 
 import pytest
 
-from gateway.domain.jobs import JobLease, JobRecord, JobState, NewJob, ObjectSlice
+from gateway.domain.jobs import JobLease, JobNote, JobRecord, JobState, NewJob, ObjectSlice
 from gateway.jobs.leases import RunEnd, RunningJob, RunningJobs
+from shared.protocol.progress import Preview, Progress
 from tests.support.clock import ManualClock
+
+PICTURE = Preview("image/png", b"picture")
 
 
 def running(job_id: str, model: str = "m", deadline_s: float | None = None) -> RunningJob:
@@ -73,17 +77,49 @@ async def test_how_far_an_engine_is_is_noted_once_and_again_where_that_failed() 
     jobs, one, silent = RunningJobs(ManualClock(), 30.0), running("one"), running("silent")
     jobs.add(one, 0.0)
     jobs.add(silent, 0.0)
-    noted: list[tuple[object, ...]] = []
+    noted: list[Progress] = []
+    over: list[str] = []
+
+    def note(notes: Collection[JobNote], those_over: Collection[str]) -> None:
+        assert all((each.job_id, each.lease) == ("one", one.lease) for each in notes)
+        noted.extend(each.progress for each in notes)
+        over.extend(those_over)
 
     def fail(*said: object) -> None:
         raise OSError("no store")
 
-    one.tell(0.25)
-    one.tell(0.5)
+    one.tell(Progress(0.25))
+    one.tell(Progress(0.5, "step 5", PICTURE))
     with pytest.raises(OSError, match="no store"):
         await jobs.note_progress(fail)
     for _ in range(2):
-        await jobs.note_progress(lambda *said: noted.append(said))
-    one.tell(0.75)
-    await jobs.note_progress(lambda *said: noted.append(said))
-    assert noted == [("one", one.lease, 0.5, None), ("one", one.lease, 0.75, None)]
+        await jobs.note_progress(note)
+    one.tell(Progress(0.75))
+    await jobs.note_progress(note)
+    assert noted == [Progress(0.5, "step 5", PICTURE), Progress(0.75)], "a preview is noted once"
+    for each in (one, silent):
+        jobs.remove(each)
+    assert (len(jobs), jobs.is_busy) == (0, True)
+    with pytest.raises(OSError, match="no store"):
+        await jobs.note_progress(fail)
+    await jobs.note_progress(note)
+    assert (over, jobs.is_busy) == (["one"], False)
+
+
+async def test_a_flood_of_progress_is_noted_once_and_a_job_that_runs_again_keeps_its_preview() -> None:
+    jobs, first = RunningJobs(ManualClock(), 30.0), running("one")
+    jobs.add(first, 0.0)
+    told: list[tuple[Collection[JobNote], Collection[str]]] = []
+
+    def note(notes: Collection[JobNote], over: Collection[str]) -> None:
+        told.append((notes, over))
+
+    for step in range(10_000):
+        first.tell(Progress(step / 10_000, "", PICTURE if step == 7 else None))
+    await jobs.note_progress(note)
+    ((notes, _),) = told
+    assert [each.progress for each in notes] == [Progress(0.9999, "", PICTURE)]
+    jobs.remove(first)
+    jobs.add(running("one"), 0.0)
+    await jobs.note_progress(note)
+    assert len(told) == 1

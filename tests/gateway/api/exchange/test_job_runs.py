@@ -33,7 +33,7 @@ from gateway.pipeline.pipeline import Pipeline
 from gateway.storage.objects import ObjectStore
 from shared.protocol.errors import ErrorCode
 from shared.protocol.followed import FOLLOWED, FollowedAnswer, answer_line, progress_line
-from shared.protocol.progress import Progress
+from shared.protocol.progress import Preview, Progress
 from tests.gateway.api.support import FakeDispatcher, FakeResponse, json_response
 
 EVENTS = [b'data: {"n": 1}\n\n', b": waiting\n\n", b'data: {"n": 2}\n\n', b"data: [DONE]\n\n"]
@@ -74,7 +74,10 @@ class Workshop:
         return JobRecord(1, new, JobState.RUNNING, 0.0, 1, JobLease("p", 1, 1))
 
     async def run(
-        self, job: JobRecord, generation: int = 1, progress: Callable[[float], None] = lambda progress: None
+        self,
+        job: JobRecord,
+        generation: int = 1,
+        progress: Callable[[Progress], None] = lambda progress: None,
     ) -> tuple[JobAnswer, bytes]:
         """What came of it, and its result."""
         kept = await self.reader.progress("j")
@@ -127,12 +130,12 @@ async def test_what_an_engine_works_on_by_itself_is_followed_to_its_answer(shop:
     whole = progress_line(0.25) + progress_line(0.5) + answer_line(answer) + film
     pieces = tuple(whole[at : at + 77] for at in range(0, len(whole), 77))
     shop.dispatcher.answer(FakeResponse(200, (("content-type", FOLLOWED),), pieces))
-    told: list[float] = []
+    told: list[Progress] = []
     job = await shop.job(b'{"model":"m","prompt":"x"}', "/v1/videos", headers=(("accept", "text/plain"),))
     found, result = await shop.run(job, progress=told.append)
     assert (found.status, result) == (200, film)
     assert dict(found.headers) == {"content-type": "video/mp4", FACTS: '{"size":"64x32"}'}
-    assert told[-1] == 0.5
+    assert told[-1] == Progress(0.5)
     accepts = [value for name, value in shop.request.headers if name == "accept"]
     assert accepts == [f"{FOLLOWED}, */*;q=0.5"], "the client does not say how its video is made"
 
@@ -141,13 +144,13 @@ async def test_what_any_engine_says_of_its_progress_is_the_jobs(shop: Workshop) 
     async def serve(request: Request) -> FakeResponse:
         assert request.on_progress is not None
         request.on_progress(Progress(0.5))
-        request.on_progress(Progress(text="loading"))
+        request.on_progress(Progress(None, "loading", Preview("image/png", b"x")))
         return json_response()
 
     shop.dispatcher.serve = serve
-    told: list[float] = []
+    told: list[Progress] = []
     await shop.run(await shop.job(body_of()), progress=told.append)
-    assert told == [0.5]
+    assert told == [Progress(0.5), Progress(None, "loading", Preview("image/png", b"x"))]
 
 
 async def test_a_followed_answer_may_be_a_refusal_or_come_to_nothing(shop: Workshop) -> None:

@@ -26,6 +26,7 @@ from gateway.pipeline.accumulation import AccumulatedRun
 from gateway.pipeline.pipeline import Pipeline
 from gateway.storage import Store
 from gateway.storage.errors import StateUnreachable
+from shared.protocol.progress import Preview, Progress
 from tests.gateway.api.jobs.access import JobDoer
 from tests.gateway.api.support import (
     ASK,
@@ -208,6 +209,23 @@ async def test_a_request_that_still_waits_for_a_slot_becomes_a_job_too(shop: Sho
     assert call.status == 202
     held.set_result(json_response(b'{"late":1}'))
     assert await shop.result(await shop.ended(orjson.loads(call.content)["id"])) == b'{"late":1}'
+
+
+async def test_what_its_engine_says_of_its_progress_before_and_after_is_the_jobs(shop: Shop) -> None:
+    held, picture = shop.surface.dispatcher.hold(), Preview("image/png", b"picture")
+    call = shop.post(1)
+    await until(lambda: shop.dispatched)
+    tell = shop.dispatched[0].on_progress
+    assert tell is not None
+    tell(Progress(0.25, "step 1", picture))
+    made = orjson.loads((await shop.deferred(call)).content)
+    await until(lambda: shop.store.jobs.get(made["id"]).progress_text == "step 1")
+    assert shop.store.jobs.preview(made["id"]) == picture
+    tell(Progress(0.5, "step 2"))
+    await until(lambda: shop.store.jobs.get(made["id"]).progress_text == "step 2")
+    held.set_result(json_response())
+    await shop.ended(made["id"])
+    await until(lambda: shop.store.jobs.preview(made["id"]) is None)
 
 
 async def test_a_stream_that_begins_in_time_is_a_stream(shop: Shop) -> None:

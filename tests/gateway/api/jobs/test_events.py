@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -9,10 +10,11 @@ import pytest
 
 from gateway.api.jobs.events import COMMENT, EventsPosition, JobEvents, whole_text
 from gateway.domain.errors import BadRequest
-from gateway.domain.jobs import JobOutcome, JobRecord, JobState, NewJob, ObjectSlice
+from gateway.domain.jobs import JobNote, JobOutcome, JobRecord, JobState, NewJob, ObjectSlice
 from gateway.jobs.object_names import OutputPosition
 from gateway.jobs.output import AnswerHead, PartialOutput
 from gateway.jobs.output_reader import OutputPiece
+from shared.protocol.progress import Preview, Progress
 from tests.gateway.api.jobs.access import JobDoer
 from tests.gateway.api.support import BEARER, JSON_TYPE, Surface, error_in
 
@@ -21,6 +23,9 @@ NEW = NewJob("job-1", "t", "k", "m", "/v1/chat/completions", ObjectSlice("jobs/j
 QUEUED = JobRecord(1, NEW, JobState.QUEUED, 1.0)
 RUNNING = JobRecord(1, NEW, JobState.RUNNING, 1.0, attempts=1, progress=0.5, progress_text="step 5")
 DONE = JobRecord(1, NEW, JobState.SUCCEEDED, 1.0, attempts=1, outcome=JobOutcome(JobState.SUCCEEDED))
+
+
+PICTURE = Preview("image/png", b"picture")
 
 
 class GivenOutput:
@@ -50,6 +55,10 @@ class GivenChanges:
         return self.jobs.pop(0)
 
 
+async def preview_of(job: JobRecord) -> Preview | None:
+    return PICTURE if job.previews else None
+
+
 async def show(job: JobRecord) -> dict[str, Any]:
     return {"id": job.id, "status": job.state.value}
 
@@ -67,7 +76,9 @@ def read(stream: bytes) -> list[tuple[str, str, dict[str, Any]]]:
 async def followed(
     output: GivenOutput, jobs: Sequence[JobRecord], position: EventsPosition | None = None
 ) -> list[tuple[str, str, dict[str, Any]]]:
-    events = JobEvents(output, GivenChanges(*jobs[1:]), position or EventsPosition(), output_every_s=5.0)
+    events = JobEvents(
+        output, GivenChanges(*jobs[1:]), position or EventsPosition(), preview_of, output_every_s=5.0
+    )
     return read(b"".join([piece async for piece in events(jobs[0], show)]))
 
 
@@ -85,6 +96,26 @@ async def test_changes_progress_and_output_are_told_in_order() -> None:
     assert found[2][2] == {"since": 1, "offset": 5, "text": " world"}
     assert found[3][2] == {"progress": 0.5, "text": "step 5"}
     assert len({each for each, _, _ in found}) == len(found)
+
+
+async def test_words_and_previews_are_told_also_where_no_fraction_is_known() -> None:
+    loading = replace(RUNNING, progress=None, progress_text="loading")
+    steps = [
+        loading,
+        replace(loading, progress_text="step 1"),
+        replace(loading, progress_text="step 1", previews=1),
+        replace(loading, progress_text="step 1", progress=0.25, previews=1),
+        replace(loading, progress_text="step 1", progress=0.25, previews=2, cancelling=True),
+    ]
+    found = await followed(GivenOutput(), [QUEUED, *steps, DONE])
+    picture = PICTURE.to_dict()
+    assert [data for _, name, data in found if name == "job.progress"] == [
+        {"progress": None, "text": "loading"},
+        {"progress": None, "text": "step 1"},
+        {"progress": None, "text": "step 1", "preview": picture},
+        {"progress": 0.25, "text": "step 1"},
+        {"progress": 0.25, "text": "step 1", "preview": picture},
+    ]
 
 
 async def test_every_event_can_be_gone_on_from() -> None:
@@ -146,7 +177,7 @@ def test_an_id_is_read_as_it_was_written() -> None:
 
 async def test_a_long_silence_is_filled_with_comments() -> None:
     position = EventsPosition("running", 1, 500)
-    events = JobEvents(GivenOutput(), GivenChanges(), position, output_every_s=20.0)
+    events = JobEvents(GivenOutput(), GivenChanges(), position, preview_of, output_every_s=20.0)
     follow = events(RUNNING, show)
     async with asyncio.timeout(60):
         assert await anext(follow) == COMMENT
@@ -175,8 +206,15 @@ async def test_a_job_is_followed_over_http(surface: Surface, doer: JobDoer) -> N
         await output.append(b"data: one\n\n")
         await output.close()
         await call.until(lambda call: b"data: one" in call.content)
-        assert doer.store.job_claims.note_progress(job.id, job.lease, 0.25, "a quarter")
+        note = JobNote(job.id, job.lease, Progress(0.25, "a quarter", PICTURE))
+        assert doer.store.job_claims.note_progress([note])
         await call.until(lambda call: b"a quarter" in call.content)
+        assert orjson.dumps(PICTURE.to_dict()) in call.content
+        shown = orjson.loads((await surface.get(f"/v1/jobs/{job.id}")).content)
+        assert (shown["progress"], shown["progress_text"]) == (0.25, "a quarter")
+        assert shown["progress_preview"] == PICTURE.to_dict()
+        (listed,) = orjson.loads((await surface.get("/v1/jobs")).content)["data"]
+        assert listed["progress_preview"] is None, "a list of a thousand would be long"
         await output.append(b"data: two\n\n")
         name, size_bytes = await output.finish()
     doer.end(job, JobOutcome(JobState.SUCCEEDED, 200, (), name, size_bytes))

@@ -4,16 +4,26 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from gateway.domain.jobs import NewJob, ObjectSlice
+from gateway.domain.jobs import JobNote, NewJob, ObjectSlice
 from gateway.storage import DATABASE_NAME, Account, Amount, Enrolment, Store, UsageGrouping
-from gateway.storage.jobs import JobBounds, Submission
+from gateway.storage.jobs import JobBounds, JobClaim, Submission
 from gateway.storage.processes import ProcessRecord
 from gateway.storage.sqlite.database import APPLICATION_ID
+from shared.protocol.progress import Preview, Progress
 
-BEFORE_17 = """
+BEFORE_18 = """
+    ALTER TABLE jobs DROP COLUMN previews;
+    DROP TABLE job_previews;
+    PRAGMA user_version = 17;
+"""
+
+BEFORE_17 = (
+    BEFORE_18
+    + """
     DROP TABLE queue_jobs;
     PRAGMA user_version = 16;
 """
+)
 
 BEFORE_15 = (
     BEFORE_17
@@ -151,6 +161,29 @@ def test_nobody_is_held_in_a_store_from_before_holds_and_programs_of_then_go_on_
             )
             oldest = raw.execute("SELECT value FROM facts WHERE name = 'schema min reader'").fetchone()
         assert [each.id for each in store.processes.list().records] == ["a", "b"]
+        assert oldest == ("8",)
+
+
+def test_a_job_that_ran_before_previews_were_kept_gets_them_and_programs_of_then_go_on(
+    tmp_path: Path,
+) -> None:
+    claim = JobClaim("p", 1, "m", 1, 60.0)
+    with Store.open(tmp_path) as store:
+        job = NewJob("j", "t", "k", "m", "/v1/embeddings", ObjectSlice("b"))
+        store.jobs.submit(Submission("t", (job,)), JobBounds(), 1.0)
+        (running,) = store.job_claims.claim(claim, 1.0)
+        assert running.lease is not None
+        assert store.job_claims.note_progress([JobNote("j", running.lease, Progress(0.5, "half"))])
+    with closing(sqlite3.connect(tmp_path / DATABASE_NAME)) as raw:
+        raw.executescript(BEFORE_18)
+    with Store.open(tmp_path) as store:
+        found = store.jobs.get("j")
+        assert (found.progress, found.progress_text, found.previews) == (0.5, "half", 0)
+        picture = Preview("image/png", b"x")
+        assert store.job_claims.note_progress([JobNote("j", running.lease, Progress(0.6, "", picture))])
+        assert store.jobs.preview("j") == picture
+        with closing(sqlite3.connect(tmp_path / DATABASE_NAME)) as raw:
+            oldest = raw.execute("SELECT value FROM facts WHERE name = 'schema min reader'").fetchone()
         assert oldest == ("8",)
 
 

@@ -6,8 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.domain.jobs import JobLease, JobOutcome, JobRecord, JobState
+from gateway.domain.jobs import JobLease, JobNote, JobOutcome, JobRecord, JobState
+from shared.protocol.progress import Preview, Progress
 from tests.gateway.storage.jobs.desk import DONE, KEPT_S, LEASE_S, NOW_S, JobDesk
+
+PICTURE = Preview("image/png", b"picture")
 
 
 def test_jobs_are_claimed_in_the_order_of_submission_and_once(desk: JobDesk) -> None:
@@ -93,7 +96,8 @@ def test_of_a_runner_whose_lease_is_over_nothing_counts(desk: JobDesk, running: 
     assert running.lease is not None
     assert not desk.publish(running)
     assert not desk.claims.give_back(running.id, running.lease, NOW_S)
-    assert not desk.claims.note_progress(running.id, running.lease, 0.5, None)
+    assert not desk.claims.note_progress([JobNote(running.id, running.lease, Progress(0.5, "", PICTURE))])
+    assert desk.jobs.preview(running.id) is None
     assert desk.state(running.id) is JobState.RUNNING
     assert desk.publish(again)
 
@@ -132,11 +136,20 @@ def test_a_job_that_was_to_end_is_not_begun_again(desk: JobDesk, running: JobRec
 
 def test_progress_is_noted(desk: JobDesk, running: JobRecord) -> None:
     assert running.lease is not None
-    assert desk.claims.note_progress(running.id, running.lease, 0.25, "step 5 of 20")
+    note = JobNote(running.id, running.lease, Progress(0.25, "step 5 of 20"))
+    assert desk.claims.note_progress([note]) == {running.id}
     job = desk.jobs.get(running.id)
-    assert (job.progress, job.progress_text) == (0.25, "step 5 of 20")
-    stranger = replace(running.lease, process="b")
-    assert not desk.claims.note_progress(running.id, stranger, 0.5, None)
+    assert (job.progress, job.progress_text, job.previews) == (0.25, "step 5 of 20", 0)
+    stranger = replace(note, lease=replace(running.lease, process="b"))
+    assert desk.claims.note_progress([stranger]) == frozenset()
+
+
+def test_progress_of_many_jobs_is_noted_in_one_transaction(desk: JobDesk) -> None:
+    desk.submit(50)
+    jobs = desk.claim("a", 50)
+    notes = [JobNote(job.id, job.lease, Progress(0.5)) for job in jobs if job.lease is not None]
+    assert len(desk.claims.note_progress([*notes, replace(notes[0], job_id="gone")])) == 50
+    assert {desk.jobs.get(job.id).progress for job in jobs} == {0.5}
 
 
 def test_processes_that_claim_at_once_share_the_jobs(desk: JobDesk) -> None:

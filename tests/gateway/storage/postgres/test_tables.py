@@ -116,7 +116,8 @@ def test_an_older_store_is_upgraded_and_the_program_before_goes_on_with_it(
     PostgresDatabase(postgres_address).close()
 
 
-BEFORE_17 = ("DROP TABLE queue_jobs",)
+BEFORE_18 = ("ALTER TABLE jobs DROP COLUMN previews", "DROP TABLE job_previews")
+BEFORE_17 = (*BEFORE_18, "DROP TABLE queue_jobs")
 BEFORE_16 = (
     *BEFORE_17,
     *(f"DROP TABLE {table}" for table in ("uploads", "upload_parts", "batches")),
@@ -144,6 +145,7 @@ BEFORE = {
     14: BEFORE_15,
     15: BEFORE_16,
     16: BEFORE_17,
+    17: BEFORE_18,
 }
 
 
