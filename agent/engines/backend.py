@@ -91,10 +91,13 @@ class ResponseReceiver(Protocol):
         """The next piece of the body, of whatever size. False: no more is wanted until
         :meth:`BackendRequest.resume`, and the engine's connection is not read meanwhile (back-pressure)."""
 
+    tells_progress: bool
+    """The gateway hears of :meth:`on_progress`."""
+
     def on_progress(self, progress: Progress) -> None:
         """How far the engine has come (:func:`shared.protocol.progress.progress` makes one of what it says).
         May be called at any time before the last call, as often as there is something new: what the gateway
-        hears of it is the newest, a few times a second at most. Must not raise."""
+        hears of it is the newest, ten times a second at most. Must not raise."""
 
     def on_over(self, error: Exception | None) -> None:
         """The response was whole, or failed: with the :class:`BackendError` that fits, or with what the

@@ -21,8 +21,8 @@ from agent.engines.error_responses import (
     tells_of_memory,
 )
 from agent.requests.event_usage import EventUsage
-from agent.requests.progress import ProgressReporter
 from agent.requests.usage import UsageReader, reader_for
+from shared.link.progress import ProgressReporter
 from shared.protocol.endpoint import Stream
 from shared.protocol.errors import ErrorCode, LocalError
 from shared.protocol.messages import Headers, Refusal, ResponseHead, Trailers, UsageMode
@@ -60,7 +60,7 @@ class RequestRun:
         self._on_left = on_left
         self._on_closed = on_closed
         self._tells_gpu_s = tells_gpu_s
-        self._tells_progress = tells_progress
+        self.tells_progress = tells_progress
         self._progress: ProgressReporter | None = None  # once there is some to tell
         self.began_s = clock()
         """When it was given its place."""
@@ -110,7 +110,7 @@ class RequestRun:
 
     def on_progress(self, progress: Progress) -> None:
         """From the backend: a gateway says nothing of progress."""
-        if self._over or not self._tells_progress:
+        if self._over or not self.tells_progress:
             return
         if self._progress is None:
             call_later = asyncio.get_running_loop().call_later

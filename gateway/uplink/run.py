@@ -26,6 +26,7 @@ from gateway.domain.errors import (
 )
 from gateway.domain.request import Request, RequestBody
 from gateway.uplink.capacity import UplinkSlot
+from shared.link.progress import ProgressReporter
 from shared.protocol.endpoint import Stream
 from shared.protocol.errors import ErrorCode, LocalError
 from shared.protocol.messages import RequestHead, ResponseHead, Trailers
@@ -78,9 +79,15 @@ class UplinkRun:
     """Implements :class:`shared.protocol.stream_handler.StreamHandler`."""
 
     def __init__(
-        self, stream: Stream, slot: UplinkSlot, dispatch: UplinkDispatch, *, declines: bool = False
+        self,
+        stream: Stream,
+        slot: UplinkSlot,
+        dispatch: UplinkDispatch,
+        *,
+        declines: bool = False,
+        tells_progress: bool = False,
     ) -> None:
-        """``declines``: the parent knows DECLINED."""
+        """``declines``: the parent knows DECLINED; ``tells_progress``: and PROGRESS."""
         self.stream = stream
         self.slot = slot
         self.request: Request | None = None
@@ -96,6 +103,8 @@ class UplinkRun:
         """As the parent's other processes are told of it."""
         self._dispatch = dispatch
         self._declines = declines
+        self._tells_progress = tells_progress
+        self._progress: ProgressReporter | None = None  # once there is some to tell
         self._body = _Body(stream)
         self._exchange: RequestExchange | None = None
         self._task: asyncio.Task[None] | None = None
@@ -156,12 +165,23 @@ class UplinkRun:
     def _submit(self) -> None:
         try:
             self.request = self._dispatch.request(self.stream.head, self._body.content(), self.slot)
+            if self._tells_progress:
+                self.request.on_progress = self._progressed
             exchange = self._dispatch.submit(self.request, self.slot, self._settled)
         except Exception as error:
             self._fail(error)
             return
         if not self._over:
             self._exchange = exchange
+
+    def _progressed(self, progress: Progress) -> None:
+        """The agent says how far its engine is."""
+        if self._over:
+            return
+        if self._progress is None:
+            call_later = asyncio.get_running_loop().call_later
+            self._progress = ProgressReporter(self.stream.send_progress, call_later)
+        self._progress.report(progress)
 
     def _settled(self, outcome: EngineResponse | Exception) -> None:
         if isinstance(outcome, Exception):
@@ -293,6 +313,8 @@ class UplinkRun:
         self._over = True
         self.error = error
         self._body.drop()
+        if self._progress is not None:
+            self._progress.stop()
         self._dispatch.over(self)
 
 

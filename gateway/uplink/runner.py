@@ -25,7 +25,7 @@ from gateway.uplink.run import UplinkRun, refusal_code
 from shared.protocol.endpoint import Stream
 from shared.protocol.messages import RequestHead
 from shared.protocol.other_requests import OtherSessions, ToldRequest
-from shared.protocol.peers import DECLINES
+from shared.protocol.peers import DECLINES, PROGRESS
 
 _log = structlog.get_logger("gateway.uplink")
 
@@ -88,7 +88,9 @@ class UplinkRunner:
             self.outcomes["refused"] += 1
             stream.reset(refusal_code(refusal, declines=declines), str(refusal))
             return
-        run = stream.handler = UplinkRun(stream, slot, self, declines=declines)
+        run = stream.handler = UplinkRun(
+            stream, slot, self, declines=declines, tells_progress=PROGRESS in agreed
+        )
         if self.others.wanted:
             self.others.began(self._told(run))
         self._runs.add(run)

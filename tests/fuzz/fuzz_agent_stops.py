@@ -182,6 +182,8 @@ class _Transport:
 class _Receiver:
     """Takes all of an answer."""
 
+    tells_progress = False
+
     def on_answer(self) -> None: ...
 
     def on_body(self, piece: bytes) -> bool:

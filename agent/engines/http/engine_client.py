@@ -116,6 +116,8 @@ class EngineClient:
 class _WholeAnswer:
     """Implements :class:`agent.engines.backend.ResponseReceiver`."""
 
+    tells_progress = False
+
     def __init__(self, over: asyncio.Future[None]) -> None:
         self.over = over
         self.status = 0

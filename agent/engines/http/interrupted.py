@@ -24,7 +24,7 @@ class InterruptionDetector:
     def __init__(self, receiver: ResponseReceiver) -> None:
         self._receiver = receiver
         self.on_over = receiver.on_over
-        self.on_progress = receiver.on_progress
+        self.on_progress, self.tells_progress = receiver.on_progress, receiver.tells_progress
         self._stream = False
         self._finished = False
         self._before = b""

@@ -24,6 +24,7 @@ from agent.engines.http.client.upload import NoBody
 from agent.engines.http.engine_client import EngineClient, SmallResponse
 from shared.protocol.followed import FOLLOWED, FollowedAnswer, answer_line, progress_line
 from shared.protocol.messages import Headers, RequestHead
+from shared.protocol.progress import Progress, progress
 from shared.speedups import OutPath
 
 log = structlog.get_logger("agent.engine")
@@ -99,7 +100,7 @@ class FollowedVideo:
         self._client = client
         self._removals = removals
         self._receiver = receiver
-        self.on_progress = receiver.on_progress
+        self.on_progress, self.tells_progress = receiver.on_progress, receiver.tells_progress
         self._on_end = on_end
         self._call: Any = None
         """The engine's answer that is being read."""
@@ -110,7 +111,7 @@ class FollowedVideo:
         self._created: bytearray | None = None
         """Of an answer that may be the object of a video."""
         self._video_id = ""
-        self._told: float | None = None
+        self._told: Progress | None = None
         self._wanted = asyncio.Event()
         """More of the answer is wanted."""
         self._wanted.set()
@@ -200,11 +201,10 @@ class FollowedVideo:
         loop = asyncio.get_running_loop()
         heard_s = told_s = loop.time()
         while video["status"] not in _ENDED:
-            progress = _progress(video)
-            due = progress != self._told or loop.time() - told_s >= TOLD_S
-            if due and self._wanted.is_set():
-                self._told, told_s = progress, loop.time()
-                self._say(progress_line(progress))
+            now = _progress(video)
+            if now != self._told or loop.time() - told_s >= TOLD_S:
+                self._tell(now)
+                told_s = loop.time()
             await asyncio.sleep(LOOK_S)
             try:
                 found = await self._look()
@@ -228,6 +228,16 @@ class FollowedVideo:
     @property
     def _path(self) -> str:
         return f"{PATH}/{quote(self._video_id, safe='')}"
+
+    def _tell(self, now: Progress) -> None:
+        """A gateway that did not agree on PROGRESS reads it in the body."""
+        if self.tells_progress:
+            self.on_progress(now)
+        elif self._wanted.is_set():
+            self._say(progress_line(now.fraction or 0.0))
+        else:
+            return
+        self._told = now
 
     def _say(self, data: bytes) -> None:
         if not self._receiver.on_body(data):
@@ -268,7 +278,8 @@ class _Content:
         self.error: Exception | None = None
         self._receiver = receiver
         self._facts = facts
-        self.on_body, self.on_progress = receiver.on_body, receiver.on_progress
+        self.on_body = receiver.on_body
+        self.on_progress, self.tells_progress = receiver.on_progress, receiver.tells_progress
 
     def on_response(self, status: int, headers: Headers) -> None:
         if status != 200:
@@ -306,8 +317,8 @@ def _failure(video: dict[str, Any]) -> bytes:
     return answer_line(head) + orjson.dumps({"error": told})
 
 
-def _progress(video: dict[str, Any]) -> float:
-    """From 0 to 1; engines write it in percent."""
+def _progress(video: dict[str, Any]) -> Progress:
+    """Engines write it in percent."""
     value = video.get("progress")
     number = value if isinstance(value, int | float) and not isinstance(value, bool) else 0
-    return min(1.0, max(0.0, number / 100.0))
+    return progress(number / 100.0, "queued" if video["status"] == "queued" else "")

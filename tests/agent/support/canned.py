@@ -116,7 +116,7 @@ class Asks(Protocol):
 class Response:
     """A response that a test reads. Implements :class:`agent.engines.backend.ResponseReceiver`."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, tells_progress: bool = False) -> None:
         self.status = 0
         self.headers: Headers = ()
         self._error: Exception | None = None
@@ -125,6 +125,8 @@ class Response:
         self._pieces: list[bytes] = []
         self._take: Callable[[bytes], bool] | None = None
         self.request: BackendRequest | None = None
+        self.progress: list[Progress] = []
+        self.tells_progress = tells_progress
 
     def on_response(self, status: int, headers: Headers) -> None:
         self.status, self.headers = status, headers
@@ -136,7 +138,9 @@ class Response:
         self._pieces.append(piece)
         return False
 
-    def on_progress(self, progress: Progress) -> None: ...
+    def on_progress(self, progress: Progress) -> None:
+        self.progress.append(progress)
+
     def on_over(self, error: Exception | None) -> None:
         self._error, self._over = error, True
         self._moved.set()
@@ -163,9 +167,11 @@ class Response:
 
 
 @asynccontextmanager
-async def asked(backend: Asks, head: RequestHead, body: BackendBody) -> AsyncIterator[Response]:
+async def asked(
+    backend: Asks, head: RequestHead, body: BackendBody, *, tells_progress: bool = False
+) -> AsyncIterator[Response]:
     """Sends a request; entering gives the response once its head has come, leaving lets go of it."""
-    response = Response()
+    response = Response(tells_progress=tells_progress)
     request = response.request = backend.request(head, body, response)
     try:
         await response.begun()

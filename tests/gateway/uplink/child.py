@@ -13,6 +13,7 @@ from gateway.uplink.load_wishes import wishes_to
 from gateway.uplink.runner import UplinkBooks, UplinkRunner
 from shared.protocol.errors import ErrorCode
 from shared.protocol.messages import RequestHead, ResponseHead, Trailers, Usage
+from shared.protocol.progress import Progress
 from shared.protocol.stream_handler import NO_HANDLER, StreamHandler
 from tests.gateway.fleet.fleet import FakeAgent, Fleet, deployment
 
@@ -32,6 +33,11 @@ class UpStream:
     ended: bool = False
     reset_with: tuple[ErrorCode, str] | None = None
     consumed_bytes: int = 0
+    progress: list[Progress] = field(default_factory=list)
+
+    def send_progress(self, progress: Progress) -> bool:
+        self.progress.append(progress)
+        return True
 
     def send_head(self, head: ResponseHead) -> None:
         self.heads.append(head)

@@ -16,6 +16,7 @@ from agent.engines.http.openai import EngineSettings, OpenAIHTTPBackend
 from agent.engines.http.videos import is_followed
 from shared.protocol.followed import FOLLOWED, FollowedAnswer, FollowedReader
 from shared.protocol.messages import RequestHead
+from shared.protocol.progress import Progress
 from tests.agent.support.canned import Response, added, asked, canned, once, read, until
 from tests.support.scripted_engine import Fault, Script, ScriptedEngine
 from tests.support.scripted_engine.videos import video_bytes
@@ -68,6 +69,23 @@ async def test_it_is_followed_to_its_end_and_taken_from_the_engine(no_leaks: Non
         assert answer.facts == {"seconds": "2", "size": "64x32"}
         assert body == video_bytes(300_000, "rain")
         await until(lambda: not engine.videos.videos)
+
+
+async def test_a_gateway_that_hears_of_progress_finds_none_in_the_body(no_leaks: None) -> None:
+    script = Script(video_steps=4, video_bytes=1000)
+    async with ScriptedEngine(default=script) as engine, backend(engine.url) as made:
+        async with asked(made, HEAD, once(BODY), tells_progress=True) as response:
+            data = await read(response)
+        assert data.startswith(b'{"answer"')
+        assert followed(data)[1] == video_bytes(1000, "rain")
+        assert response.progress == [Progress(0.0, "queued"), Progress(0.25), Progress(0.5), Progress(0.75)]
+        await until(lambda: not engine.videos.videos)
+
+
+@pytest.mark.parametrize("said", [True, "half", None, -5, 1e300])
+def test_progress_that_is_no_share_is_brought_to_one(said: object) -> None:
+    video = {"id": "v", "status": "in_progress", "progress": said}
+    assert videos._progress(video).fraction in (0.0, 1.0)
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,8 @@ class ConnectedRequest:
         path = self._receiver.on_response(200, (("content-type", "text/event-stream"),))
         return path if self._backend.short else None
 
+    tells_progress = False
+
     def on_progress(self, progress: Progress) -> None: ...
     def on_over(self, error: Exception | None) -> None:
         self._backend.connection.end()

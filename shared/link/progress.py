@@ -6,7 +6,7 @@ from collections.abc import Callable
 from shared.protocol.errors import LocalError
 from shared.protocol.progress import Progress, newest
 
-EVERY_S = 0.25
+EVERY_S = 0.1
 """Progress of one request is said no more often: people look at it. What comes meanwhile waits, and only the
 newest of it is said."""
 

@@ -3,10 +3,9 @@
 from collections.abc import Callable
 from typing import Any
 
-from agent.requests.progress import EVERY_S, ProgressReporter
+from shared.link.progress import EVERY_S, ProgressReporter
 from shared.protocol.errors import StreamHalfClosed
 from shared.protocol.progress import Preview, Progress
-from tests.agent.support.requests_in import agent_with, played
 
 PICTURE = Preview("image/png", b"picture")
 
@@ -85,27 +84,3 @@ def test_nothing_is_said_of_a_request_that_is_over() -> None:
     over = ProgressReporter(refuse, told.timer.call_later)
     over.report(Progress(0.5))
     assert told.timer.due == []
-
-
-async def test_what_a_backend_reports_reaches_the_gateway_before_the_answer() -> None:
-    backend = played()
-    async with agent_with(backend) as here:
-        _, answer = here.ask()
-        await backend.begun.wait()
-        (run,) = here.runner._runs
-        run.on_progress(Progress(0.5, "half"))
-        assert await answer.until("progress") == Progress(0.5, "half")
-        backend.response.pieces.put_nowait(None)
-        await answer.until("end")
-
-
-async def test_a_gateway_that_did_not_agree_is_told_nothing() -> None:
-    backend = played()
-    async with agent_with(backend, tells_progress=False) as here:
-        _, answer = here.ask()
-        await backend.begun.wait()
-        (run,) = here.runner._runs
-        run.on_progress(Progress(0.5))
-        backend.response.pieces.put_nowait(None)
-        await answer.until("end")
-    assert "progress" not in answer.names()
