@@ -160,6 +160,11 @@ class QuotaExceeded(RequestError):
     status, type, code = 429, "insufficient_quota", "insufficient_quota"
     should_retry = False
 
+    def __init__(self, message: str, *, retry_after_s: float | None = None, passing: bool = False) -> None:
+        """``passing``: it is not spent yet; requests that run have reserved what is left of it."""
+        super().__init__(message, retry_after_s=retry_after_s)
+        self.passing = passing
+
 
 class HeadersTooLarge(RequestError):
     """More or longer header fields than are taken, or than a tunnel carries."""

@@ -148,7 +148,9 @@ def verdict(
         return Publish(JobOutcome(JobState.EXPIRED, error=error_of(ended)))
     if _must_wait(ended):
         wait_s = WAIT_S
-        if isinstance(ended, RequestError) and ended.retry_after_s is not None:
+        if isinstance(ended, QuotaExceeded):
+            pass  # it says when the budget is renewed; what is reserved of it comes free sooner
+        elif isinstance(ended, RequestError) and ended.retry_after_s is not None:
             wait_s = min(max(wait_s, ended.retry_after_s), MOST_WAIT_S)
         return TryAgain(wait_s * (1.0 + 0.5 * jitter()), counts=False, why=_code(ended))
     if _is_final(ended) or job.attempts >= settings.attempts:
@@ -181,6 +183,8 @@ def _must_wait(error: Exception) -> bool:
         return False
     if isinstance(error, RateLimited):
         return error.should_retry is not False
+    if isinstance(error, QuotaExceeded):
+        return error.passing
     return isinstance(error, (*_WAITS, StateError))
 
 

@@ -72,6 +72,9 @@ class LimitRefusal:
     wait_s: float | None
     share: float | None = None
     """What this gateway may use of the limit while it cannot be shared; None: there is no such bound."""
+    passing: bool = False
+    """Of a budget: the request would fit beside what is spent, and requests that run here have reserved what
+    it lacks. Some of that may be free when they are over."""
 
     @property
     def away_s(self) -> float:
@@ -184,8 +187,16 @@ class LimitState:
             if used + needed > most or used >= most:
                 end_s = spending.month_ends_s if of_month else spending.day_ends_s
                 wait_s = None if needed > most else max(1.0, end_s - wall_s)
-                found.append(LimitRefusal(limit, self.whose, most, used, needed, wait_s))
+                passing = self._only_reserved(amount, used, needed, most)
+                found.append(LimitRefusal(limit, self.whose, most, used, needed, wait_s, passing=passing))
         return found
+
+    def _only_reserved(self, amount: str, used: float, needed: float, most: float) -> bool:
+        """Whether ``needed`` would fit if the requests that run here used nothing of what they have
+        reserved."""
+        reserved = getattr(self.reserved, amount)
+        spent = used - reserved
+        return bool(reserved > 0 and spent < most and spent + needed <= most)
 
     @property
     def at_once(self) -> int:

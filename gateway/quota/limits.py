@@ -361,7 +361,7 @@ def refusal_error(refusal: LimitRefusal) -> RequestError:
                 "What all gateways have spent of a budget cannot be looked up just now, and this one has "
                 f"only {share:,.10g} left of its part of {figures}, {up_to}"
             )
-        return QuotaExceeded(message, retry_after_s=refusal.wait_s)
+        return QuotaExceeded(message, retry_after_s=refusal.wait_s, passing=refusal.passing)
     if share is not None:
         figures += f" (of which this gateway has {share:,.10g} while gateways cannot share it)"
     figures += f", used {refusal.used:,.10g}"

@@ -105,6 +105,13 @@ def test_a_limit_says_how_long_to_wait() -> None:
     assert again.after_s == 30.0
 
 
+def test_what_others_have_reserved_of_a_budget_is_waited_for_and_not_its_renewal() -> None:
+    again = after(QuotaExceeded("over", retry_after_s=40_000.0, passing=True), attempts=99)
+    assert isinstance(again, TryAgain)
+    assert not again.counts
+    assert again.after_s == 1.5 * WAIT_S
+
+
 @pytest.mark.parametrize(
     "error",
     [

@@ -113,6 +113,18 @@ def test_reservations_count_against_budgets_beside_what_is_spent(
     held(reserve((tenant,), Amounts(1), 2.0, spending, NOON_S + days * 86_400))
 
 
+def test_what_requests_that_run_have_reserved_of_a_budget_may_come_free() -> None:
+    tenant, spending = holder(tokens_per_day=100), Spending(NOON_S)
+    running = held(ask(tenant, tokens=60, spending=spending))
+    assert refused(ask(tenant, tokens=50, spending=spending)).passing
+    assert not refused(ask(tenant, tokens=101, spending=spending)).passing, "it never fits"
+    spending.add("acme", 60, 0.0, 0.0, NOON_S)
+    assert not refused(ask(tenant, tokens=50, spending=spending)).passing, "it lacks what is spent"
+    assert refused(ask(tenant, tokens=40, spending=spending)).passing
+    running.settle(0, 1.0)
+    held(ask(tenant, tokens=40, spending=spending))
+
+
 def test_a_budget_given_while_requests_run_is_not_given_back_what_was_never_reserved() -> None:
     tenant = holder()
     before = held(ask(tenant, tokens=60))

@@ -217,6 +217,7 @@ async def test_a_budget_begins_with_what_the_store_has_and_counts_it_once(clock:
     assert isinstance(refusal, LimitRefusal)
     assert refusal.limit is Limit.DAY_TOKENS
     assert refusal.used == pytest.approx(100)
+    assert refusal.passing, "15 are reserved here"
 
 
 async def test_a_new_day_has_a_new_budget(clock: ManualClock) -> None:
