@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 LINE_CHARS = 2000
-"""Longest line of output that is kept; the rest of a longer one is dropped."""
+"""Longest line of output that is kept."""
 
 REASON_CHARS = 300
 """Longest reason for an engine's end."""
@@ -53,6 +53,8 @@ class ChildProcess:
 
     called = "the engine"
     """In sentences about it."""
+    line_chars = LINE_CHARS
+    """Longest line of output that is taken; the rest of a longer one is dropped."""
     unrecoverable_status: int | None = None
     """With this exit status it would end the same way again."""
 
@@ -117,11 +119,11 @@ class ChildProcess:
             *lines, rest = _ENDS.split(rest + data)
             for line in lines:
                 self._take(line)
-            rest = rest[-LINE_CHARS:]
+            rest = rest[-self.line_chars :]
         self._take(rest)
 
     def _take(self, line: bytes) -> None:
-        if text := line.decode(errors="replace").rstrip()[:LINE_CHARS]:
+        if text := line.decode(errors="replace").rstrip()[: self.line_chars]:
             self._note(text)
 
 

@@ -10,6 +10,7 @@ import logging
 import os
 import signal
 import sys
+from base64 import b64encode
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -71,7 +72,10 @@ async def _serve(options: ServerOptions, write: Callable[[bytes], None]) -> Engi
 
 def _write_progress(write: Callable[[bytes], None], tag: str, report: ProgressReport) -> None:
     if tag:
-        said = {"tag": tag, "fraction": report.fraction, "text": report.words}
+        said: dict[str, Any] = {"tag": tag, "fraction": report.fraction, "text": report.words}
+        if report.preview is not None:
+            data = b64encode(report.preview).decode("ascii")
+            said["preview"] = {"type": report.media_type, "data": data}
         write(line_of("progress", said))
 
 

@@ -22,14 +22,16 @@ from agent.engines.command.engine import CommandProcess
 from agent.engines.http.models import deployment_id
 from agent.engines.http.openai import OpenAIHTTPBackend
 from agent.engines.managed import LoadAttempt, ManagedBackend, Supervision
-from agent.engines.process import EngineEnd, first_of
+from agent.engines.process import LINE_CHARS, EngineEnd, first_of
 from agent.engines.settings import EngineSettings
 from agent.engines.torch.backend import SOCKET_PATH_BYTES, engine_environment, read_log_line
 from agent.engines.torch.startup import EXIT_UNUSABLE
 from agent.serve.http import MODEL_HEADER, TAG_HEADER
 from agent.serve.options import ServerOptions, read_line
+from shared.protocol import limits
+from shared.protocol.members import adapter_of
 from shared.protocol.messages import DeploymentState, DeploymentStatus, RequestHead
-from shared.protocol.progress import Progress, progress
+from shared.protocol.progress import Preview, Progress, progress
 
 log = structlog.get_logger("agent.model")
 
@@ -65,6 +67,7 @@ class ServerProcess(CommandProcess):
 
     called = "the model's server"
     unrecoverable_status = EXIT_UNUSABLE
+    line_chars = limits.PROGRESS_PAYLOAD_BYTES + LINE_CHARS
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -83,7 +86,7 @@ class ServerProcess(CommandProcess):
         what the model prints as information."""
         said = read_line(line)
         if said is None:
-            level, words, name = read_log_line(line)
+            level, words, name = read_log_line(line[:LINE_CHARS])
             self._last.append((level, words))
             log.log(level or _INFO, "model says", engine=self._engine, line=words, logger_name=name)
         elif "ready" in said and not self.facts.done():
@@ -92,7 +95,7 @@ class ServerProcess(CommandProcess):
             self.on_step(said["loading"].get("progress"), str(said["loading"].get("step", ""))[:100])
         elif "progress" in said:
             told = said["progress"]
-            self.on_request_progress(str(told["tag"]), progress(told["fraction"], str(told["text"])))
+            self.on_request_progress(str(told["tag"]), _progress_of(told))
         elif "state" in said:
             self.on_state()
         elif "failed" in said:
@@ -103,6 +106,16 @@ class ServerProcess(CommandProcess):
 
 
 _INFO = 20
+
+
+def _progress_of(told: dict[str, Any]) -> Progress:
+    """What a model says, as its server process writes it. A preview that is none is left out."""
+    preview = None
+    if (shown := told.get("preview")) is not None:
+        with suppress(ValueError):
+            preview = adapter_of(Preview).validate_python(shown)
+    return progress(told["fraction"], told["text"], preview)
+
 
 Launch = Callable[[str, Sequence[str], Mapping[str, str], float], Awaitable[Any]]
 """Starts a :class:`ServerProcess`: the engine's name, command, environment, grace. Raises OSError."""

@@ -124,6 +124,8 @@ class ProgressReport(NamedTuple):
     fraction: float | None
     words: str
     preview: bytes | None
+    media_type: str = ""
+    """The preview's."""
 
 
 def frame(message: NamedTuple) -> bytes:

@@ -72,11 +72,15 @@ class Batch(list[Any]):
         return self._is_cancelled(index)
 
 
-Reporter = Callable[[float | None, str, bytes | None, int | None], None]
+Reporter = Callable[[float | None, str, bytes | bytearray | memoryview | None, int | None, str], None]
 
 
 def _unreported(
-    fraction: float | None, words: str = "", preview: bytes | None = None, index: int | None = None
+    fraction: float | None,
+    words: str = "",
+    preview: bytes | bytearray | memoryview | None = None,
+    index: int | None = None,
+    media_type: str = "",
 ) -> None:
     """Nobody is told."""
 
@@ -151,13 +155,19 @@ class Model:
         self,
         fraction: float | None,
         words: str = "",
-        preview: bytes | None = None,
+        preview: bytes | bytearray | memoryview | None = None,
         *,
         index: int | None = None,
+        media_type: str = "",
     ) -> None:
-        """Say in ``predict`` how much is done: ``fraction`` (0 to 1; None: not known), a few words, a small
-        picture. It concerns the item at ``index`` of the batch, or all of them."""
-        self.report(fraction, words, preview, index)
+        """Say in ``predict`` how much is done: ``fraction`` (0 to 1; None: not known), a line of words, and a
+        ``preview`` of what there is so far: at most 16 KiB, a JPEG, PNG, WebP or GIF, or of the given
+        ``media_type``. It concerns the item at ``index`` of the batch, or all of them.
+
+        May be called as often as there is something new, from any thread: the newest is told, ten times a
+        second at most, and four times with previews. Raises nothing; what cannot be told is left out and
+        logged once."""
+        self.report(fraction, words, preview, index, media_type)
 
 
 def name_of_class(name: str) -> str:

@@ -3,23 +3,19 @@
 import gc
 import logging
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from types import GeneratorType
 from typing import Any, NamedTuple
 
 from agent.serve.codec import fault_of
-from agent.serve.messages import BatchDone, ModelFault, Outputs, PredictOrder, ProgressReport
+from agent.serve.messages import BatchDone, ModelFault, Outputs, PredictOrder
 from agent.serve.model import END, Batch, Model
 from agent.serve.parcels import Parcel, ParcelWriter
+from agent.serve.progress import ProgressTeller
 
 _log = logging.getLogger("model")
 
-PROGRESS_S = 0.1
-"""Progress is told no more often than this, unless it is the last."""
-PREVIEW_BYTES = 64 * 1024
-PROGRESS_CHARS = 200
 DROPPED = 4096
 """So many items that nobody waits for are remembered; some of them were over before that was known here."""
 
@@ -37,17 +33,14 @@ class BatchRunner:
     """
 
     def __init__(
-        self, model: Model, writer: ParcelWriter, send: Send, clock: Callable[[], float] = time.monotonic
+        self, model: Model, writer: ParcelWriter, send: Send, progress: ProgressTeller | None = None
     ) -> None:
         self._model = model
         self._writer = writer
         self._send = send
-        self._clock = clock
+        self._progress = progress or ProgressTeller(send)
         self._dropped: set[int] = set()
-        self._numbers: tuple[int, ...] = ()
-        """The items of the batch that is computed."""
-        self._reported_s = float("-inf")
-        model.report = self._report
+        model.report = self._progress.report
 
     def drop(self, item: int) -> None:
         """Nobody waits for this item any more."""
@@ -69,7 +62,7 @@ class BatchRunner:
                 error.__traceback__ = None  # its frames hold the tensors of the batch
         finally:
             self._dropped.difference_update(number for number, _ in order.items)
-            self._numbers = ()
+            self._progress.end()
         if fault is not None and fault.kind == "memory":
             _free_memory()
         self._send(BatchDone(order.batch, fault))
@@ -78,7 +71,8 @@ class BatchRunner:
         items = [(n, value) for n, parcel in order.items for value in self._unpacked(n, parcel)]
         if not items:
             return
-        numbers = self._numbers = tuple(number for number, _ in items)
+        numbers = tuple(number for number, _ in items)
+        self._progress.begin(numbers)
         batch = Batch((value for _, value in items), lambda index: numbers[index] in self._dropped)
         items.clear()
         result = self._model.predict(batch)
@@ -86,6 +80,7 @@ class BatchRunner:
             self._stream(order.batch, numbers, result)
         else:
             outputs = tuple(zip(numbers, map(self._packed, checked(result, len(numbers))), strict=True))
+            self._progress.end()
             self._send(Outputs(order.batch, outputs))
 
     def _stream(self, batch: int, numbers: Sequence[int], steps: Iterator[Any]) -> None:
@@ -124,19 +119,6 @@ class BatchRunner:
             return self._writer.pack(value)
         except Exception as error:
             return fault_of(error, "pickling the output of predict")
-
-    def _report(
-        self, fraction: float | None, words: str = "", preview: bytes | None = None, index: int | None = None
-    ) -> None:
-        now, numbers = self._clock(), self._numbers
-        if not numbers or (now - self._reported_s < PROGRESS_S and fraction != 1.0):
-            return
-        self._reported_s = now
-        fraction = None if fraction is None else min(1.0, max(0.0, float(fraction)))
-        if preview is not None and len(preview) > PREVIEW_BYTES:
-            preview = None
-        about = numbers if index is None else (numbers[index],)
-        self._send(ProgressReport(about, fraction, str(words)[:PROGRESS_CHARS], preview))
 
 
 def checked(result: Any, wanted: int) -> list[Any]:

@@ -14,7 +14,8 @@ from agent.engines.process import RestartPolicy
 from agent.serve import backend as module
 from agent.serve.backend import FRESH_S, SCRATCH_PREFIX, PythonBackend, PythonSettings, scratch_directory
 from shared.protocol.messages import DeploymentState, DeploymentStatus, RequestHead, UsageMode
-from shared.protocol.progress import Progress
+from shared.protocol.progress import Preview, Progress
+from tests.agent.serve.played_models import PICTURE
 from tests.agent.support.canned import Body, Response, asked, once, read
 
 _PLAYED = "tests.agent.serve.played_models"
@@ -86,7 +87,7 @@ async def test_what_a_model_says_of_its_progress_reaches_the_request(watched: li
     model.backend.request(head, once(b"[1]"), receiver)
     async with asyncio.timeout(60):
         await receiver.told.wait()
-    assert receiver.heard[0] == Progress(0.5, "half of it")
+    assert receiver.heard[0] == Progress(0.5, "half of it", Preview("image/jpeg", PICTURE))
 
 
 class ProgressReceiver(Response):

@@ -10,17 +10,16 @@ from agent.serve import END, Batch, Model
 from agent.serve.messages import BatchDone, ModelFault, Outputs, PredictOrder, ProgressReport
 from agent.serve.parcels import Parcel, ParcelWriter
 from agent.serve.prediction import BatchRunner, WrongOutputs, checked
-from tests.support.clock import ManualClock
 
 
 class Runner:
     """Computes with a function in place of ``predict``."""
 
-    def __init__(self, directory: Path, predict: Callable[[Model, Batch], Any], clock: ManualClock) -> None:
+    def __init__(self, directory: Path, predict: Callable[[Model, Batch], Any]) -> None:
         self.writer = ParcelWriter(directory, "p1")
         self.sent: list[NamedTuple] = []
         kind = type("Played", (Model,), {"predict": predict})
-        self.runner = BatchRunner(kind(), self.writer, self.sent.append, clock)
+        self.runner = BatchRunner(kind(), self.writer, self.sent.append)
 
     def run(self, *items: Any) -> list[Any]:
         """Items are numbered from 10. What was said, with parcels unpacked."""
@@ -36,8 +35,8 @@ class Runner:
 
 
 @pytest.fixture
-def make(tmp_path: Path, clock: ManualClock) -> Callable[..., Runner]:
-    return lambda predict: Runner(tmp_path, predict, clock)
+def make(tmp_path: Path) -> Callable[..., Runner]:
+    return lambda predict: Runner(tmp_path, predict)
 
 
 def test_each_item_gets_its_output(make: Callable[..., Runner]) -> None:
@@ -117,23 +116,21 @@ def test_an_item_whose_parcel_is_gone_is_one_that_nobody_waits_for(make: Callabl
     assert [runner._plain(message) for message in runner.sent] == [{11: "b"}, None]
 
 
-def test_progress_is_told_now_and_then_and_within_bounds(
-    make: Callable[..., Runner], clock: ManualClock
-) -> None:
+def test_the_last_that_is_said_of_progress_is_told_before_the_output(make: Callable[..., Runner]) -> None:
     def predict(self: Model, batch: Batch) -> Any:
-        self.report_progress(-1.0, "w" * 1000, b"x" * 1_000_000)
-        self.report_progress(0.5)
-        clock.advance(1.0)
-        self.report_progress(None, "second", b"small", index=1)
-        self.report_progress(1.0)
+        for step in range(10_001):
+            self.report_progress(step / 10_000, "all of it" if step == 10_000 else "")
         return list(batch)
 
-    said = [message for message in make(predict).run("a", "b") if isinstance(message, ProgressReport)]
-    assert [(report.items, report.fraction) for report in said] == [
-        ((10, 11), 0.0),
-        ((11,), None),
-        ((10, 11), 1.0),
-    ]
-    assert said[0].preview is None
-    assert len(said[0].words) == 200
-    assert said[1].preview == b"small"
+    said = make(predict).run("a", "b")
+    reports = [message for message in said if isinstance(message, ProgressReport)]
+    assert reports[0] == ProgressReport((10, 11), 0.0, "", None)
+    assert said[-3:] == [ProgressReport((10, 11), 1.0, "all of it", None), {10: "a", 11: "b"}, None]
+
+
+def test_what_cannot_be_told_of_progress_fails_no_request(make: Callable[..., Runner]) -> None:
+    def predict(self: Model, batch: Batch) -> Any:
+        self.report_progress("half", object(), 7, index="x")  # type: ignore[arg-type]
+        return list(batch)
+
+    assert make(predict).run("a") == [{10: "a"}, None]

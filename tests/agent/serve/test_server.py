@@ -13,6 +13,7 @@ from agent.serve.call import ModelCall
 from agent.serve.errors import ComputationTooLong, NotReady
 from agent.serve.messages import ProgressReport
 from shared.process.request_errors import QueueFull, RequestError
+from tests.agent.serve.played_models import PICTURE
 from tests.agent.serve.running import RunningModel, running
 
 
@@ -240,7 +241,7 @@ async def test_what_a_model_says_of_its_progress_is_told_by_the_requests_tag(tmp
         model.server.on_progress_report = lambda tag, report: said.append((tag, report))
         assert await model.ask(["x"]) == ["x"]
         assert [(tag, report.fraction, report.words, report.preview) for tag, report in said] == [
-            ("tag", 0.5, "half of it", b"preview"),
+            ("tag", 0.5, "half of it", PICTURE),
             ("tag", 1.0, "all of it", None),
         ]
 
