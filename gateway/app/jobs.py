@@ -111,7 +111,8 @@ class JobParts:
         self.jobs, self._knows = JobAccess(jobs, answers, watch, self.webhooks.accept), known.knows
         if self._queue_tables:
             registry = dispatcher.metrics.registry
-            self.queues = QueueParts(self._queue_tables, self._store, jobs, answers, ring, registry)
+            parts = (self._store, jobs, answers, ring, registry, self.process)
+            self.queues = QueueParts(self._queue_tables, *parts)
             if self.running is not None:
                 self.running.runner.follow = self.queues.follow
         settings = BatchSettings(rest_s=self._look_s, idle_s=10.0 * self._look_s, kept_s=self._kept_s)

@@ -177,6 +177,7 @@ UPGRADES: dict[int, tuple[str, ...]] = {
         "CREATE TABLE job_previews (job_id {text} NOT NULL, type {text} NOT NULL, data {binary} NOT NULL, "
         "PRIMARY KEY (job_id))",
     ),
+    18: ("ALTER TABLE queue_jobs ADD COLUMN process {text}",),
 }
 """The statements that bring a database from version n to n + 1; ``{binary}`` is its type for bytes,
 ``{text}`` that for text, ``{number}`` that for numbers it gives itself. A step stays as it was written: it

@@ -36,6 +36,24 @@ class QueueJobStore:
     def __init__(self, database: Database) -> None:
         self._database = database
 
+    def begin(self, process: str, owner: str) -> str | None:
+        """``process`` was started anew and takes messages as ``owner``: what it was to send before is
+        anybody's at once, and nothing that its earlier run still notes counts. Returns what that one was
+        called; None: there was none."""
+        table, facts = self._table, schema.facts
+        fact = f"queue owner {process}"
+        held = (table.c.process == process, table.c.lease_until.is_not(None))
+        with self._database.write() as connection:
+            before = connection.execute(
+                select(facts.c.value).where(facts.c.name == fact)
+            ).scalar_one_or_none()
+            connection.execute(self._database.upsert(facts), {"name": fact, "value": owner})
+            locked = select(table.c.number).where(*held).order_by(table.c.number).with_for_update()
+            numbers = [row.number for row in connection.execute(locked)]
+            ended = {"generation": table.c.generation + 1, "lease_until": None, "process": None}
+            connection.execute(update(table).where(table.c.number.in_(numbers)).values(**ended))
+        return None if before is None else str(before)
+
     def queued(self, source: str) -> int:
         """Jobs of a queue that wait to begin."""
         jobs, table = schema.jobs.c, self._table.c
@@ -46,10 +64,11 @@ class QueueJobStore:
             return int(connection.execute(query.where(*here)).scalar_one())
 
     def claim(
-        self, sources: Collection[str], most: int, lease_s: float, now_s: float
+        self, sources: Collection[str], most: int, lease_s: float, now_s: float, process: str | None = None
     ) -> tuple[PendingReply, ...]:
-        """Replies that the caller is to send: of jobs that have ended, and of those that run where the answer
-        is sent while it is written. Nothing is written and no lock is taken where there are none."""
+        """Replies that the caller, ``process``, is to send: of jobs that have ended, and of those that run
+        where the answer is sent while it is written. Nothing is written and no lock is taken where there
+        are none."""
         if most < 1 or not sources:
             return ()
         table = self._table
@@ -68,16 +87,17 @@ class QueueJobStore:
             locked = select(table.c.number).where(*still).order_by(table.c.number)
             ours = [row.number for row in connection.execute(locked.with_for_update(skip_locked=True))]
             mine = table.c.number.in_(ours)
-            leased = {"generation": table.c.generation + 1, "lease_until": now + lease_s}
+            until = now + lease_s
+            leased = {"generation": table.c.generation + 1, "lease_until": until, "process": process}
             connection.execute(update(table).where(mine).values(**leased))
             return tuple(_reply(row) for row in connection.execute(select(table).where(mine)))
 
     def take_over(
-        self, job_ids: Collection[str], sources: Collection[str], lease_s: float
+        self, job_ids: Collection[str], sources: Collection[str], lease_s: float, process: str | None = None
     ) -> tuple[PendingReply, ...]:
-        """Replies that the caller is to send while it writes the answers, whoever had them: it runs these
-        jobs, so no other process does. Those whose answers are sent at the end only are left alone. Nothing
-        is written where there are none."""
+        """Replies that the caller, ``process``, is to send while it writes the answers, whoever had them: it
+        runs these jobs, so no other process does. Those whose answers are sent at the end only are left
+        alone. Nothing is written where there are none."""
         table = self._table
         wanted = (table.c.job_id.in_(job_ids), table.c.source.in_(sources), table.c.stream == 1)
         query = select(table.c.number).where(*wanted, table.c.reply_to.is_not(None)).order_by(table.c.number)
@@ -91,7 +111,7 @@ class QueueJobStore:
                 select(table.c.number).where(mine).order_by(table.c.number).with_for_update()
             ).all()
             until = self._database.interval_s(connection) + lease_s
-            leased = {"generation": table.c.generation + 1, "lease_until": until}
+            leased = {"generation": table.c.generation + 1, "lease_until": until, "process": process}
             connection.execute(update(table).where(mine).values(**leased))
             return tuple(_reply(row) for row in connection.execute(select(table).where(mine)))
 
@@ -147,7 +167,7 @@ class QueueJobStore:
         return connection.execute(query).rowcount == 1
 
     def _leave(self, reply: PendingReply, next_s: float, **values: Any) -> None:
-        values |= {"next_s": next_s, "lease_until": None}
+        values |= {"next_s": next_s, "lease_until": None, "process": None}
         with self._database.write_concurrently() as connection:
             connection.execute(update(self._table).where(*self._ours(reply)).values(**values))
 

@@ -5,7 +5,8 @@ from sqlalchemy import BigInteger, Column, Double, Index, Integer, MetaData, Str
 
 def queue_jobs_table(metadata: MetaData) -> Table:
     """Jobs that came from a queue, until their replies were sent (:mod:`gateway.domain.queues`);
-    ``lease_until`` is on the clock of ``processes``. Since version 17."""
+    ``lease_until`` is on the clock of ``processes``; ``process`` is whose lease it is. Since version 17;
+    ``process`` since version 19."""
     table = Table(
         "queue_jobs",
         metadata,
@@ -22,6 +23,7 @@ def queue_jobs_table(metadata: MetaData) -> Table:
         Column("generation", BigInteger, nullable=False),
         Column("lease_until", Double),
         Column("failing_since_s", Double),
+        Column("process", String),
     )
     Index("queue_jobs_of_source", table.c.source, table.c.next_s)
     return table

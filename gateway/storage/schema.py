@@ -31,7 +31,7 @@ from gateway.storage.batch_tables import batches_table, upload_tables
 from gateway.storage.queue_tables import queue_jobs_table
 from gateway.storage.webhook_tables import webhook_deliveries_table, webhook_secrets_table
 
-SCHEMA_VERSION = 18
+SCHEMA_VERSION = 19
 
 metadata = MetaData()
 

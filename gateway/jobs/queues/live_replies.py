@@ -61,12 +61,14 @@ class LiveReplies:
         rest: ReplyRest,
         lease_s: float,
         stream_s: Mapping[str, float],
+        process: str | None = None,
         *,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         """``rest`` sends what is left when an answer is whole, and notes what failed. ``stream_s``: for how
         long bytes are gathered into a reply, by source."""
         self._sources = sources
+        self._process = process
         self._store = store
         self._answers = answers
         self._sender = sender
@@ -125,7 +127,7 @@ class LiveReplies:
             return []
         take = self._store.take_over
         try:
-            found = await asyncio.to_thread(take, tuple(begun), self._sources, self._lease_s)
+            found = await asyncio.to_thread(take, tuple(begun), self._sources, self._lease_s, self._process)
         except StateError as error:  # found when the store is looked at, once it answers again
             _log.warning("queue_replies_not_taken", jobs=len(begun), error=str(error))
             return []

@@ -39,19 +39,32 @@ class RedisListSource:
         name: str,
         dead_letter: str,
         *,
+        owner: str | None = None,
         alive_s: float = ALIVE_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Raises ValueError and ImportError as :func:`gateway.jobs.queues.redis_client.redis_client` does."""
+        """``owner``: what nobody else is called; None: some name.
+
+        Raises ValueError and ImportError as :func:`gateway.jobs.queues.redis_client.redis_client` does.
+        """
         self._client: Any = redis_client(url, _BLOCK_S)
         self._list, self._dead_letter = name, dead_letter
-        self._process = secrets.token_hex(8)
+        self._process = owner or secrets.token_hex(8)
+        self._earlier: str | None = None
+        """Of which process there may be something to take over at once."""
         self._alive_s = alive_s
         self._clock = clock
         self._look_s = clock()
 
+    def succeed(self, earlier: str) -> None:
+        """See :class:`gateway.jobs.queues.source.OwnedSource`."""
+        self._earlier = earlier
+
     async def take(self, most: int, wait_s: float) -> Sequence[TakenMessage]:
         with redis_failures():
+            if self._earlier is not None:
+                await self._client.delete(self._alive(self._earlier))
+                self._earlier, self._look_s = None, self._clock()
             if self._clock() >= self._look_s:
                 await self._say_alive()
                 await self._take_over()

@@ -39,22 +39,38 @@ class RedisStreamSource:
         group: str,
         dead_letter: str,
         *,
+        owner: str | None = None,
         idle_s: float = IDLE_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Raises ValueError and ImportError as :func:`gateway.jobs.queues.redis_client.redis_client` does."""
+        """``owner``: what nobody else is called; None: some name.
+
+        Raises ValueError and ImportError as :func:`gateway.jobs.queues.redis_client.redis_client` does.
+        """
         self._client: Any = redis_client(url, _BLOCK_S)
         self._stream, self._group, self._dead_letter = stream, group, dead_letter
-        self._consumer = f"trunkline-{secrets.token_hex(8)}"
+        self._consumer = _consumer(owner or secrets.token_hex(8))
+        self._earlier: str | None = None
+        """The consumer of which there may be something to take over at once."""
         self._idle_s = idle_s
         self._clock = clock
         self._claim_s = clock()
         self._has_group = False
 
+    def succeed(self, earlier: str) -> None:
+        """See :class:`gateway.jobs.queues.source.OwnedSource`."""
+        self._earlier = _consumer(earlier)
+
     async def take(self, most: int, wait_s: float) -> Sequence[TakenMessage]:
         with redis_failures():
             if not self._has_group:
                 await self._make_group()
+            if self._earlier is not None:
+                found = await self._take_from(self._earlier, most)
+                if found:  # there may be more
+                    return found
+                await self._client.xgroup_delconsumer(self._stream, self._group, self._earlier)
+                self._earlier = None
             if self._clock() >= self._claim_s:
                 found = await self._take_over(most)
                 if found:  # there may be more
@@ -125,6 +141,19 @@ class RedisStreamSource:
         found = await self._client.execute_command(*words)
         return await self._messages(found[1])
 
+    async def _take_from(self, consumer: str, most: int) -> list[TakenMessage]:
+        """What a consumer that is no more has held; none: it holds nothing."""
+        stream, group = self._stream, self._group
+        while True:
+            held = await self._client.xpending_range(stream, group, "-", "+", most, consumername=consumer)
+            if not held:
+                return []
+            ids = [each["message_id"] for each in held]
+            claimed = await self._client.xclaim(stream, group, self._consumer, 0, ids)
+            found = await self._messages([each for each in claimed if each[0] is not None])
+            if found:
+                return found
+
     async def _forget_consumers(self) -> None:
         for each in await self._client.xinfo_consumers(self._stream, self._group):
             name, is_ours = each["name"], text_of(each["name"]) == self._consumer
@@ -141,6 +170,10 @@ class RedisStreamSource:
             else:
                 found.append(TakenMessage(content, entry_id, text_of(entry_id)))
         return found
+
+
+def _consumer(owner: str) -> str:
+    return f"trunkline-{owner}"
 
 
 def _content(fields: Any) -> bytes | None:

@@ -63,13 +63,15 @@ class ReplyDeliverer:
         metrics: QueueMetrics,
         settings: ReplySettings = ReplySettings(),
         stream_s: Mapping[str, float] | None = None,
+        process: str | None = None,
         *,
         wall: Callable[[], float] = time.time,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         """``sources`` by name. ``jobs`` gives jobs by their ids; it is called in a thread and raises
         StateError. ``reply_bytes``: the longest answer that is sent whole, by source; ``stream_s``: for so
-        long bytes are gathered into a reply while an answer is written."""
+        long bytes are gathered into a reply while an answer is written. ``process`` names this one in the
+        store, and is the same when it is started again."""
         self._names = tuple(sources)
         self._store = store
         self._jobs = jobs
@@ -79,11 +81,20 @@ class ReplyDeliverer:
         self._settings = settings
         self._wall = wall
         self._sleep = sleep
+        self._process = process
         self._forget_s = 0.0
         self._reachable = True
         self._sender = ReplySender(sources, metrics, settings.lease_s / 2)
         self.live = LiveReplies(
-            self._names, store, answers, self._sender, self, settings.lease_s, stream_s or {}, sleep=sleep
+            self._names,
+            store,
+            answers,
+            self._sender,
+            self,
+            settings.lease_s,
+            stream_s or {},
+            process,
+            sleep=sleep,
         )
         """Answers of the jobs that this process runs."""
 
@@ -112,7 +123,7 @@ class ReplyDeliverer:
             await asyncio.to_thread(self._store.forget, _FORGOTTEN_AT_ONCE)
             self._forget_s = now_s + settings.forget_s
         found = await asyncio.to_thread(
-            self._store.claim, self._names, settings.most, settings.lease_s, now_s
+            self._store.claim, self._names, settings.most, settings.lease_s, now_s, self._process
         )
         if found:
             jobs = await asyncio.to_thread(self._jobs, [reply.job_id for reply in found])

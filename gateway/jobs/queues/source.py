@@ -10,7 +10,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 
 class SourceError(Exception):
@@ -67,4 +67,14 @@ class Source(Protocol):
 
     async def close(self) -> None:
         """End the connection. Raises nothing."""
+        ...
+
+
+@runtime_checkable
+class OwnedSource(Source, Protocol):
+    """One whose broker knows by the name of its owner what each process has taken."""
+
+    def succeed(self, earlier: str) -> None:
+        """The process that took messages as ``earlier`` is no more: the next :meth:`take` begins with what it
+        held."""
         ...

@@ -120,6 +120,26 @@ def test_who_runs_a_job_takes_its_reply_over_whoever_has_it(desk: JobDesk) -> No
     assert len(store.claim(["orders"], 5, LEASE_S, NOW_S)) == 1
 
 
+def test_a_process_that_was_killed_leaves_its_replies_to_anybody_at_its_next_start(desk: JobDesk) -> None:
+    store = desk.store.queue_jobs
+    streamed, _ = submit(desk, "1", stream=True), submit(desk, "2")
+    (running, ended) = desk.claim("a", 10)
+    desk.publish(ended)
+    assert store.begin("a", "first") is None
+    (live,) = store.take_over([streamed], ["orders"], LEASE_S, "a")
+    (whole,) = store.claim(["orders"], 5, LEASE_S, NOW_S, "a")
+    desk.publish(running)
+    assert store.begin("b", "other") is None
+    assert store.claim(["orders"], 5, LEASE_S, NOW_S, "b") == (), "it lives"
+    assert store.begin("a", "second") == "first"
+    assert not store.note_plan(live, ReplyPlan(1), LEASE_S), "what it still notes does not count"
+    assert not store.finish(whole)
+    found = store.claim(["orders"], 5, LEASE_S, NOW_S, "b")
+    assert sorted(each.number for each in found) == sorted((whole.number, live.number))
+    assert store.begin("a", "third") == "second"
+    assert store.note_plan(found[1], ReplyPlan(1), LEASE_S), "that of another goes on"
+
+
 def test_plans_of_several_are_noted_together_and_failures_still_count(desk: JobDesk) -> None:
     ids = [submit(desk, str(number), stream=True) for number in range(3)]
     store = desk.store.queue_jobs

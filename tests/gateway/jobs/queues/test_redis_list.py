@@ -36,6 +36,23 @@ async def test_messages_are_taken_settled_and_go_back(tmp_path: Path) -> None:
         await two.close()
 
 
+async def test_what_a_killed_process_held_is_taken_at_its_next_start(tmp_path: Path) -> None:
+    async with redis_keys(tmp_path) as (client, url, prefix):
+        name, dead = f"{prefix}in", f"{prefix}dead"
+        killed, again = (RedisListSource(url, name, dead, owner=owner) for owner in ("first", "second"))
+        await client.rpush(name, "a", "b", "c")
+        assert [each.body for each in await killed.take(2, 0.05)] == [b"a", b"b"]
+        again.succeed("first")
+        found = await again.take(9, 0.05)
+        assert [each.body for each in found] == [b"a", b"b", b"c"], "in their order"
+        for message in found:
+            await again.acknowledge(message)
+        assert await client.smembers(f"{name}:processes") == {"second"}
+        assert await client.keys(f"{name}:processing:*") == []
+        for source in (killed, again):
+            await source.close()
+
+
 async def test_an_empty_list_is_waited_for_and_replies_are_pushed(tmp_path: Path) -> None:
     async with redis_keys(tmp_path) as (client, url, prefix):
         source = RedisListSource(url, f"{prefix}in", f"{prefix}dead")

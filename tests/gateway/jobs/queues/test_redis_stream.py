@@ -37,6 +37,31 @@ async def test_entries_are_taken_settled_and_taken_over(tmp_path: Path) -> None:
             await source.close()
 
 
+async def test_what_a_killed_process_held_is_taken_at_its_next_start(tmp_path: Path) -> None:
+    async with redis_keys(tmp_path) as (client, url, prefix):
+        stream, dead = f"{prefix}in", f"{prefix}dead"
+        sources = [RedisStreamSource(url, stream, "g", dead, owner=owner) for owner in ("one", "two", "none")]
+        killed, again, other = sources
+        for number in range(5):
+            await client.xadd(stream, {"message": f"{number}"})
+        held = await killed.take(4, 0.05)
+        await client.xdel(stream, held[0].handle)
+        again.succeed("one")
+        taken: list[bytes] = []
+        while len(taken) < 4:
+            found = await again.take(2, 0.05)
+            assert 1 <= len(found) <= 2
+            taken += [each.body for each in found]
+        assert taken == [b"1", b"2", b"3", b"4"], "an entry that was deleted is none"
+        other.succeed("nobody")
+        assert await other.take(2, 0.05) == []
+        consumers = {each["name"]: each["pending"] for each in await client.xinfo_consumers(stream, "g")}
+        assert consumers["trunkline-two"] == 4
+        assert "trunkline-one" not in consumers
+        for source in sources:
+            await source.close()
+
+
 async def test_a_stream_that_was_removed_is_made_again(tmp_path: Path) -> None:
     async with redis_keys(tmp_path) as (client, url, prefix):
         source = RedisStreamSource(url, f"{prefix}in", "g", f"{prefix}dead", clock=lambda: 0.0)

@@ -5,17 +5,26 @@ from contextlib import closing
 from pathlib import Path
 
 from gateway.domain.jobs import JobNote, NewJob, ObjectSlice
+from gateway.domain.queues import QueueOrigin
 from gateway.storage import DATABASE_NAME, Account, Amount, Enrolment, Store, UsageGrouping
 from gateway.storage.jobs import JobBounds, JobClaim, Submission
 from gateway.storage.processes import ProcessRecord
 from gateway.storage.sqlite.database import APPLICATION_ID
 from shared.protocol.progress import Preview, Progress
 
-BEFORE_18 = """
+BEFORE_19 = """
+    ALTER TABLE queue_jobs DROP COLUMN process;
+    PRAGMA user_version = 18;
+"""
+
+BEFORE_18 = (
+    BEFORE_19
+    + """
     ALTER TABLE jobs DROP COLUMN previews;
     DROP TABLE job_previews;
     PRAGMA user_version = 17;
 """
+)
 
 BEFORE_17 = (
     BEFORE_18
@@ -212,3 +221,23 @@ def test_a_job_from_before_webhooks_were_sent_tells_its_end_once_the_store_can(t
         with closing(sqlite3.connect(tmp_path / DATABASE_NAME)) as raw:
             oldest = raw.execute("SELECT value FROM facts WHERE name = 'schema min reader'").fetchone()
         assert oldest == ("8",), "programs of before go on working with it"
+
+
+def test_replies_of_queues_from_before_their_owners_were_noted_go_on(tmp_path: Path) -> None:
+    origin = QueueOrigin("orders", "1", "answers")
+    with Store.open(tmp_path) as store:
+        job = NewJob("j", "t", "k", "m", "/v1/embeddings", ObjectSlice("b"))
+        store.jobs.submit(Submission("t", (job,), "queue 1", b"f", origin), JobBounds(), 1.0)
+        assert store.job_claims.claim(JobClaim("p", 1, "m", 1, 60.0), 1.0)
+    with closing(sqlite3.connect(tmp_path / DATABASE_NAME)) as raw, raw:
+        raw.execute("UPDATE jobs SET state = 'succeeded', finished_s = 2.0")
+        raw.executescript(BEFORE_19)
+    with Store.open(tmp_path) as store:
+        assert store.queue_jobs.begin("a", "first") is None
+        (reply,) = store.queue_jobs.claim(["orders"], 1, 60.0, 2.0, "a")
+        assert reply.origin == origin
+        assert store.queue_jobs.begin("a", "second") == "first"
+        assert store.queue_jobs.claim(["orders"], 1, 60.0, 2.0, "b")
+        with closing(sqlite3.connect(tmp_path / DATABASE_NAME)) as raw:
+            oldest = raw.execute("SELECT value FROM facts WHERE name = 'schema min reader'").fetchone()
+        assert oldest == ("8",)

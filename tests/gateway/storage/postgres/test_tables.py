@@ -116,7 +116,8 @@ def test_an_older_store_is_upgraded_and_the_program_before_goes_on_with_it(
     PostgresDatabase(postgres_address).close()
 
 
-BEFORE_18 = ("ALTER TABLE jobs DROP COLUMN previews", "DROP TABLE job_previews")
+BEFORE_19 = ("ALTER TABLE queue_jobs DROP COLUMN process",)
+BEFORE_18 = (*BEFORE_19, "ALTER TABLE jobs DROP COLUMN previews", "DROP TABLE job_previews")
 BEFORE_17 = (*BEFORE_18, "DROP TABLE queue_jobs")
 BEFORE_16 = (
     *BEFORE_17,
@@ -146,6 +147,7 @@ BEFORE = {
     15: BEFORE_16,
     16: BEFORE_17,
     17: BEFORE_18,
+    18: BEFORE_19,
 }
 
 
