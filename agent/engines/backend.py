@@ -97,7 +97,7 @@ class ResponseReceiver(Protocol):
     def on_progress(self, progress: Progress) -> None:
         """How far the engine has come (:func:`shared.protocol.progress.progress` makes one of what it says).
         May be called at any time before the last call, as often as there is something new: what the gateway
-        hears of it is the newest, ten times a second at most. Must not raise."""
+        hears of it is the newest, twenty times a second at most. Must not raise."""
 
     def on_over(self, error: Exception | None) -> None:
         """The response was whole, or failed: with the :class:`BackendError` that fits, or with what the

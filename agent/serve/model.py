@@ -165,7 +165,7 @@ class Model:
         ``media_type``. It concerns the item at ``index`` of the batch, or all of them.
 
         May be called as often as there is something new, from any thread: the newest is told, ten times a
-        second at most, and four times with previews. Raises nothing; what cannot be told is left out and
+        second at most, and six times with previews. Raises nothing; what cannot be told is left out and
         logged once."""
         self.report(fraction, words, preview, index, media_type)
 

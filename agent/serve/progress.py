@@ -16,8 +16,8 @@ _log = logging.getLogger("model")
 
 PROGRESS_S = 0.1
 """Progress is told no more often."""
-PREVIEW_S = 0.25
-"""The same where a preview is told with it."""
+PREVIEW_S = 0.15
+"""The same of previews; what else is said does not wait for them."""
 
 _KINDS = (
     (b"\xff\xd8\xff", "image/jpeg"),
@@ -62,9 +62,12 @@ class ProgressTeller:
         """The items of the batch that is computed."""
         self._newest: dict[int, _Said] = {}
         """Of each item, where it is not told yet."""
-        self._told_s = -math.inf
-        self._waiting = False
-        """:meth:`_flush_later` is to come."""
+        self._held: set[int] = set()
+        """Items of which all but the preview is told."""
+        self._told_s = self._shown_s = -math.inf
+        """When anything was told last, and when a preview."""
+        self._called_s = math.inf
+        """When :meth:`_flush_later` is called next."""
         self._complaints: set[str] = set()
 
     def begin(self, numbers: Sequence[int]) -> None:
@@ -75,7 +78,7 @@ class ProgressTeller:
     def end(self) -> None:
         """The batch is computed: what is the newest of its items is told now, and nothing later."""
         with self._lock:
-            self._flush()
+            self._flush(with_previews=True)
             self._numbers = ()
 
     def report(
@@ -101,37 +104,52 @@ class ProgressTeller:
                     return
                 numbers = (numbers[index],)
             for number in numbers:
+                self._held.discard(number)
                 before = self._newest.get(number)
                 if before is not None and before.preview is not None and said.preview is None:
                     self._newest[number] = said._replace(preview=before.preview, media_type=before.media_type)
                 else:
                     self._newest[number] = said
-            if self._newest and not self._waiting:
+            if self._called_s > self._told_s + PROGRESS_S:
                 self._flush_when_due()
 
     def _flush_when_due(self) -> None:
-        """What is newest is told now, or when it may be. The lock is held."""
-        pause_s = PREVIEW_S if any(each.preview is not None for each in self._newest.values()) else PROGRESS_S
-        wait_s = self._told_s + pause_s - self._clock()
-        if wait_s <= 0:
-            self._flush()
-        else:
-            self._waiting = True
-            self._later(wait_s, self._flush_later)
+        """Tell now what may be told, and the rest when it may be. The lock is held."""
+        now_s = self._clock()
+        if self._due_s() <= now_s:
+            self._flush(with_previews=self._shown_s + PREVIEW_S <= now_s)
+        if self._newest and (due_s := self._due_s()) < self._called_s:
+            self._called_s = due_s
+            self._later(max(0.0, due_s - now_s), self._flush_later)
+
+    def _due_s(self) -> float:
+        """When something more may be told; inf: there is nothing."""
+        if len(self._newest) > len(self._held):
+            return self._told_s + PROGRESS_S
+        return self._shown_s + PREVIEW_S if self._newest else math.inf
 
     def _flush_later(self) -> None:
         with self._lock:
-            self._waiting = False
-            if self._newest:
-                self._flush_when_due()
+            self._called_s = math.inf
+            self._flush_when_due()
 
-    def _flush(self) -> None:
+    def _flush(self, *, with_previews: bool) -> None:
+        """Tell what is newest; previews are held back unless they are told with it."""
         newest, self._newest = self._newest, {}
         alike: dict[_Said, list[int]] = {}
         for number, said in newest.items():
-            alike.setdefault(said, []).append(number)
+            if said.preview is None or with_previews:
+                self._held.discard(number)
+                alike.setdefault(said, []).append(number)
+            else:
+                self._newest[number] = said
+                if number not in self._held:
+                    self._held.add(number)
+                    alike.setdefault(said._replace(preview=None, media_type=""), []).append(number)
         for said, numbers in alike.items():
             self._told_s = self._clock()
+            if said.preview is not None:
+                self._shown_s = self._told_s
             self._send(ProgressReport(tuple(numbers), *said))
 
     # --- What may be told

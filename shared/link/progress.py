@@ -6,7 +6,7 @@ from collections.abc import Callable
 from shared.protocol.errors import LocalError
 from shared.protocol.progress import Progress, newest
 
-EVERY_S = 0.1
+EVERY_S = 0.05
 """Progress of one request is said no more often: people look at it. What comes meanwhile waits, and only the
 newest of it is said."""
 
@@ -24,6 +24,8 @@ class ProgressReporter:
         self._call_later = call_later
         self._newest: Progress | None = None
         """Not said yet."""
+        self._said: Progress | None = None
+        """Of which all but the preview is said."""
         self._timer: asyncio.TimerHandle | None = None
         """There while it is too early for more."""
 
@@ -47,7 +49,15 @@ class ProgressReporter:
         try:
             if self._send(self._newest):
                 self._newest = None
+            elif self._newest != self._said and self._newest.preview is not None:
+                self._say_words(self._newest)
         except LocalError:
             self.stop()
         else:
             self._timer = self._call_later(EVERY_S, self._say)
+
+    def _say_words(self, progress: Progress) -> None:
+        """There is no room for its preview now, which is said later, unless a newer one comes. Raises
+        LocalError."""
+        if self._send(Progress(progress.fraction, progress.text)):
+            self._said = progress

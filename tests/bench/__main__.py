@@ -27,6 +27,7 @@ from tests.bench import (
     memory,
     own_models,
     policies,
+    progress,
     restart,
     revocation,
     scale,
@@ -187,6 +188,15 @@ def _serve(arguments: argparse.Namespace) -> object:
     return _kept("serve", figures, arguments)
 
 
+def _progress(arguments: argparse.Namespace) -> object:
+    with (
+        tempfile.TemporaryDirectory(prefix="trunkline-bench-") as directory,
+        House(Path(directory)) as house,
+    ):
+        figures = progress.run(house, seconds=arguments.seconds or progress.SECONDS)
+    return _kept("progress", figures, arguments)
+
+
 def _shared(arguments: argparse.Namespace) -> object:
     if (problem := tools.missing()) is not None:
         return f"not run: {problem}"
@@ -266,6 +276,7 @@ _ALONE: dict[str, Callable[[argparse.Namespace], object]] = {
     "scale": _scale,
     "shared": _shared,
     "serve": _serve,
+    "progress": _progress,
     "idle": _idle,
     "turns": _turns,
     "growth": _growth,

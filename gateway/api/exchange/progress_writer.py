@@ -21,7 +21,7 @@ from shared.protocol.progress import Progress, newest
 
 PROGRESS = b"x-trunkline-progress"
 
-EVERY_S = 0.1
+EVERY_S = 0.05
 """Progress is told no more often."""
 RETRY_S = 0.05
 """After so long it is looked again whether an event that has come in part is whole, and the client reads."""

@@ -22,16 +22,26 @@ class Told:
     def __init__(self, clock: ManualClock) -> None:
         self.clock = clock
         self.sent: list[ProgressReport] = []
-        self.due: list[tuple[float, Callable[[], None]]] = []
-        self.teller = ProgressTeller(self.sent.append, clock, lambda *due: self.due.append(due))
+        self.due: list[tuple[float, float, Callable[[], None]]] = []
+        """In how many seconds, and when."""
+        self.teller = ProgressTeller(self.sent.append, clock, self.later)
         self.teller.begin((10, 11))
 
+    def later(self, seconds: float, call: Callable[[], None]) -> None:
+        assert seconds >= 0
+        self.due.append((seconds, self.clock() + seconds, call))
+
     def wait(self) -> None:
-        """Until what waits is due."""
-        ((wait_s, call),) = self.due
-        self.due.clear()
-        self.clock.advance(wait_s)
+        """Until the next that waits is due."""
+        self.due.sort(key=lambda each: each[1])
+        _, at_s, call = self.due.pop(0)
+        self.clock.advance(max(0.0, at_s - self.clock()))
         call()
+
+    def wait_all(self) -> None:
+        for _ in range(10):
+            if self.due:
+                self.wait()
 
 
 @pytest.fixture
@@ -60,23 +70,37 @@ def test_items_are_told_of_by_themselves(told: Told) -> None:
     assert told.sent[1:] == [ProgressReport((10,), 0.25, "", None), ProgressReport((11,), 0.75, "", None)]
 
 
-def test_a_preview_stays_the_newest_and_comes_less_often(told: Told) -> None:
+def test_a_preview_stays_the_newest_and_comes_less_often_than_words(told: Told) -> None:
     told.teller.report(0.1, "", JPEG)
     told.teller.report(0.2, "", JPEG + b"2")
-    told.teller.report(0.3, "step 3")
-    assert told.due[0][0] == pytest.approx(PREVIEW_S)
+    assert told.due[0][0] == pytest.approx(PROGRESS_S)
     told.wait()
-    assert told.sent[1:] == [ProgressReport((10, 11), 0.3, "step 3", JPEG + b"2", "image/jpeg")]
+    assert told.sent[1:] == [ProgressReport((10, 11), 0.2, "", None)]
+    told.teller.report(0.3, "step 3", index=1)
+    told.wait_all()
+    assert told.sent[2:] == [
+        ProgressReport((11,), 0.3, "step 3", None),
+        ProgressReport((10,), 0.2, "", JPEG + b"2", "image/jpeg"),
+        ProgressReport((11,), 0.3, "step 3", JPEG + b"2", "image/jpeg"),
+    ]
+    assert told.due == []
 
 
-def test_a_preview_that_comes_while_words_wait_makes_them_wait_for_it(told: Told) -> None:
-    told.teller.report(0.1)
-    told.teller.report(0.2)
-    told.teller.report(0.3, "", JPEG)
-    told.wait()
-    assert len(told.sent) == 1
-    told.wait()
-    assert told.sent[1:] == [ProgressReport((10, 11), 0.3, "", JPEG, "image/jpeg")]
+def test_words_that_come_while_a_preview_waits_do_not_wait_for_it(told: Told) -> None:
+    told.teller.report(0.1, "", JPEG)
+    told.clock.advance(PROGRESS_S)
+    told.teller.report(0.2, "", JPEG + b"2")
+    told.clock.advance(0.02)
+    told.teller.report(0.3)
+    assert told.due[-1][0] == pytest.approx(PROGRESS_S - 0.02)
+    began_s = told.clock()
+    told.wait_all()
+    assert told.sent[1:] == [
+        ProgressReport((10, 11), 0.2, "", None),
+        ProgressReport((10, 11), 0.3, "", None),
+        ProgressReport((10, 11), 0.3, "", JPEG + b"2", "image/jpeg"),
+    ]
+    assert told.clock() - began_s < PREVIEW_S
 
 
 def test_at_the_end_the_newest_is_told_and_nothing_afterwards(told: Told) -> None:

@@ -29,14 +29,16 @@ class Timer:
 class Told:
     def __init__(self) -> None:
         self.said: list[Progress] = []
-        self.takes = True
+        self.takes = self.shows = True
+        """There is room for words, and for previews."""
         self.timer = Timer()
         self.reporter = ProgressReporter(self.send, self.timer.call_later)
 
     def send(self, progress: Progress) -> bool:
-        if self.takes:
+        takes = self.takes and (self.shows or progress.preview is None)
+        if takes:
             self.said.append(progress)
-        return self.takes
+        return takes
 
 
 def test_the_first_is_said_at_once_and_then_only_the_newest() -> None:
@@ -69,6 +71,22 @@ def test_what_the_session_has_no_room_for_is_said_later() -> None:
     told.takes = True
     told.timer.fire()
     assert told.said == [Progress(0.2)]
+
+
+def test_words_do_not_wait_for_room_for_their_preview() -> None:
+    told = Told()
+    told.shows = False
+    told.reporter.report(Progress(0.1, "step 1", PICTURE))
+    for _ in range(3):
+        told.timer.fire()
+    assert told.said == [Progress(0.1, "step 1")]
+    told.reporter.report(Progress(0.2))
+    told.timer.fire()
+    told.shows = True
+    told.timer.fire()
+    assert told.said[1:] == [Progress(0.2), Progress(0.2, "", PICTURE)]
+    told.timer.fire()
+    assert told.timer.due == []
 
 
 def test_nothing_is_said_of_a_request_that_is_over() -> None:
