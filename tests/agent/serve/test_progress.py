@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
+from agent.serve import progress
 from agent.serve.messages import ProgressReport
-from agent.serve.progress import PREVIEW_S, PROGRESS_S, ProgressTeller, in_a_thread, media_type_of
+from agent.serve.progress import ProgressTeller, in_a_thread, media_type_of
 from shared.protocol import limits
 from tests.support.clock import ManualClock
 
+PROGRESS_S, PREVIEW_S = 0.1, 0.25
 JPEG = b"\xff\xd8\xff picture"
 
 
@@ -45,7 +47,9 @@ class Told:
 
 
 @pytest.fixture
-def told(clock: ManualClock) -> Told:
+def told(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> Told:
+    monkeypatch.setattr(progress, "PROGRESS_S", PROGRESS_S)
+    monkeypatch.setattr(progress, "PREVIEW_S", PREVIEW_S)
     return Told(clock)
 
 
