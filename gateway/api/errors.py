@@ -1,6 +1,7 @@
 """The one place where errors become HTTP: a head and a body, or the last event of a stream."""
 
 import math
+from collections.abc import Mapping
 
 import orjson
 
@@ -12,6 +13,8 @@ HeaderList = list[tuple[bytes, bytes]]
 RETRY_AFTER_MAX_S = 120.0
 """SDKs ignore longer waits and fall back to their own short ones."""
 
+_KSERVE_PATHS = ("/v2/models/", "/v2/health/", "/v2/repository/")
+
 _ANTHROPIC_TYPES = {
     400: "invalid_request_error",
     401: "authentication_error",
@@ -22,6 +25,18 @@ _ANTHROPIC_TYPES = {
     503: "overloaded_error",
     504: "timeout_error",
 }
+
+
+def dialect_of(path: str, fields: Mapping[bytes, bytes]) -> Dialect:
+    """Anthropic's shape on Anthropic's paths and for whoever says to be an Anthropic client, Ollama's on
+    Ollama's paths, KServe's on those of its protocol."""
+    if path.startswith("/v1/messages") or b"anthropic-version" in fields:
+        return Dialect.ANTHROPIC
+    if path.startswith("/api/"):
+        return Dialect.OLLAMA
+    if path.startswith("/v2") and (path == "/v2" or path.startswith(_KSERVE_PATHS)):
+        return Dialect.KSERVE
+    return Dialect.OPENAI
 
 
 def http_error(error: RequestError, dialect: Dialect, request_id: str) -> tuple[HeaderList, bytes]:
@@ -78,6 +93,6 @@ def _body(error: RequestError, dialect: Dialect, request_id: str) -> bytes:
         kind = kind or ("invalid_request_error" if error.status < 500 else "api_error")
         detail = {"type": kind, "message": error.message}
         return orjson.dumps({"type": "error", "error": detail, "request_id": request_id})
-    if dialect is Dialect.OLLAMA:
+    if dialect in (Dialect.OLLAMA, Dialect.KSERVE):
         return orjson.dumps({"error": error.message})
     return orjson.dumps(error.openai_body())

@@ -12,6 +12,7 @@ from gateway.api import pages
 from gateway.api.admin.process_page import ROUTE, ProcessPage
 from gateway.api.admin.routes import AdminPage
 from gateway.api.exchange.exchange import HttpSettings
+from gateway.api.kserve import kserve_pages
 from gateway.api.openai import handlers
 from gateway.api.openai.handlers import (
     JSON,
@@ -79,7 +80,7 @@ def build_router(
     """
     models = ReadPage("models", ModelsHandler(keys, catalog, handlers.openai_model, handlers.openai_models))
     ollama = ReadPage("models", ModelsHandler(keys, catalog, handlers.ollama_model, handlers.ollama_models))
-    health = ReadPage("health", handlers.liveness)
+    health, version = ReadPage("health", handlers.liveness), program_version()
 
     @cache
     def described() -> Mapping[str, Any]:
@@ -87,9 +88,6 @@ def build_router(
 
         written = {path.replace(":path}", "}"): page for path, page in admin.items()}
         return document({path: describe_page(path, page) for path, page in written.items()})
-
-    def docs() -> bytes:
-        return pages.docs_page(described())
 
     read_only: dict[str, Callable[..., Awaitable[None]]] = {
         MODELS: models,
@@ -100,15 +98,18 @@ def build_router(
         "/": ReadPage("front", pages.root_page()),
         "/healthz": health,
         "/health": health,
-        "/version": ReadPage("version", pages.version_page(keys, program_version())),
+        "/version": ReadPage("version", pages.version_page(keys, version)),
         "/readyz": ReadPage("health", handlers.readiness(lifecycle, catalog)),
         "/metrics": ReadPage("metrics", handlers.metrics_page(keys, metrics, public=settings.metrics_public)),
         "/openapi.json": ReadPage("openapi", pages.page_made_once(JSON, lambda: orjson.dumps(described()))),
-        "/docs": ReadPage("docs", pages.page_made_once(pages.HTML, docs, pages.PAGE_HEADERS)),
+        "/docs": ReadPage(
+            "docs", pages.page_made_once(pages.HTML, lambda: pages.docs_page(described()), pages.PAGE_HEADERS)
+        ),
         TUNNEL: handlers.TunnelPage(),
     }
     return PathRouter(
-        [
+        [  # those of KServe first: the path of a model's metadata would take them, too
+            *(Route(path, page) for path, page in kserve_pages(keys, catalog, lifecycle, version).items()),
             *(
                 Route(_pattern(each), endpoint=Proxied(each, pipeline, lifecycle, later))
                 for each in (*ENDPOINTS, REALTIME)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from urllib.parse import parse_qsl, unquote_to_bytes, urlencode
 
 from gateway.domain.errors import BadRequest, PathTooLong
+from gateway.domain.inference_paths import INFERENCE_MODELS, inference_path, read_inference_path
 from shared.identity.certificates import is_name
 from shared.process.frozen import frozen
 from shared.protocol.limits import MODEL_NAME_CHARS
@@ -64,6 +65,8 @@ class EngineTarget:
     """Before an engine's own path, what its client writes to reach the engine: ``/engines/{model}``."""
     addressed: AddressedPath | None = None
     """How else the model's segment can be read: as a model at an agent."""
+    methods: tuple[str, ...] | None = None
+    """Those that this path takes, where its endpoint has paths that take others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +85,8 @@ class SurfaceEndpoint:
     output_tokens: int = 0
     """Taken for the length of an answer when the request does not limit it."""
     any_method: bool = False
+    names_model: bool = False
+    """Its paths name the model, and its bodies are passed on unread."""
     streams_unasked: bool = False
     """It answers with a stream unless the request says ``"stream": false``."""
     upgrades: bool = False
@@ -100,9 +105,10 @@ class SurfaceEndpoint:
     def __post_init__(self) -> None:
         set_once, fixed = object.__setattr__, not self.path.endswith("/")
         one_method = ("GET",) if self.only_upgrades else ("POST",)
-        set_once(self, "methods", ENGINE_METHODS if self.any_method else one_method)
+        own = ("GET", "POST") if self.names_model else one_method
+        set_once(self, "methods", ENGINE_METHODS if self.any_method else own)
         set_once(self, "fixed", EngineTarget(self.path) if fixed else None)
-        set_once(self, "need", need_of(self.route, self.path) if fixed or self.any_method else None)
+        set_once(self, "need", need_of(self.route, self.path) if fixed or self.names_model else None)
 
 
 _OUTPUT_TOKENS = 256
@@ -130,10 +136,13 @@ def _endpoints(route: Route) -> Iterator[SurfaceEndpoint]:
 
 
 ENGINE = SurfaceEndpoint(
-    ENGINES, Route.ANY.value, any_method=True, output_tokens=_OUTPUT_TOKENS, upgrades=True
+    ENGINES, Route.ANY.value, any_method=True, names_model=True, output_tokens=_OUTPUT_TOKENS, upgrades=True
 )
 REALTIME = SurfaceEndpoint("/v1/realtime", Route.ANY.value, upgrades=True, only_upgrades=True)
-ENDPOINTS = (*(endpoint for route in Route for endpoint in _endpoints(route)), ENGINE)
+INFERENCE = SurfaceEndpoint(
+    INFERENCE_MODELS, Route.INFER.value, Dialect.KSERVE, names_model=True, output_tokens=_OUTPUT_TOKENS
+)
+ENDPOINTS = (*(endpoint for route in Route for endpoint in _endpoints(route)), INFERENCE, ENGINE)
 CHAT = next(_endpoints(Route.CHAT))
 
 OLLAMA_MODELS = "/api/tags"
@@ -143,6 +152,10 @@ FIXED = (
     MODELS,
     "/models",
     OLLAMA_MODELS,
+    "/v2",
+    "/v2/health/live",
+    "/v2/health/ready",
+    "/v2/repository/index",
     "/healthz",
     "/health",
     "/readyz",
@@ -172,6 +185,10 @@ def target(endpoint: SurfaceEndpoint, path: str, raw_path: str, query: bytes) ->
         raise BadRequest("The query string holds bytes that must be percent-encoded.", code="invalid_path")
     if endpoint.any_method:
         found = engine_target(raw_path)
+    elif endpoint.names_model:
+        if (inferred := inference_target(raw_path)) is None:
+            return None
+        found = inferred
     elif fixed is not None:
         found = fixed
     else:
@@ -228,6 +245,16 @@ def engine_target(raw_path: str) -> EngineTarget:
             reading = unquote_to_bytes(reading)
             _check_segment(reading)
     return EngineTarget("/" + rest, model, ENGINES + model_segment, _addressed(model_segment))
+
+
+def inference_target(raw_path: str) -> EngineTarget | None:
+    """The model and the engine's path in ``/v2/models/{model}…``; None when nothing is there. Raises
+    :class:`BadRequest` for what cannot be a model's name."""
+    found = read_inference_path(raw_path)
+    if found is None:
+        return None
+    model = read_model(found.model)
+    return EngineTarget(inference_path(model, found.version, found.action), model, methods=found.methods)
 
 
 def _addressed(segment: str) -> AddressedPath | None:
@@ -295,7 +322,7 @@ def nearest(path: str) -> str | None:
         return "/engines/{model}/…"
     if len(words) > 1 and (below := [known for known in _KNOWN if _words(known)[: len(words)] == words]):
         return min(below, key=len)
-    likenesses = {known: _likeness(words, _words(known)) for known in _KNOWN if known != "/"}
+    likenesses = {known: _likeness(words, _words(known)) for known in _KNOWN if known not in ("/", "/v2")}
     best = max(likenesses, key=likenesses.__getitem__)
     return best if likenesses[best] else None
 

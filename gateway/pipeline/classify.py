@@ -32,9 +32,10 @@ from gateway.pipeline.client_head import (
     trace_of,
     ttft_s_of,
 )
+from gateway.pipeline.tensors import SIZE_OF_JSON, check_tensors
 from gateway.quota.tokens import tokens_unread
 from shared.protocol.messages import UsageMode
-from shared.protocol.routes import ANY_ROUTE, UPGRADE_NEED, Dialect, need_of
+from shared.protocol.routes import UPGRADE_NEED, Dialect, need_of
 
 _TIERS = {"priority": Tier.REALTIME, "flex": Tier.BATCH, "batch": Tier.BATCH}
 """OpenAI's ``service_tier``; every other value names none."""
@@ -56,21 +57,21 @@ def classify(
     fields, endpoint, content, facts = head.fields, head.endpoint, body.content, body.facts
     if facts is None and body.kind is BodyKind.JSON:
         facts = read_facts(content.pieces[0] if len(content.pieces) == 1 else content.prefix)
-    members = body.form if facts is None else facts.members
-    addressed = head.target.addressed
+    members, addressed = body.form if facts is None else facts.members, head.target.addressed
     if addressed is not None and (head.target.model is None or knows(head.target.model)):
         addressed = None  # a model is called so
+    if SIZE_OF_JSON in fields and endpoint.dialect is Dialect.KSERVE:
+        check_tensors(fields[SIZE_OF_JSON], content)
     model = _model(head, members) if addressed is None else addressed.model
     tier = tier_asked(fields, members) if TIER in fields or "service_tier" in members else None
     if principal.scopes is not None:
         tier = permitted_tier(principal.scopes, model, endpoint.route, tier)
-        if endpoint.route != ANY_ROUTE:
+        if not endpoint.names_model:
             _check_what_is_named(principal.scopes, head, body, facts, members)
     streaming = head.upgrade is not None or wants_stream(head, body.kind, members)
     read = facts or _NOTHING_READ
     demand = token_demand(head, body.kind, content, members, read.prompts)
-    unread = body.kind is BodyKind.OPAQUE
-    usage = UsageMode.NONE
+    unread, usage = body.kind is BodyKind.OPAQUE, UsageMode.NONE
     if facts is not None:
         content.models = facts.models if model == members.get("model") else None
         if streaming and endpoint.asks_usage:

@@ -8,7 +8,7 @@ from typing import Any
 from gateway.domain.errors import BadRequest, UnsupportedEncoding
 from gateway.domain.json_members import OPTIONS, usage_edits
 from gateway.domain.request import RequestBody
-from gateway.domain.surface import SurfaceEndpoint
+from gateway.domain.surface import INFERENCE, SurfaceEndpoint
 from gateway.pipeline.bodies.facts import JsonFacts
 from gateway.pipeline.client_head import ClientHead
 from gateway.quota.tokens import LIMITS, TokenDemand, demand_of_json, demand_of_unread
@@ -51,7 +51,7 @@ def body_kind(endpoint: SurfaceEndpoint, method: str, fields: Mapping[bytes, byt
         if encoding not in (b"identity", b""):
             message = "Compressed request bodies are not accepted; send this one without Content-Encoding."
             raise UnsupportedEncoding(message, param="content-encoding")
-    if endpoint.any_method or method != "POST":
+    if endpoint.names_model or method != "POST":
         return BodyKind.OPAQUE
     content_type = fields.get(b"content-type", b"")
     if content_type == b"application/json":
@@ -70,7 +70,8 @@ def wants_stream(head: ClientHead, kind: BodyKind, members: Mapping[str, Any]) -
     if kind is BodyKind.FORM:
         return stream in ("true", "True", "1")
     if kind is BodyKind.OPAQUE:
-        return b"text/event-stream" in head.fields.get(b"accept", b"")
+        asked = b"text/event-stream" in head.fields.get(b"accept", b"")
+        return asked or (head.endpoint is INFERENCE and head.target.path.endswith("/generate_stream"))
     if stream is None:
         return head.endpoint.streams_unasked
     if stream is not True and stream is not False:

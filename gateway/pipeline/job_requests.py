@@ -53,7 +53,7 @@ class JobRequestReader:
         head = ClientHead(job_id, "POST", endpoint, aimed_at, fields, dict(reversed(fields)), self._clock())
         content = RequestBody([body], None, len(body))
         read = ClientBody(BodyKind.OPAQUE, content)
-        if not endpoint.any_method:
+        if not endpoint.names_model:
             read = ClientBody(BodyKind.JSON, content, facts=await self._facts(principal, body))
         request = classify_job(head, read, principal, self._knows, tier)
         return JobRequest(request, path, kept_headers(head))

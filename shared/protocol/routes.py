@@ -17,6 +17,7 @@ class Dialect(StrEnum):
     OPENAI = "openai"
     ANTHROPIC = "anthropic"
     OLLAMA = "ollama"
+    KSERVE = "kserve"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,8 @@ class Route(StrEnum):
             dialect=Dialect.OLLAMA,
         ),
     )
+    INFER = "infer"
+    """Below ``/v2/models/``, of KServe's Open Inference Protocol. The path names the model."""
     ANY = "any"
     """All paths below ``/engines/{model}/``."""
 
@@ -101,6 +104,9 @@ CONTINUED_ROUTES: tuple[str, ...] = tuple(route.value for route in Route if rout
 
 FAMILIES: Mapping[str, str] = {each.facts.family: each.value for each in Route if each.facts.family}
 """What stands for everything below it → its route."""
+
+_WHOLE = frozenset((Route.INFER.value, ANY_ROUTE))
+"""Routes whose paths name models, so that no need names one of them."""
 
 _MAIN = {route.value: route.facts.main for route in Route if route.facts.main}
 
@@ -120,7 +126,7 @@ NEED_CHARS = 128
 def need_of(route: str, path: str) -> str:
     """The need of a request of ``route`` for ``path``; a query does not count."""
     path = path.partition("?")[0]
-    if route == ANY_ROUTE or _MAIN.get(route) == path:
+    if route in _WHOLE or _MAIN.get(route) == path:
         return route
     need = f"{route}{path}"
     return need if len(need) <= NEED_CHARS else route

@@ -8,7 +8,7 @@ from time import monotonic
 from typing import Any
 from urllib.parse import quote
 
-from gateway.api.errors import HeaderList
+from gateway.api.errors import HeaderList, dialect_of
 from gateway.api.exchange.buffers import BufferBudget, buffer_owner
 from gateway.api.exchange.inbound import BodyLimits, Inbound, Receive
 from gateway.api.exchange.multipart import FormScan
@@ -381,16 +381,6 @@ def exchange_of(scope: Mapping[str, Any]) -> HttpExchange:
     """The exchange that :class:`gateway.api.exchange.middleware.RequestMiddleware` made for this request."""
     exchange: HttpExchange = scope[EXCHANGE]
     return exchange
-
-
-def dialect_of(path: str, fields: Mapping[bytes, bytes]) -> Dialect:
-    """Anthropic's shape on Anthropic's paths and for whoever says to be an Anthropic client, Ollama's on
-    Ollama's paths."""
-    if path.startswith("/v1/messages") or b"anthropic-version" in fields:
-        return Dialect.ANTHROPIC
-    if path.startswith("/api/"):
-        return Dialect.OLLAMA
-    return Dialect.OPENAI
 
 
 def _declared_bytes(fields: Mapping[bytes, bytes]) -> int | None:

@@ -77,8 +77,9 @@ class Proxied:
         exchange: HttpExchange = scope[EXCHANGE]
         if not exchange.set_endpoint(self.endpoint):
             raise not_found(exchange)
-        if exchange.method not in self._methods:
-            raise wrong_method(exchange, self._methods)
+        allowed = exchange.head.target.methods or self._methods
+        if exchange.method not in allowed:
+            raise wrong_method(exchange, allowed)
         if self._lifecycle.draining:
             self._lifecycle.check()
         asks_upgrade = exchange.head.upgrade is not None

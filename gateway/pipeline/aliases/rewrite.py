@@ -9,10 +9,12 @@ from collections.abc import Iterator
 import orjson
 from python_multipart.multipart import parse_options_header
 
+from gateway.domain.inference_paths import with_model
 from gateway.domain.json_members import count_candidates, model_edits
 from gateway.domain.request import Edit, Request, RequestBody
 from gateway.domain.surface import model_in_query, with_model_in_query
 from shared.protocol.limits import KIB, MIB
+from shared.protocol.routes import Route
 
 UNPARSED_BYTES = MIB
 UNPARSED_QUOTES = 32_768
@@ -36,6 +38,9 @@ def rename(request: Request, model: str) -> None:
     request.model = model
     if request.upgrade and "?" in request.path and model_in_query(request.path) == before:
         request.path = with_model_in_query(request.path, model)
+    if request.route == Route.INFER:
+        request.path = with_model(request.path, model)
+        return
     kind = next((value for name, value in request.headers if name == "content-type"), "").strip()
     before_bytes = body.held_bytes
     if kind.lower().startswith("multipart/form-data"):

@@ -1,7 +1,7 @@
 import orjson
 import pytest
 
-from gateway.api.errors import error_event, http_error, internal_error
+from gateway.api.errors import dialect_of, error_event, http_error, internal_error
 from gateway.domain import errors
 from gateway.domain.errors import (
     BadRequest,
@@ -107,3 +107,21 @@ def test_every_error_says_a_status_that_http_knows_and_a_code() -> None:
         assert 400 <= kind.status < 600
         assert kind.code
         assert kind.type
+
+
+@pytest.mark.parametrize(
+    ("path", "dialect"),
+    [
+        ("/v2", Dialect.KSERVE),
+        ("/v2/models/m/infer", Dialect.KSERVE),
+        ("/v2/repository/index", Dialect.KSERVE),
+        ("/v2/rerank", OPENAI),
+        ("/v2x", OPENAI),
+        ("/api/chat", Dialect.OLLAMA),
+        ("/v1/messages", ANTHROPIC),
+        ("/v1/models", OPENAI),
+    ],
+)
+def test_the_shape_of_errors_goes_by_the_path(path: str, dialect: Dialect) -> None:
+    assert dialect_of(path, {}) is dialect
+    assert dialect_of(path, {b"anthropic-version": b"1"}) is ANTHROPIC

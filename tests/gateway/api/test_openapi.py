@@ -10,10 +10,11 @@ from starlette.routing import Route
 from gateway.api.admin.bodies import MODELS
 from gateway.api.admin.description import describe_page
 from gateway.api.admin.routes import AdminPage
-from gateway.api.openai.handlers import KeyedPage
+from gateway.api.openai.handlers import KeyedPage, Proxied
 from gateway.api.openapi import document
 from gateway.domain import errors
-from gateway.domain.surface import ENDPOINTS, ENGINES, TUNNEL, SurfaceEndpoint
+from gateway.domain.inference_paths import inference_path, read_inference_path
+from gateway.domain.surface import ENDPOINTS, ENGINES, INFERENCE, TUNNEL, SurfaceEndpoint
 from shared.protocol.limits import MODEL_NAME_CHARS
 from shared.protocol.routes import FAMILIES, PATHS, Dialect
 from tests.gateway.api.admin.house import House
@@ -21,6 +22,7 @@ from tests.gateway.api.admin.house import House
 UNDOCUMENTED = {421, 426, 499}
 """Statuses for other gateway processes and for agents alone, and of the log alone."""
 SCHEMAS = {Dialect.OPENAI: "Error", Dialect.ANTHROPIC: "AnthropicError", Dialect.OLLAMA: "OllamaError"}
+SCHEMAS[Dialect.KSERVE] = SCHEMAS[Dialect.OLLAMA]  # they are one
 NOT_IN_DOCUMENT = {"HEAD", "OPTIONS"}
 """Methods that engines' own paths take besides."""
 
@@ -41,8 +43,8 @@ def _endpoint_of(route: Route) -> object:
 
 def _surface_of(route: Route) -> SurfaceEndpoint | None:
     """The row of the surface's table that it serves."""
-    fixed = route.path.partition("{")[0]
-    return next((each for each in ENDPOINTS if each.path == fixed), None)
+    page = _endpoint_of(route)
+    return page.endpoint if isinstance(page, Proxied) and page.endpoint in ENDPOINTS else None
 
 
 def pages(routes: Sequence[Route]) -> dict[str, AdminPage]:
@@ -83,8 +85,20 @@ def methods_of(route: Route) -> set[str]:
     return {"GET"} if endpoint is None else set(endpoint.methods) - NOT_IN_DOCUMENT
 
 
+def of_inference() -> Iterator[tuple[str, str]]:
+    """The paths that engines answer of KServe's protocol, as the document writes them, and their methods."""
+    for version in ("", "v"):
+        for action in ("", "infer", "generate", "generate_stream", "config", "stats"):
+            read = read_inference_path(inference_path("m", version, action))
+            assert read is not None
+            written = "/v2/models/{model}" + version.replace("v", "/versions/{version}")
+            yield f"{written}/{action}".removesuffix("/"), read.methods[0]
+
+
 def test_every_route_has_its_entry_and_every_entry_its_route(routes: list[Route]) -> None:
-    of_routes = {(p, m) for each in routes for p in paths_of(each) for m in methods_of(each)}
+    others = [each for each in routes if _surface_of(each) is not INFERENCE]
+    of_routes = {(p, m) for each in others for p in paths_of(each) for m in methods_of(each)}
+    of_routes |= set(of_inference())
     assert {(path, method) for path, method, _ in operations(described(routes))} == of_routes
 
 
@@ -129,7 +143,7 @@ def test_each_refusal_is_described_in_its_dialect(routes: list[Route]) -> None:
     paths = described(routes)
     for route in routes:
         endpoint = _surface_of(route)
-        if endpoint is None or endpoint.any_method:
+        if endpoint is None or endpoint.names_model:
             continue
         kind = SCHEMAS[endpoint.dialect]
         for path in paths_of(route):

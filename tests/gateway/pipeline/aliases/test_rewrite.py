@@ -188,3 +188,12 @@ def test_a_form_cut_anywhere_is_renamed_as_far_as_its_field_is_whole() -> None:
         renamed = form_renamed(FORM[:cut], FORM_TYPE[1].encode(), "prod", "m")
         expected = FORM[:start] + b"m" + FORM[start + 4 : cut] if cut >= whole else FORM[:cut]
         assert renamed == expected
+
+
+def test_a_model_in_the_path_of_inference_is_renamed_there_and_the_body_left_alone() -> None:
+    body = b'{"model":"prod","inputs":[]}'
+    asked = request(body, route="infer")
+    asked.path = "/v2/models/prod/versions/1/infer"
+    rename(asked, "org/iris")
+    assert (asked.model, asked.path) == ("org/iris", "/v2/models/org%2Firis/versions/1/infer")
+    assert asked.body.prefix == body
