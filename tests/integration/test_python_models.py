@@ -2,15 +2,19 @@
 
 import io
 import json
+import re
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from base64 import b64decode, b64encode
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 from openai import AsyncOpenAI, BadRequestError
 
+from tests.agent.serve.played_models import PICTURE
 from tests.support.processes import Gateway, House, until
 
 _PLAYED = "tests.agent.serve.played_models"
@@ -32,6 +36,12 @@ class Site:
         except urllib.error.HTTPError as error:
             return error.code, error.read()
 
+    def begin(self, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None) -> Any:
+        """The answer, while it comes."""
+        fields = {"authorization": f"Bearer {self.key}", "content-type": "application/octet-stream"}
+        request = urllib.request.Request(f"{self.gateway.url}{path}", body, fields | dict(headers or {}))
+        return urllib.request.urlopen(request, timeout=60.0)
+
     def predict(self, model: str, value: Any) -> tuple[int, Any]:
         status, body = self.ask(f"/engines/{model}/predict", json.dumps(value).encode())
         return status, json.loads(body)
@@ -50,7 +60,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     with House(tmp_path_factory.mktemp("python-models")) as house:
         gateway = house.gateway()
         site = Site(house, gateway, gateway.key("tests"))
-        played = (f"{_PLAYED}:{name}" for name in ("Counter", "Echo", "Moody", "Unloadable"))
+        played = (f"{_PLAYED}:{name}" for name in ("Counter", "Drawing", "Echo", "Moody", "Unloadable"))
         site.serve("deploy.examples.text_embedder:TextEmbedder", *played, name="models")
         yield site
 
@@ -96,6 +106,54 @@ def test_a_stream_comes_event_by_event(site: Site) -> None:
     status, body = site.ask("/engines/counter/predict", b"3")
     assert status == 200
     assert body == b"data: 1\n\ndata: 2\n\ndata: 3\n\ndata: [DONE]\n\n"
+
+
+def test_what_a_model_says_of_its_progress_is_told_in_its_stream(site: Site, tmp_path: Path) -> None:
+    site.wait_for("drawing")
+    done, told, rest = tmp_path / "done", dict[str, Any](), b""
+    for form, mark in (("1", b": progress "), ("events", b"data: ")):
+        done.unlink(missing_ok=True)
+        headers = {"accept": "text/event-stream", "x-trunkline-progress": form}
+        with site.begin("/engines/drawing/predict", json.dumps(str(done)).encode(), headers) as answer:
+            while told.get("text") != "half of it" or "preview" not in told:
+                line = answer.readline()
+                assert line, "it ended before it said how far it is"
+                told = json.loads(line.removeprefix(mark)) if line.startswith(mark) else told
+            done.touch()
+            rest = answer.read()
+        picture = {"type": "image/jpeg", "data": b64encode(PICTURE).decode()}
+        assert told == {"fraction": 0.5, "text": "half of it", "preview": picture}
+        told = {}
+        assert b'data: {"drawn":true}\n\ndata: [DONE]\n\n' in rest
+    with site.begin("/metrics") as answer:
+        counted = re.search(
+            rb'progress_delivery_seconds_count{model="drawing"} (\d+)', answer.read(), re.MULTILINE
+        )
+    assert counted is not None
+    assert int(counted[1]) >= 2
+    log = (site.house.directory / "models.log").read_text()
+    assert log.count("report_progress was given a preview of 100000 bytes") == 1
+
+
+def test_a_jobs_progress_is_that_of_its_model(site: Site, tmp_path: Path) -> None:
+    site.wait_for("drawing")
+    done = tmp_path / "done"
+    body = json.dumps(str(done)).encode()
+    with site.begin("/engines/drawing/predict", body, {"prefer": "respond-async"}) as answer:
+        job = json.load(answer)["id"]
+
+    def shown() -> dict[str, Any]:
+        with site.begin(f"/v1/jobs/{job}") as answer:
+            found: dict[str, Any] = json.load(answer)
+            return found
+
+    until("the job has a preview", lambda: shown()["progress_preview"], 60.0)
+    found = shown()
+    assert (found["progress"], found["progress_text"]) == (0.5, "half of it")
+    assert b64decode(found["progress_preview"]["data"]) == PICTURE
+    done.touch()
+    until("the job has ended", lambda: shown()["status"] == "succeeded", 60.0)
+    assert shown()["progress_preview"] is None
 
 
 def test_a_model_whose_load_raises_is_not_offered_and_the_others_go_on(site: Site) -> None:

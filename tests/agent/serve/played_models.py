@@ -151,6 +151,21 @@ class Working(Echo):
         return list(batch)
 
 
+class Drawing(Echo):
+    """Says how far it is, after much that cannot be told, and goes on when the file is there that its item
+    names."""
+
+    def predict(self, batch: Batch) -> Iterator[list[Any]]:
+        for _ in range(10_000):
+            self.report_progress(float("nan"), "w" * 1000, bytes(100_000))
+        self.report_progress("most of it", object(), 7, index=99)  # type: ignore[arg-type]
+        self.report_progress(0.5, "half of it", PICTURE)
+        while not all(Path(item).exists() for item in batch):
+            time.sleep(0.01)
+        yield [{"drawn": True} for _ in batch]
+        yield [END for _ in batch]
+
+
 class Several(Echo):
     models = ("one", "two")
     routes = ("/v1/classify",)
