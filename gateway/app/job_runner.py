@@ -1,9 +1,11 @@
 """What runs the jobs of the store in one gateway process."""
 
 import asyncio
+import contextlib
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from gateway.api.exchange.buffers import BufferBudget
 from gateway.api.exchange.job_exchange import JobSources
@@ -26,6 +28,7 @@ from gateway.pipeline.bodies import BodyReader
 from gateway.pipeline.pipeline import KeyAuthenticator
 from gateway.runtime.config import Settings
 from gateway.storage import Store
+from gateway.storage.job_notices import JobEvent, JobNotice
 
 STOP_S = 10.0
 """For giving back what runs, when the gateway stops."""
@@ -82,6 +85,7 @@ class RunningParts:
         )
         self._pipelines, self._books, self._budget = pipelines, books, budget
         index.subscribe(self.runner.slots_free, slots=True)
+        self._notices = store.job_notices
         self._running: asyncio.Task[None] | None = None
 
     def deferral(self, keys: KeyAuthenticator, access: JobAccess) -> Deferral:
@@ -91,10 +95,26 @@ class RunningParts:
 
     def start(self, tasks: asyncio.TaskGroup) -> None:
         """Run jobs in a task of ``tasks`` until :meth:`stop`."""
+        self._notices.listen(partial(self._pass_on, asyncio.get_running_loop()))
         self._running = tasks.create_task(self.runner.run())
+
+    def _pass_on(self, loop: asyncio.AbstractEventLoop, notice: JobNotice) -> None:
+        """In a thread of the store's."""
+        with contextlib.suppress(RuntimeError):  # the loop has just been closed
+            loop.call_soon_threadsafe(self._hear, notice)
+
+    def _hear(self, notice: JobNotice) -> None:
+        """Another process, or this one, has told it."""
+        if notice.event is JobEvent.QUEUED:
+            self.runner.wake()
+        elif notice.event is JobEvent.CANCELLED:
+            self.runner.cancel(notice.name)
+        else:
+            self.runner.cancel_group(notice.name)
 
     async def stop(self) -> None:
         """Give back the jobs that run, for another process to go on with."""
+        self._notices.listen(None)
         self.runner.stop()
         if self._running is not None:
             await asyncio.wait({self._running}, timeout=STOP_S)

@@ -14,6 +14,7 @@ from sqlalchemy import ColumnElement, Connection, Table
 from sqlalchemy.sql.dml import Insert
 
 from gateway.storage.changes import SOURCE, ChangeCounter
+from gateway.storage.job_notices import JobNotice, JobNoticeBoard
 
 BUSY_TIMEOUT_S = 5.0
 """How long one writer waits for another. Transactions here take milliseconds."""
@@ -35,6 +36,13 @@ class Database(ABC):
     """Where :meth:`make_backup` puts the backup, for people."""
     changes: ChangeCounter
     """Tells whether anybody, in any process, has committed a change."""
+    job_notices: JobNoticeBoard
+    """Hears what any process, this one too, has told with :meth:`tell`, where the database passes it on."""
+
+    @abstractmethod
+    def tell(self, connection: Connection, notice: JobNotice) -> None:
+        """Have all processes hear ``notice`` once the transaction is committed, where the database passes
+        such on."""
 
     @abstractmethod
     def read(self) -> AbstractContextManager[Connection]:

@@ -84,6 +84,7 @@ class Store:
         self.files = FileStore(database)
         self.uploads = UploadStore(database, self.files)
         self.jobs, self.job_claims = JobStore(database), JobClaims(database)
+        self.job_notices = database.job_notices
         self.queue_jobs = QueueJobStore(database)
         self.webhooks = WebhookOutbox(database)
         box = box or SecretBox(state_dir / CLUSTER_KEY_NAME, lambda: give_to_owner(state_dir))

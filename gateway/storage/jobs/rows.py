@@ -1,7 +1,7 @@
 """A job as a row and as a record, and the counts of its queue, which every change of state keeps right."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, and_, false, or_, select
@@ -172,3 +172,18 @@ def in_spans(
         if first in numbers
     ]
     return or_(*within) if within else false()
+
+
+def conditions_of(
+    tenant: str | None, group: str | None, states: Collection[JobState] = ()
+) -> list[ColumnElement[bool]]:
+    """Those of a tenant, of a group, in one of these states."""
+    table = schema.jobs.c
+    found = []
+    if tenant is not None:
+        found.append(table.tenant == tenant)
+    if group is not None:
+        found.append(table.group_id == group)
+    if states:
+        found.append(table.state.in_([state.value for state in states]))
+    return found

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Table, and_, case, delete, func, insert, select, update
+from sqlalchemy import Connection, Table, and_, case, delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from gateway.domain.batches import ENDED_BATCHES
@@ -13,8 +13,17 @@ from gateway.domain.queues import QueueOrigin
 from gateway.storage import schema
 from gateway.storage.database import Database
 from gateway.storage.errors import RecordError, UnknownRecord
+from gateway.storage.job_notices import JobEvent, JobNotice
 from gateway.storage.jobs.previews import forget_previews, read_preview
-from gateway.storage.jobs.rows import QueueCounts, claim_of, ending, in_spans, record_of, values_of
+from gateway.storage.jobs.rows import (
+    QueueCounts,
+    claim_of,
+    conditions_of,
+    ending,
+    in_spans,
+    record_of,
+    values_of,
+)
 from gateway.storage.queue_jobs import note_origin
 from gateway.storage.webhooks.events import note_job_ends
 from shared.protocol.progress import Preview
@@ -62,6 +71,7 @@ class Submission:
     """Who runs them already; None: they are queued."""
 
 
+_OPEN = (JobState.QUEUED, JobState.RUNNING)
 _IN_OPEN_BATCH = (
     select(schema.batches.c.number)
     .where(
@@ -154,7 +164,7 @@ class JobStore:
         with self._database.read() as connection:
             for at in range(0, len(every), _INSERTED_AT_ONCE):
                 some = self._table.c.id.in_(every[at : at + _INSERTED_AT_ONCE])
-                query = select(self._table).where(some, *_conditions(tenant, None))
+                query = select(self._table).where(some, *conditions_of(tenant, None))
                 found |= {row.id: record_of(row) for row in connection.execute(query)}
         return found
 
@@ -181,7 +191,7 @@ class JobStore:
         of this id. Raises UnknownRecord for an ``after`` that is none of these."""
         number = self._table.c.number
         with self._database.read() as connection:
-            conditions = _conditions(tenant, group, states)
+            conditions = conditions_of(tenant, group, states)
             if key_id is not None:
                 conditions.append(self._table.c.key_id == key_id)
             if prefix is not None:
@@ -205,14 +215,14 @@ class JobStore:
             found = connection.execute(select(table.id, table.number).where(table.id.in_(ids)))
             numbers = {row.id: row.number for row in found}
             within = in_spans(table.number, numbers, spans)
-            here = (*_conditions(None, group, FINAL), table.number > after, within)
+            here = (*conditions_of(None, group, FINAL), table.number > after, within)
             query = select(self._table).where(*here).order_by(table.number).limit(limit)
             return tuple(record_of(row) for row in connection.execute(query))
 
     def count(self, *, tenant: str | None = None, group: str | None = None) -> dict[JobState, int]:
         """How many there are of each state; states without any are left out."""
         state = self._table.c.state
-        query = select(state, func.count()).where(*_conditions(tenant, group)).group_by(state)
+        query = select(state, func.count()).where(*conditions_of(tenant, group)).group_by(state)
         with self._database.read() as connection:
             return {JobState(name): int(number) for name, number in connection.execute(query)}
 
@@ -244,17 +254,17 @@ class JobStore:
         changes where it has ended. Raises UnknownRecord."""
         with self._database.write_concurrently() as connection:
             job = self._get(connection, job_id, tenant, lock=True)
-            self._cancel(connection, [job], now_s, kept_until_s)
+            notice = JobNotice(JobEvent.CANCELLED, job_id)
+            self._cancel(connection, [job], now_s, kept_until_s, notice)
             return self._get(connection, job_id, tenant)
 
     def cancel_group(self, group: str, now_s: float, kept_until_s: float) -> None:
         """Cancel all jobs of a group that have not ended."""
         with self._database.write_concurrently() as connection:
-            open_states = (JobState.QUEUED, JobState.RUNNING)
-            query = select(self._table).where(*_conditions(None, group, open_states))
+            query = select(self._table).where(*conditions_of(None, group, _OPEN))
             locked = query.order_by(self._table.c.number).with_for_update()
             jobs = [record_of(row) for row in connection.execute(locked)]
-            self._cancel(connection, jobs, now_s, kept_until_s)
+            self._cancel(connection, jobs, now_s, kept_until_s, JobNotice(JobEvent.GROUP_CANCELLED, group))
 
     def retry(self, job_id: str, tenant: str | None = None) -> JobRecord:
         """Queue a failed job again, with all its attempts. Raises UnknownRecord; RecordError where it has not
@@ -278,6 +288,7 @@ class JobStore:
             counts = QueueCounts()
             counts.move(job.new, job.state, JobState.QUEUED)
             counts.write(connection, self._database)
+            self._database.tell(connection, JobNotice(JobEvent.QUEUED))
             return self._get(connection, job_id, tenant)
 
     def remove(self, job_id: str, tenant: str) -> JobRecord:
@@ -340,10 +351,18 @@ class JobStore:
             for job in some:
                 counts.move(job, None, state)
         counts.write(connection, self._database)
+        if jobs and lease is None:
+            self._database.tell(connection, JobNotice(JobEvent.QUEUED))
 
     def _cancel(
-        self, connection: Connection, jobs: Sequence[JobRecord], now_s: float, kept_until_s: float
+        self,
+        connection: Connection,
+        jobs: Sequence[JobRecord],
+        now_s: float,
+        kept_until_s: float,
+        notice: JobNotice,
     ) -> None:
+        """``notice`` is for the processes that run some of them."""
         counts = QueueCounts()
         waiting = [job for job in jobs if job.state is JobState.QUEUED]
         for job in waiting:
@@ -351,7 +370,9 @@ class JobStore:
         end = ending(JobOutcome(JobState.CANCELLED), now_s, kept_until_s)
         self._change(connection, [job.number for job in waiting], **end)
         running = [job.number for job in jobs if job.state is JobState.RUNNING]
-        self._change(connection, running, cancelling=1)
+        if running:
+            self._change(connection, running, cancelling=1)
+            self._database.tell(connection, notice)
         counts.write(connection, self._database)
         note_job_ends(connection, [job.new for job in waiting], JobState.CANCELLED, now_s)
 
@@ -371,20 +392,6 @@ class JobStore:
         if row is None:
             raise UnknownRecord(f"there is no job {job_id}")
         return record_of(row)
-
-
-def _conditions(
-    tenant: str | None, group: str | None, states: Collection[JobState] = ()
-) -> list[ColumnElement[bool]]:
-    table = schema.jobs.c
-    found = []
-    if tenant is not None:
-        found.append(table.tenant == tenant)
-    if group is not None:
-        found.append(table.group_id == group)
-    if states:
-        found.append(table.state.in_([state.value for state in states]))
-    return found
 
 
 def _queued(connection: Connection, tenant: str) -> int:

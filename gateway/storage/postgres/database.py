@@ -20,10 +20,11 @@ from gateway.domain.store_address import StoreAddress
 from gateway.storage.changes import ChangeCounter
 from gateway.storage.database import Database
 from gateway.storage.errors import BadValue, StateBusy, StateError, StateMissing
+from gateway.storage.job_notices import JobNotice, JobNoticeBoard
 from gateway.storage.migrations import refuse_too_new
 from gateway.storage.postgres.connections import Connector
 from gateway.storage.postgres.failures import translated
-from gateway.storage.postgres.notices import ANNOUNCE, KNOWN_S, LOOK_S, SERVED_NAME, ChangeWatch
+from gateway.storage.postgres.notices import ANNOUNCE, KNOWN_S, LOOK_S, SERVED_NAME, TELL, ChangeWatch
 from gateway.storage.postgres.tables import check_server, find_version, take_write_lock, upgrade
 from gateway.storage.schema import SCHEMA_VERSION, metadata
 
@@ -47,7 +48,8 @@ class PostgresDatabase(Database):
         self.place = str(address)
         self.backup_place = f"where the operator of {self.place} keeps it (pg_dump)"
         self._connector = Connector(address, serve=serve)
-        self._watch = ChangeWatch(self._connector)
+        self.job_notices = JobNoticeBoard()
+        self._watch = ChangeWatch(self._connector, self.job_notices.post)
         self.changes = ChangeCounter(
             self._watch.read, look_s=LOOK_S, known_s=KNOWN_S, stale_s=address.stale_s, wait=self._watch.wait
         )
@@ -82,6 +84,9 @@ class PostgresDatabase(Database):
     def write_concurrently(self) -> Iterator[Connection]:
         with self._errors(), self._adder.begin() as connection:
             yield connection
+
+    def tell(self, connection: Connection, notice: JobNotice) -> None:
+        connection.exec_driver_sql(TELL, {"text": notice.text})
 
     def insert(self, table: Table) -> Insert:
         return insert(table)

@@ -3,11 +3,14 @@
 Whoever commits an administrative change moves a counter in the same transaction and notifies. A notification
 only ends a pause early: what counts is the counter, which is looked at several times a second anyway, so that
 a connection that is silently cut hides nothing.
+
+What processes tell each other of jobs comes on a channel of its own, and moves no counter.
 """
 
 import contextlib
 import threading
 import time
+from collections.abc import Callable, Sequence
 
 import psycopg
 
@@ -31,6 +34,11 @@ COUNTER = "changes"
 CHANNEL = "'trunkline_' || current_schema()::regnamespace::oid"
 """An SQL expression: stores in schemas of one database have channels of their own."""
 
+JOBS_CHANNEL = "'trunkline_jobs_' || current_schema()::regnamespace::oid"
+"""The same, of what there is to tell of jobs."""
+
+TELL = f"SELECT pg_notify({JOBS_CHANNEL}, %(text)s)"
+
 SERVED_NAME = f"'{SERVING} ' || current_schema()::regnamespace::oid"
 """An SQL expression: what a gateway calls the connection on which it looks, so that others know of it."""
 
@@ -50,8 +58,11 @@ class ChangeWatch:
     ``read`` may be called from any thread, one at a time; ``wait`` belongs to one.
     """
 
-    def __init__(self, connector: Connector) -> None:
+    def __init__(self, connector: Connector, hear: Callable[[str], None] = lambda text: None) -> None:
+        """``hear`` is called with what is told of jobs, by whoever waits; it raises nothing."""
         self._connector = connector
+        self._hear = hear
+        self._jobs_channel = ""
         self._looking: BoundedConnection | None = None
         self._listening: BoundedConnection | None = None
         self.connections = 0
@@ -80,7 +91,8 @@ class ChangeWatch:
                 self._listening = self._listen()
                 return  # what was committed before it listened is to be looked at
             while (left_s := until_s - time.monotonic()) > 0 and not stopping.is_set():
-                if any(True for _ in self._listening.notifies(timeout=min(left_s, _SLICE_S), stop_after=1)):
+                heard = self._listening.notifies(timeout=min(left_s, _SLICE_S), stop_after=1)
+                if self._is_changed(list(heard)):
                     return
         except psycopg.Error:
             _close(self._listening)
@@ -92,6 +104,13 @@ class ChangeWatch:
         _close(self._looking)
         _close(self._listening)
         self._looking = self._listening = None
+
+    def _is_changed(self, heard: Sequence[psycopg.Notify]) -> bool:
+        """Whether the counter has moved. What is told of jobs is passed on."""
+        for each in heard:
+            if each.channel == self._jobs_channel:
+                self._hear(each.payload)
+        return any(each.channel != self._jobs_channel for each in heard)
 
     def _look(self) -> int:
         if self._looking is None:
@@ -109,9 +128,11 @@ class ChangeWatch:
         connection = self._connector.connect(autocommit=True)
         connection.answer_s = ANSWER_S
         try:
-            channel = connection.execute(f"SELECT {CHANNEL}").fetchone()
-            assert channel is not None
-            connection.execute(f'LISTEN "{channel[0]}"')
+            channels = connection.execute(f"SELECT {CHANNEL}, {JOBS_CHANNEL}").fetchone()
+            assert channels is not None
+            for channel in channels:
+                connection.execute(f'LISTEN "{channel}"')
+            self._jobs_channel = channels[1]
         except BaseException:
             _close(connection)
             raise

@@ -30,6 +30,7 @@ from gateway.storage.errors import (
     StateMissing,
     StateUnwritable,
 )
+from gateway.storage.job_notices import JobNotice, JobNoticeBoard
 from gateway.storage.locks import running_gateway
 from gateway.storage.migrations import create_schema, refuse_too_new, upgrade_schema, write_version
 from gateway.storage.schema import SCHEMA_VERSION, metadata
@@ -64,6 +65,7 @@ class SqliteDatabase(Database):
         self._path = path
         self.place, self.backup_place = str(path), str(backup_path(path))
         self._source: sqlite3.Connection | None = None
+        self.job_notices = JobNoticeBoard()
         self.changes = ChangeCounter(self._data_version)
         _prepare_file(path)
         self._reader = _engine(path, READERS, "BEGIN")
@@ -89,6 +91,9 @@ class SqliteDatabase(Database):
         with self._errors(), self._writer.begin() as connection:
             yield connection
         self.changes.written()
+
+    def tell(self, connection: Connection, notice: JobNotice) -> None:
+        """Files pass nothing on: other workers look."""
 
     def insert(self, table: Table) -> Insert:
         return insert(table)

@@ -4,6 +4,7 @@ import pytest
 
 from gateway.domain.jobs import JobOutcome, JobRecord, JobState, ObjectSlice
 from gateway.storage.errors import RecordError, UnknownRecord
+from gateway.storage.job_notices import JobEvent, JobNotice
 from gateway.storage.jobs import IdempotencyConflict, JobBounds, QueuedWork, Submission, TooManyJobs
 from gateway.storage.jobs.store import UNPREDICTED_S
 from tests.gateway.storage.jobs.desk import KEPT_S, NOW_S, JobDesk
@@ -193,3 +194,23 @@ def test_only_what_has_ended_is_removed_and_only_by_its_tenant(desk: JobDesk, ru
     assert desk.jobs.remove(running.id, tenant).id == running.id
     with pytest.raises(UnknownRecord):
         desk.jobs.get(running.id)
+
+
+def test_who_runs_jobs_is_told_of_those_that_wait_and_of_those_that_are_to_end(
+    desk: JobDesk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[JobNotice] = []
+    monkeypatch.setattr(desk.store.database, "tell", lambda connection, notice: told.append(notice))
+    first, _ = desk.submit(2, group="g")
+    desk.jobs.submit(Submission("t", ()), JobBounds(), NOW_S)
+    assert told == [JobNotice(JobEvent.QUEUED)], "once for all of them"
+    (running,) = desk.claim("a", 1)
+    desk.jobs.cancel(first, NOW_S, KEPT_S)
+    desk.jobs.cancel_group("g", NOW_S, KEPT_S)
+    assert told[1:] == [JobNotice(JobEvent.CANCELLED, first), JobNotice(JobEvent.GROUP_CANCELLED, "g")]
+    desk.publish(running, FAILED)
+    desk.jobs.cancel(first, NOW_S, KEPT_S)
+    desk.jobs.cancel_group("g", NOW_S, KEPT_S)
+    assert len(told) == 3, "nothing runs"
+    desk.jobs.retry(first)
+    assert told[3:] == [JobNotice(JobEvent.QUEUED)]

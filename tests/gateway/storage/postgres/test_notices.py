@@ -11,6 +11,7 @@ import pytest
 
 from gateway.domain.store_address import StoreAddress
 from gateway.storage.errors import StateError, StateUnreachable
+from gateway.storage.job_notices import JobEvent, JobNotice
 from gateway.storage.postgres import PostgresDatabase
 from gateway.storage.postgres.connections import BoundedConnection, Connector
 from gateway.storage.postgres.notices import ChangeWatch
@@ -49,6 +50,34 @@ def test_usage_is_announced_to_nobody(database: PostgresDatabase, watch: ChangeW
         pass
     assert waited_s(watch, 0.3) >= 0.3
     assert watch.read() == before
+
+
+def test_what_is_told_of_jobs_is_passed_on_and_moves_nothing(
+    database: PostgresDatabase, postgres_address: StoreAddress
+) -> None:
+    heard: list[str] = []
+    watch = ChangeWatch(Connector(postgres_address, serve=False), heard.append)
+    watch.wait(0.0, threading.Event())
+    before = watch.read()
+    notices = [JobNotice(JobEvent.QUEUED), JobNotice(JobEvent.CANCELLED, "job-1 'é'")]
+
+    def tell_and_fail() -> None:
+        with database.write_concurrently() as connection:
+            database.tell(connection, JobNotice(JobEvent.QUEUED))
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        tell_and_fail()
+    with database.write_concurrently() as connection:
+        for notice in notices:
+            database.tell(connection, notice)
+    assert waited_s(watch, 0.3) >= 0.3, "nobody needs to look at the counter"
+    assert heard == [notice.text for notice in notices]
+    assert watch.read() == before
+    with database.write() as connection:
+        database.tell(connection, notices[0])
+    assert waited_s(watch, LONG_S) < LONG_S / 2, "beside it something was changed"
+    watch.close()
 
 
 def test_a_write_that_fails_is_announced_to_nobody(database: PostgresDatabase, watch: ChangeWatch) -> None:
