@@ -6,6 +6,7 @@ avoided; 1 something was; 2 wrong usage. A failing run keeps its logs and names 
 
 import argparse
 import asyncio
+import json
 import secrets
 import shutil
 import sys
@@ -21,7 +22,7 @@ from tests.chaos.jobs.lines import JobsPlan
 from tests.chaos.jobs.queues import QueuesPlan, run_queues
 from tests.chaos.lost import Loss, run_losses
 from tests.chaos.many.plan import ManyPlan
-from tests.chaos.many.run import run_many
+from tests.chaos.many.run import as_json, run_many
 from tests.chaos.peer.house import install
 from tests.chaos.report import Report
 from tests.chaos.run import Plan, run
@@ -136,7 +137,10 @@ def _many_faults(arguments: argparse.Namespace, directory: Path) -> bool:
         rate_per_s=min(arguments.rate, _MANY_PER_S),
         workers=arguments.workers,
     )
-    return _told(_on_loop(run_many(plan, directory / "faults", _say)).wrong, directory / "faults")
+    findings = _on_loop(run_many(plan, directory / "faults", _say))
+    if arguments.json is not None:
+        arguments.json.write_text(json.dumps(as_json(findings, plan), indent=1) + "\n")
+    return _told(findings.wrong, directory / "faults")
 
 
 def _run(arguments: argparse.Namespace, directory: Path, short_budgets: bool) -> bool:

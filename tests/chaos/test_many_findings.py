@@ -1,5 +1,6 @@
 """The checks of runs with several gateways find what they are for."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -9,7 +10,8 @@ from tests.chaos.checks import Failure, Finding, Verdict
 from tests.chaos.many.findings import ManyFindings
 from tests.chaos.many.house import RPM
 from tests.chaos.many.load import ClientOutcome, ShortAsk
-from tests.chaos.many.plan import Strike, Struck
+from tests.chaos.many.plan import ManyPlan, Strike, Struck
+from tests.chaos.many.run import as_json
 from tests.chaos.many.strikes import StruckEntry
 from tests.chaos.outcome import Outcome
 
@@ -34,6 +36,16 @@ def test_an_error_is_allowed_for_clients_of_the_killed_gateway_alone() -> None:
     findings = ManyFindings([entry(Strike.STORE_KILL, -1, 9.0, 12.0)], outcomes=[BROKEN])
     findings.judge_answers()
     assert findings.wrong
+
+
+def test_programs_are_told_what_people_are() -> None:
+    unfinished = StruckEntry(Struck(20.0, Strike.STORE_PAUSE, -1, 0.0), 20.0)
+    findings = ManyFindings([KILLED, unfinished], 2, outcomes=[RIGHT, BROKEN], wrong=["a reason"])
+    told = json.loads(json.dumps(as_json(findings, ManyPlan(7, gateways=2, seconds=30.0)), allow_nan=False))
+    assert (told["seed"], told["gateways"], told["requests"]) == (7, 2, 2)
+    assert told["verdicts"] == {"right": 1, "error": 1}
+    assert [each["whole_s"] for each in told["faults"]] == [12.0, None]
+    assert told["wrong"] == ["a reason"]
 
 
 def test_a_limit_that_was_surely_exceeded_is_found() -> None:

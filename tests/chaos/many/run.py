@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
 from gateway.storage import UsageGrouping
 from tests.chaos.logs import defects_in
@@ -86,6 +87,38 @@ def told(findings: ManyFindings) -> list[str]:
     for entry in findings.entries:
         lines.append(f"  {entry} (after {entry.whole_s - entry.until_s:.1f} s)")
     return [*lines, *(f"WRONG: {each}" for each in findings.wrong)]
+
+
+def as_json(findings: ManyFindings, plan: ManyPlan) -> dict[str, Any]:
+    """For programs."""
+    admitted = [each for each in findings.limited if each.status == 200]
+    return {
+        "seed": plan.seed,
+        "gateways": plan.gateways,
+        "workers": plan.workers,
+        "seconds": plan.seconds,
+        "requests": len(findings.outcomes),
+        "verdicts": dict(findings.verdicts()),
+        "probes": len(findings.probes),
+        "limit": RPM,
+        "most_in_a_minute": findings.most_in_a_minute(admitted),
+        "allowed_in_a_minute": findings.allowed,
+        "peaks": findings.peaks,
+        "usage": {"requests": findings.usage[0], "tokens": findings.usage[1]},
+        "slowness": round(findings.slowness(0.0, math.inf), 2),
+        "faults": [
+            {
+                "kind": str(entry.struck.kind),
+                "gateway": entry.struck.gateway,
+                "began_s": round(entry.began_s, 2),
+                "until_s": round(entry.until_s, 2) if math.isfinite(entry.until_s) else None,
+                "whole_s": round(entry.whole_s, 2) if math.isfinite(entry.whole_s) else None,
+                "whole": entry.whole,
+            }
+            for entry in findings.entries
+        ],
+        "wrong": findings.wrong,
+    }
 
 
 async def _left_over(house: ManyHouse) -> list[str]:
