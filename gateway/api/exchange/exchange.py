@@ -258,7 +258,7 @@ class HttpExchange:
         events = request.streaming and not request.upgrade
         if events and self.head.endpoint.dialect is not Dialect.OLLAMA:
             self.reply.keep_alive(self._settings.comment_interval_s, partial(_load_note, request))
-        if not request.upgrade:
+        if PROGRESS in self.fields and not request.upgrade:
             self.ask_progress(request)
         task = None if self._cycle is None else self._cycle.task
         return _Waiting(self.inbound, self.reply, self._direct, task)
