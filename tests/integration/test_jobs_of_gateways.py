@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import pytest
+from openai import OpenAI
 
 from gateway.domain.store_address import StoreAddress
 from tests.integration.conftest import MODEL
-from tests.support.processes import Engine, Gateway, House, fetch, until
+from tests.support.processes import Engine, Gateway, House, answer_to, fetch, until
 
 CHAT: Final = "/v1/chat/completions"
 LOOK_S = 20.0
@@ -70,3 +71,52 @@ def test_jobs_begin_and_are_cancelled_at_another_gateway_before_it_looks(pair: P
     for what, took_s in (("began after", begun_s), ("ended after", ended_s)):
         print(what, " ".join(f"{each * 1000:.0f}" for each in sorted(took_s)), "ms")  # noqa: T201
         assert max(took_s) < SOON_S
+
+
+def test_a_response_is_made_at_one_gateway_and_followed_and_cancelled_at_the_other(pair: Pair) -> None:
+    asked: dict[str, Any] = {"model": MODEL, "background": True, "max_output_tokens": TOKENS}
+    with at(pair.asks, pair.key) as one, at(pair.runs, pair.key) as other:
+        stream = one.responses.create(**asked, input="one", stream=True, extra_body=STEPPED)
+        seen = [next(stream) for _ in range(2)]
+        assert [each.type for each in seen] == ["response.created", "response.queued"]
+        step_until(pair.engine, 5)
+        seen += [next(stream) for _ in range(6)]
+        stream.close()
+        (response_id,) = {each.response.id for each in seen if hasattr(each, "response")}
+        assert other.responses.retrieve(response_id).status == "in_progress"
+
+        second = other.responses.retrieve(response_id, stream=True, starting_after=seen[-1].sequence_number)
+        seen += [next(second)]
+        second.close()
+        step_until(pair.engine, TOKENS)
+        fetch(f"{pair.engine.url}/_step", body={})  # to its end
+        seen += one.responses.retrieve(response_id, stream=True, starting_after=seen[-1].sequence_number)
+        assert [each.sequence_number for each in seen] == list(range(len(seen)))
+        text = "".join(each.delta for each in seen if each.type == "response.output_text.delta")
+        assert text == answer_to("one", TOKENS)
+        for client in (one, other):
+            assert client.responses.retrieve(response_id).output_text == text
+
+        for maker, canceller in ((one, other), (other, one)):
+            cancelled = pair.engine.stats()["cancelled"]
+            made = maker.responses.create(**asked, input="two", extra_body=STEPPED)
+            until("an engine has it", lambda: pair.engine.stats()["running"] == 1, 60.0)
+            assert canceller.responses.cancel(made.id).status == "cancelled"
+            until("its engine is told", lambda: pair.engine.stats()["cancelled"] > cancelled, SOON_S)  # noqa: B023
+            assert maker.responses.retrieve(made.id).status == "cancelled"
+
+
+def at(gateway: Gateway, key: str) -> OpenAI:
+    return OpenAI(base_url=gateway.base_url, api_key=key, max_retries=0, timeout=60)
+
+
+def step_until(engine: Engine, tokens: int) -> None:
+    """Have the engine write until it has written so many in all."""
+
+    def there() -> bool:
+        if engine.stats()["sent_tokens"] >= tokens:
+            return True
+        fetch(f"{engine.url}/_step", body={})
+        return False
+
+    until(f"{tokens} tokens are written", there, 60.0)
