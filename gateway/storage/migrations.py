@@ -178,6 +178,7 @@ UPGRADES: dict[int, tuple[str, ...]] = {
         "PRIMARY KEY (job_id))",
     ),
     18: ("ALTER TABLE queue_jobs ADD COLUMN process {text}",),
+    19: ("CREATE INDEX jobs_states_of_group ON jobs (group_id, state) WHERE group_id IS NOT NULL",),
 }
 """The statements that bring a database from version n to n + 1; ``{binary}`` is its type for bytes,
 ``{text}`` that for text, ``{number}`` that for numbers it gives itself. A step stays as it was written: it

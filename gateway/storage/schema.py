@@ -31,7 +31,7 @@ from gateway.storage.batch_tables import batches_table, upload_tables
 from gateway.storage.queue_tables import queue_jobs_table
 from gateway.storage.webhook_tables import webhook_deliveries_table, webhook_secrets_table
 
-SCHEMA_VERSION = 19
+SCHEMA_VERSION = 20
 
 metadata = MetaData()
 
@@ -302,6 +302,7 @@ Index("jobs_deadline", jobs.c.deadline_s, info={"where": jobs.c.finished_s.is_(N
 Index("jobs_kept", jobs.c.kept_until_s, info={"where": jobs.c.finished_s.is_not(None)})
 Index("jobs_of_tenant", jobs.c.tenant, jobs.c.number)
 Index("jobs_of_group", jobs.c.group_id, jobs.c.number, info={"where": jobs.c.group_id.is_not(None)})
+Index("jobs_states_of_group", jobs.c.group_id, jobs.c.state, info={"where": jobs.c.group_id.is_not(None)})
 Index(
     "jobs_unfinished_of_group",
     jobs.c.group_id,

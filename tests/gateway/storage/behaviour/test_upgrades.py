@@ -4,7 +4,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from gateway.domain.jobs import JobNote, NewJob, ObjectSlice
+from gateway.domain.jobs import JobNote, JobState, NewJob, ObjectSlice
 from gateway.domain.queues import QueueOrigin
 from gateway.storage import DATABASE_NAME, Account, Amount, Enrolment, Store, UsageGrouping
 from gateway.storage.jobs import JobBounds, JobClaim, Submission
@@ -12,10 +12,18 @@ from gateway.storage.processes import ProcessRecord
 from gateway.storage.sqlite.database import APPLICATION_ID
 from shared.protocol.progress import Preview, Progress
 
-BEFORE_19 = """
+BEFORE_20 = """
+    DROP INDEX jobs_states_of_group;
+    PRAGMA user_version = 19;
+"""
+
+BEFORE_19 = (
+    BEFORE_20
+    + """
     ALTER TABLE queue_jobs DROP COLUMN process;
     PRAGMA user_version = 18;
 """
+)
 
 BEFORE_18 = (
     BEFORE_19
@@ -241,3 +249,17 @@ def test_replies_of_queues_from_before_their_owners_were_noted_go_on(tmp_path: P
         with closing(sqlite3.connect(tmp_path / DATABASE_NAME)) as raw:
             oldest = raw.execute("SELECT value FROM facts WHERE name = 'schema min reader'").fetchone()
         assert oldest == ("8",)
+
+
+def test_the_states_of_a_group_are_counted_by_an_index_in_old_stores_too(tmp_path: Path) -> None:
+    with Store.open(tmp_path) as store:
+        job = NewJob("j", "t", "k", "m", "/v1/embeddings", ObjectSlice("b"), group="g")
+        store.jobs.submit(Submission("t", (job,)), JobBounds(), 1.0)
+    with closing(sqlite3.connect(tmp_path / DATABASE_NAME)) as raw:
+        raw.executescript(BEFORE_20)
+    with Store.open(tmp_path) as store:
+        assert store.jobs.count(group="g") == {JobState.QUEUED: 1}
+    with closing(sqlite3.connect(tmp_path / DATABASE_NAME)) as raw:
+        query = "SELECT state, count(*) FROM jobs WHERE group_id = 'g' GROUP BY state"
+        (plan,) = [row[3] for row in raw.execute(f"EXPLAIN QUERY PLAN {query}")]
+    assert plan == "SEARCH jobs USING COVERING INDEX jobs_states_of_group (group_id=?)"

@@ -116,7 +116,8 @@ def test_an_older_store_is_upgraded_and_the_program_before_goes_on_with_it(
     PostgresDatabase(postgres_address).close()
 
 
-BEFORE_19 = ("ALTER TABLE queue_jobs DROP COLUMN process",)
+BEFORE_20 = ("DROP INDEX jobs_states_of_group",)
+BEFORE_19 = (*BEFORE_20, "ALTER TABLE queue_jobs DROP COLUMN process")
 BEFORE_18 = (*BEFORE_19, "ALTER TABLE jobs DROP COLUMN previews", "DROP TABLE job_previews")
 BEFORE_17 = (*BEFORE_18, "DROP TABLE queue_jobs")
 BEFORE_16 = (
@@ -148,11 +149,12 @@ BEFORE = {
     16: BEFORE_17,
     17: BEFORE_18,
     18: BEFORE_19,
+    19: BEFORE_20,
 }
 
 
 @pytest.mark.parametrize(("version", "back"), BEFORE.items())
-def test_an_older_store_gets_the_columns_of_a_new_one(
+def test_an_older_store_gets_the_columns_and_indexes_of_a_new_one(
     postgres_address: StoreAddress, raw: psycopg.Connection, version: int, back: tuple[str, ...]
 ) -> None:
     PostgresDatabase(postgres_address).close()
@@ -166,8 +168,9 @@ def test_an_older_store_gets_the_columns_of_a_new_one(
 
 
 def columns_of(raw: psycopg.Connection) -> set[tuple[object, ...]]:
-    """Every column there is, and what may be in it."""
-    return set(
+    """Every column there is, and what may be in it; and every index."""
+    indexes = "SELECT tablename, indexname, indexdef FROM pg_indexes WHERE schemaname = current_schema()"
+    return set(raw.execute(indexes).fetchall()) | set(
         raw.execute(
             "SELECT table_name, column_name, data_type, collation_name, is_nullable, "
             "replace(column_default, current_schema() || '.', '') "
