@@ -15,9 +15,11 @@ from agent.engines.backend import (
     BackendTimeout,
     ResponseReceiver,
 )
+from agent.engines.dialects.call import REQUEST_BYTES, TranslatedCall
+from agent.engines.dialects.table import DIALECTS
 from agent.engines.http.engine_client import EngineClient, SmallResponse
 from agent.engines.http.interrupted import InterruptionDetector
-from agent.engines.http.kind import WhileBusy
+from agent.engines.http.kind import GENERIC, WhileBusy
 from agent.engines.http.probe import EngineView, Prober
 from agent.engines.http.states import engine_state
 from agent.engines.http.videos import FollowedVideo, VideoRemovals, is_followed
@@ -38,6 +40,8 @@ FOREIGN_REFRESH_S = 60.0
 BUSY_SILENCE_S = 15.0
 """While requests run, an engine that answers no question is not taken for lost before nothing of any answer
 has come for so long. Only engines that are known to answer beside requests are asked then at all."""
+
+_OF_DIALECTS = tuple(DIALECTS)
 
 CONTINUED = frozenset(CONTINUED_ROUTES)
 CONTINUES_HINT = (
@@ -79,6 +83,8 @@ class OpenAIHTTPBackend:
         """Set when the last request is over; there while that is waited for."""
         self._interrupts = False
         """A request that runs is broken off when the engine is asked something else."""
+        self._spoken: dict[str, bool] = {}
+        """Paths of dialects that it was asked at to find out, and whether it speaks them."""
         self._on_change: Callable[[], None] = lambda: None
 
     async def start(self) -> None:
@@ -121,6 +127,8 @@ class OpenAIHTTPBackend:
             before, engine = self._view, self.engine()
             self._view = await self._prober.look(before)
             self._interrupts = self._view.while_busy is WhileBusy.INTERRUPTS
+            if before.gone:
+                self._spoken.clear()
         for model, why in set(self._view.left_out).difference(before.left_out):
             log.warning("model left out", engine=self.name, model=model, reason=why)
         if self._view.deployments != before.deployments:
@@ -131,6 +139,29 @@ class OpenAIHTTPBackend:
 
     def request(self, head: RequestHead, body: BackendBody, receiver: ResponseReceiver) -> BackendRequest:
         """See :meth:`agent.engines.backend.Backend.request`."""
+        translated = self._translated(head, body, receiver) if head.path.startswith(_OF_DIALECTS) else None
+        return translated or self._send(head, body, receiver)
+
+    def _translated(
+        self, head: RequestHead, body: BackendBody, receiver: ResponseReceiver
+    ) -> BackendRequest | None:
+        """The request in another dialect, if its engine does not speak the request's own, or may not; None:
+        it does. Whether an engine of an unknown kind does shows when it is asked."""
+        path = head.path.partition("?")[0]
+        dialect = DIALECTS.get(path)
+        if dialect is None or head.method != "POST":
+            return None
+        if dialect.route in self._view.translated.get(head.deployment, ()) or self._spoken.get(path) is False:
+            return TranslatedCall(dialect, head, body, receiver, self._send)
+        certain = self._view.kind is not GENERIC or self._view.offers is not None or path in self._spoken
+        lengths = [text for name, text in head.headers if name.lower() == "content-length"]
+        if certain or len(lengths) != 1 or not lengths[0].isdecimal() or int(lengths[0]) > REQUEST_BYTES:
+            return None
+        return TranslatedCall(
+            dialect, head, body, receiver, self._send, lambda speaks: self._spoken.update({path: speaks})
+        )
+
+    def _send(self, head: RequestHead, body: BackendBody, receiver: ResponseReceiver) -> BackendRequest:
         after = None
         if self._interrupts:
             receiver = InterruptionDetector(receiver)

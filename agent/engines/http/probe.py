@@ -1,11 +1,13 @@
 """One look at an engine: what it serves, whether it is well, how busy it is."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from agent.engines.backend import BackendBusy, BackendError, BackendTimeout
+from agent.engines.dialects.dialect import translated_routes, with_translated
+from agent.engines.dialects.table import DIALECTS
 from agent.engines.http.engine_client import SmallResponse
 from agent.engines.http.kind import (
     GENERIC,
@@ -21,6 +23,7 @@ from agent.engines.http.models import EngineModel, deployment_id, left_out, read
 from agent.engines.settings import EngineSettings
 from shared.protocol import limits
 from shared.protocol.messages import DeploymentState, DeploymentStatus
+from shared.protocol.routes import Route
 
 MODELS_PATH = "/v1/models"
 HEALTH_PATH = "/health"
@@ -64,6 +67,8 @@ class EngineView:
     """Its ``/metrics`` has told of its load."""
     left_out: tuple[tuple[str, str], ...] = ()
     """Models that it lists and that cannot be offered: their names and the reasons."""
+    translated: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """A deployment's id → its routes whose requests are translated to chat completions."""
     foreign: bool = False
     """Whether something that is no engine answers at its address."""
 
@@ -147,6 +152,12 @@ class Prober:
             has_metrics=loads is not None,
             tells_load=bool(loads and loads.by_model) or seen.tells_load,
             left_out=self._left_out,
+            translated={
+                deployment_id(self._settings.name, model.id): translated_routes(
+                    *_routes(seen, model), DIALECTS
+                )
+                for model in models
+            },
             deployments=tuple(self._deployment(seen, model, health, loads or Loads()) for model in models),
         )
 
@@ -235,13 +246,14 @@ class Prober:
         self, view: EngineView, model: EngineModel, health: _Health, loads: Loads
     ) -> DeploymentState:
         load = loads.of(model.id)
-        lacks: tuple[str, ...] = ()
-        routes = model.routes
-        if not routes:
-            routes, lacks = view.offers or (view.kind.routes, ())
+        routes, lacks = _routes(view, model)
         continues = self._settings.continues
         if continues is None:
             continues = {route: way for route, way in view.kind.continues.items() if route in routes}
+        if translated := translated_routes(routes, lacks, DIALECTS):
+            routes, lacks = with_translated(routes, lacks, translated)
+            if (way := continues.get(Route.CHAT.value)) is not None:
+                continues = {**dict.fromkeys(translated, way), **continues}
         well = health.status is DeploymentStatus.LOADED
         return DeploymentState(
             id=deployment_id(self._settings.name, model.id),
@@ -274,6 +286,11 @@ class Prober:
         return replace(
             before, deployments=failed, gone=True, reason=reason, late=0, foreign=False, loading=False
         )
+
+
+def _routes(view: EngineView, model: EngineModel) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What the engine itself has for ``model``, and what it lacks of that."""
+    return (model.routes, ()) if model.routes else view.offers or (view.kind.routes, ())
 
 
 def _not_well(answer: SmallResponse) -> _Health:

@@ -263,6 +263,8 @@ class EngineProtocol(asyncio.Protocol):
             made = self.engine.videos.create(self.engine.next_id("video"), body | self._upload.fields, script)
             self._finish(in_order=True)
             return self.send(*made)
+        if Habit.CHAT_ONLY in self.engine.habits and route != "chat":
+            return self._reply(404, b'{"detail":"Not Found"}')
         if method != "POST" or route is None:
             return self._reply(200, self._echo(method, path))
         if not body:

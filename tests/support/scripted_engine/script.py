@@ -47,6 +47,8 @@ class Habit(StrEnum):
     """One request at a time; any other call, ``/v1/models`` too, ends a running stream with ``[DONE]`` and no
     finish reason, and waits for an answer in one piece: as llama-cpp-python does (``interrupt_requests`` in
     llama_cpp/server/app.py). It has neither ``/health`` nor ``/metrics``."""
+    CHAT_ONLY = "chat-only"
+    """It has no route but chat completions: everything else is answered 404 by its router."""
     LOOKS_INTERRUPT = "looks-interrupt"
     """The same for ``/v1/models`` alone, which ends all streams; requests run beside each other."""
 

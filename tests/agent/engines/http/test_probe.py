@@ -65,7 +65,13 @@ async def test_a_well_engine_is_seen_with_all_it_says() -> None:
         ("vllm", {"chat": "final_message", "completions": "prompt"}),
         ("sglang", {"chat": "final_message", "completions": "prompt"}),
         ("llamacpp", {"chat": "prefill", "messages": "prefill", "completions": "prompt"}),
-        ("trunkline", {"chat": "final_message", "completions": "prompt"}),
+        (
+            "trunkline",
+            {
+                **dict.fromkeys(("chat", "messages", "responses"), "final_message"),  # two are translated
+                "completions": "prompt",
+            },
+        ),
         ("library", {}),
         ("organization_owner", {}),
         ("somebody", {}),
@@ -303,7 +309,9 @@ async def test_routes_come_from_the_kind_where_there_is_no_description_of_known_
 async def test_routes_that_an_engine_lists_with_its_models_count_before_its_description() -> None:
     models = {"data": [{"id": "m", "routes": ["chat"]}]}
     view = await look({"/v1/models": models, "/openapi.json": OPENAPI})
-    assert (view.deployments[0].routes, view.deployments[0].lacks) == (("chat",), ())
+    assert view.deployments[0].routes == ("chat", "messages", "responses")
+    assert view.deployments[0].lacks == ("messages/v1/messages/count_tokens",)
+    assert view.translated == {"e/m": ("messages", "responses")}
 
 
 async def test_an_engine_of_no_known_kind_is_stateful_unless_the_settings_say_otherwise() -> None:

@@ -107,7 +107,7 @@ async def served(tiny_directory: Path, tmp_path_factory: pytest.TempPathFactory)
 async def test_the_backend_offers_what_the_model_can(served: Served) -> None:
     state = served.backend.deployments()[0]
     assert (state.id, state.slots, state.context_tokens) == ("t/slow", SLOTS, 16_384)
-    assert state.routes == ("chat", "completions", "embeddings")
+    assert state.routes == ("chat", "completions", "embeddings", "messages", "responses")
 
 
 async def test_the_sdk_streams_and_reads_whole_answers_alike(served: Served) -> None:

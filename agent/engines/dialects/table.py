@@ -1,0 +1,25 @@
+"""Every dialect that is translated."""
+
+from collections.abc import Mapping
+
+from agent.engines.dialects import messages_answer, messages_request, responses_answer, responses_request
+from agent.engines.dialects.dialect import Dialect
+from shared.protocol.routes import Route
+
+MESSAGES = Dialect(
+    Route.MESSAGES.value,
+    messages_request.PATH,
+    messages_request.chat_request,
+    messages_answer.MessageWriter,
+    messages_answer.error_body,
+)
+RESPONSES = Dialect(
+    Route.RESPONSES.value,
+    responses_request.PATH,
+    responses_request.chat_request,
+    responses_answer.ResponseWriter,
+    responses_answer.error_body,
+)
+
+DIALECTS: Mapping[str, Dialect] = {each.path: each for each in (MESSAGES, RESPONSES)}
+"""By their paths."""

@@ -1,0 +1,119 @@
+"""Requests of other dialects at an engine that has chat completions only."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import orjson
+import pytest
+
+from agent.engines.backend import BackendFailed
+from agent.engines.http.openai import OpenAIHTTPBackend
+from agent.engines.settings import EngineSettings
+from shared.process.server_sent_events import each_event
+from shared.protocol.messages import RequestHead
+from tests.agent.support.canned import added, asked, once, read, until
+from tests.support.scripted_engine import Fault, Habit, Script, ScriptedEngine, tokens_of
+
+MESSAGES: dict[str, Any] = {
+    "model": "scripted",
+    "max_tokens": 3,
+    "messages": [{"role": "user", "content": "hi"}],
+}
+RESPONSES: dict[str, Any] = {"model": "scripted", "input": "hi", "max_output_tokens": 3}
+TEXT = "".join(tokens_of("hi", 3))
+
+
+@asynccontextmanager
+async def chat_only(
+    script: Script | None = None,
+) -> AsyncIterator[tuple[ScriptedEngine, OpenAIHTTPBackend]]:
+    async with ScriptedEngine(habits=[Habit.CHAT_ONLY], default=script) as engine:
+        made = OpenAIHTTPBackend(EngineSettings(url=engine.url, name="e", refresh_s=3600))
+        await made.start()
+        try:
+            yield engine, made
+        finally:
+            await made.close()
+
+
+def head(path: str, body: bytes) -> RequestHead:
+    fields = (("content-type", "application/json"), ("content-length", str(len(body))))
+    return RequestHead("e/scripted", "POST", path, fields, "scripted", "r")
+
+
+async def ask(made: OpenAIHTTPBackend, path: str, request: object) -> tuple[int, bytes]:
+    body = orjson.dumps(request)
+    async with asked(made, head(path, body), once(body)) as response:
+        return response.status, await read(response)
+
+
+async def test_messages_are_answered_and_the_engine_is_asked_in_vain_only_once(no_leaks: None) -> None:
+    async with chat_only() as (engine, made):
+        for _ in range(2):
+            status, body = await ask(made, "/v1/messages?beta=true", MESSAGES)
+            assert (status, orjson.loads(body)["content"]) == (200, [{"type": "text", "text": TEXT}])
+        asks = [line for line in engine.stats.requests if line.startswith("POST")]
+        assert asks == ["POST /v1/messages?beta=true", *["POST /v1/chat/completions"] * 2]
+
+
+async def test_responses_are_streamed(no_leaks: None) -> None:
+    async with chat_only() as (_, made):
+        status, body = await ask(made, "/v1/responses", RESPONSES | {"stream": True})
+        values = [event.value() or {} for event in each_event(body)]
+        deltas = [value["delta"] for value in values if value["type"] == "response.output_text.delta"]
+        assert (status, "".join(deltas)) == (200, TEXT)
+        assert values[-1]["response"]["usage"]["output_tokens"] == 3
+
+
+async def test_an_engine_that_speaks_the_dialect_is_asked_in_it(no_leaks: None) -> None:
+    async with ScriptedEngine() as engine:
+        made = OpenAIHTTPBackend(EngineSettings(url=engine.url, name="e", refresh_s=3600))
+        await made.start()
+        for _ in range(2):
+            assert (await ask(made, "/v1/messages", MESSAGES))[0] == 200
+        await made.close()
+        assert [line for line in engine.stats.requests if "POST" in line] == ["POST /v1/messages"] * 2
+
+
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/responses"])
+async def test_what_cannot_be_translated_is_a_400_in_the_dialects_shape(path: str, no_leaks: None) -> None:
+    async with chat_only() as (engine, made):
+        more = {"previous_response_id": "x", "mcp_servers": [{"url": "x"}]}
+        status, body = await ask(made, path, MESSAGES | RESPONSES | more)
+        said = orjson.loads(body)
+        assert (status, said["error"]["type"]) == (400, "invalid_request_error")
+        assert ("type" in said) == (path == "/v1/messages")
+        assert "POST /v1/chat/completions" not in engine.stats.requests
+
+
+async def test_an_engines_error_gets_the_dialects_shape(no_leaks: None) -> None:
+    async with chat_only() as (engine, made):
+        await ask(made, "/v1/messages", MESSAGES)
+        engine.default = Script(status=429)
+        status, body = await ask(made, "/v1/messages", MESSAGES)
+        said = orjson.loads(body)
+        assert (status, said["type"], said["error"]["type"]) == (429, "error", "rate_limit_error")
+
+
+async def test_a_stream_that_breaks_off_is_a_failure_without_an_end(no_leaks: None) -> None:
+    async with chat_only() as (engine, made):
+        await ask(made, "/v1/messages", MESSAGES)
+        engine.default = Script(fault=Fault.CLOSE, after=2)
+        body = orjson.dumps(MESSAGES | {"stream": True})
+        got = bytearray()
+        async with asked(made, head("/v1/messages", body), once(body)) as response:
+            with pytest.raises(BackendFailed):
+                await response.stream_to(lambda piece: added(got, piece))
+        assert b"content_block_delta" in got
+        assert b"message_stop" not in got
+
+
+async def test_a_request_let_go_of_frees_the_engine(no_leaks: None) -> None:
+    async with chat_only() as (engine, made):
+        await ask(made, "/v1/messages", MESSAGES)
+        engine.default = Script(stepped=True)
+        body = orjson.dumps(MESSAGES | {"stream": True})
+        async with asked(made, head("/v1/messages", body), once(body)):
+            assert engine.stats.running == 1
+        await until(lambda: engine.stats.cancelled == 1)
