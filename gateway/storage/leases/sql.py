@@ -47,6 +47,7 @@ from gateway.storage.leases.rules import (
     LeaseStatement,
     SharedLimit,
 )
+from gateway.storage.sqlite.wal import enter_wal
 
 STATEMENT_S = 5.0
 """How long one statement may wait for others in PostgreSQL: longer than whoever asked, so that a host that is
@@ -219,8 +220,8 @@ def _on_connect(connection: Any, _record: Any) -> None:
     """What is lost when the host fails is what a Valkey server would lose too, so no commit waits for the
     disk."""
     connection.isolation_level = None
-    for setting in ("journal_mode = WAL", "synchronous = OFF"):
-        connection.execute(f"PRAGMA {setting}")
+    enter_wal(connection, BUSY_S)
+    connection.execute("PRAGMA synchronous = OFF")
 
 
 def _on_begin(connection: Connection) -> None:

@@ -35,6 +35,7 @@ from gateway.storage.locks import running_gateway
 from gateway.storage.migrations import create_schema, refuse_too_new, upgrade_schema, write_version
 from gateway.storage.schema import SCHEMA_VERSION, metadata
 from gateway.storage.sqlite.copies import backup_path, make_backup
+from gateway.storage.sqlite.wal import enter_wal
 
 READERS = 8
 """Connections for threads that read at once. Writers have one of their own, for which they queue: so a
@@ -49,7 +50,6 @@ _WHAT_IS_IT = """
 """
 """One statement, so that another process cannot make the tables between two of its answers."""
 
-_WAL_RETRY_S = 0.02
 _NO_ROOM_BYTES = 65_536
 """Less than the log's index and a page need."""
 _FAILED = (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN)
@@ -168,22 +168,11 @@ class SqliteDatabase(Database):
         return version
 
     def _enter_wal(self) -> None:
-        """Switching to WAL needs the file for itself and does not wait by itself when others open it."""
-        deadline_s = time.monotonic() + BUSY_TIMEOUT_S
-        while True:
-            try:
-                mode: str = self._watch.execute("PRAGMA journal_mode = WAL").fetchone()[0]
-            except sqlite3.OperationalError as error:
-                if error.sqlite_errorcode & _PRIMARY != sqlite3.SQLITE_BUSY or time.monotonic() > deadline_s:
-                    raise
-                time.sleep(_WAL_RETRY_S)
-                continue
-            if mode != "wal":
-                raise StateUnwritable(
-                    f"the file system of {self._path} cannot hold the database (no shared memory for its "
-                    "log): use a state directory on a local disk"
-                )
-            return
+        if enter_wal(self._watch, BUSY_TIMEOUT_S) != "wal":
+            raise StateUnwritable(
+                f"the file system of {self._path} cannot hold the database (no shared memory for its "
+                "log): use a state directory on a local disk"
+            )
 
     def _upgrade(self, connection: Connection) -> None:
         """Under the write lock; another process may have done it while we waited."""
