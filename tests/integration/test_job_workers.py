@@ -89,8 +89,7 @@ def test_jobs_of_a_killed_worker_go_on_at_the_next_token_and_each_has_one_answer
     ids = [fetch(jobs, body=job(number), key=key)["id"] for number in range(JOBS)]
     until("all are being answered", lambda: engine.stats()["running"] == JOBS, 60.0)
     step_to(10 * JOBS)
-    sent = engine.stats()["sent_tokens"]
-    until("what was sent is kept", lambda: kept_tokens(gateway, ids) == sent, 60.0)
+    until("what was sent is kept", lambda: kept_tokens(gateway, ids) == engine.stats()["sent_tokens"], 60.0)
     owners = Counter(process for process, _ in rows(gateway, RUNNING))
     killed, theirs = owners.most_common(1)[0]
     os.kill(pids(gateway)[int(killed.rpartition("-")[2])], signal.SIGKILL)
