@@ -21,6 +21,7 @@ from agent.config.config import AgentConfig, EngineConfig
 from agent.engines.backend import Backend
 from agent.engines.command.engine import CommandBackend
 from agent.engines.finder import NO_ENGINE, Finder
+from agent.engines.http.kserve import KServeBackend
 from agent.engines.http.openai import OpenAIHTTPBackend
 from agent.engines.managed import Durations
 from agent.requests.runner import RequestRunner
@@ -253,6 +254,8 @@ def make_backend(engine: EngineConfig, durations: Durations) -> Backend:
         )
     if engine.python is not None:
         return _python_backend(engine, engine.python, durations)
+    if engine.protocol == "kserve":
+        return KServeBackend(engine.settings())
     if engine.torch is None:
         return OpenAIHTTPBackend(engine.settings())
     from agent.engines.torch.backend import TorchBackend

@@ -9,10 +9,10 @@ import structlog
 
 from agent.capacity.capacity import EngineLimit, EngineSlot, RunningCounts
 from agent.capacity.model_memory import ModelMemory
-from agent.engines.backend import Backend, BackendRefused
+from agent.engines.backend import UNLOADING, Backend, BackendRefused, ModelLoader
 from agent.engines.http.models import is_nameable
 from agent.engines.http.states import EngineReports, reason_nothing_is_served
-from agent.engines.managed import UNLOADING, ManagedBackend
+from agent.engines.managed import ManagedBackend
 from shared.link.session_slots import SessionSlots
 from shared.protocol import limits
 from shared.protocol.engine_state import EngineState
@@ -117,6 +117,9 @@ class EngineRegistry:
             if self._draining:
                 raise BackendRefused("the agent is draining")
             engine, _ = self._find(command.deployment)
+            if isinstance(engine.backend, ModelLoader):
+                self._move_model(engine.backend, command)
+                return CommandResult(command.id, True)
             if engine.loads is None or not engine.loads.loading.managed:
                 raise BackendRefused("the deployment is not one that is loaded and unloaded")
             if command.verb is CommandVerb.LOAD:
@@ -127,6 +130,16 @@ class EngineRegistry:
             log.info("command refused", verb=command.verb, id=command.deployment, reason=refusal.reason)
             return CommandResult(command.id, False, refusal.reason[: limits.REASON_CHARS])
         return CommandResult(command.id, True)
+
+    def _move_model(self, loader: ModelLoader, command: Command) -> None:
+        """Raises :class:`BackendRefused`."""
+        name = command.deployment
+        if command.verb is CommandVerb.LOAD:
+            loader.load_model(name)
+        elif running := self._running.by_deployment[name]:
+            raise BackendRefused(f"{running} requests run there")
+        else:
+            loader.unload_model(name)
 
     def _load(self, engine: _Engine, loads: ManagedBackend) -> None:
         """Raises :class:`BackendRefused`."""

@@ -2,7 +2,7 @@
 
 import shlex
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -38,7 +38,9 @@ IDLE_TIMEOUT_S = 600.0
 """The default idle timeout of engines that are loaded on demand."""
 
 _OF_COMMANDS = ("port", "environment", "ready_s", "stop_s")
+_KSERVE = "kserve:"
 _OF_LOADING = ("load", "load_s", "memory", "idle_timeout_s")
+"""Of engines that the agent starts; the first also of those that load their models by themselves."""
 
 
 def check_name(name: str) -> str:
@@ -118,6 +120,9 @@ class EngineConfig(BaseModel):
     """A Hugging Face model directory, or ``demo``."""
     python: Annotated[str, AfterValidator(check_spec)] | None = None
     """``module:Class``, a subclass of :class:`agent.serve.Model`; the working directory comes first."""
+    protocol: Literal["openai", "kserve"] = "openai"
+    """What the engine at ``url`` speaks: OpenAI's API, or KServe's Open Inference Protocol (v2), for which a
+    URL may also be written ``kserve:http://…``."""
     command: Command | None = None
     """Program and arguments, as a list or as text in a shell's form. ``{port}`` stands for the port."""
     name: Annotated[str, AfterValidator(lambda name: check_name(name) if name else "")] = ""
@@ -158,6 +163,14 @@ class EngineConfig(BaseModel):
     idle_timeout_s: Annotated[float, Field(ge=0, le=31_536_000, allow_inf_nan=False)] | None = None
     """Unloaded after so long without a request; 0: never. Default: 600 on demand, never at start."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _split_protocol(cls, given: Any) -> Any:
+        url = given.get("url") if isinstance(given, dict) else None
+        if isinstance(url, str) and url.startswith(_KSERVE):
+            return {**given, "url": url.removeprefix(_KSERVE), "protocol": "kserve"}
+        return given
+
     @model_validator(mode="after")
     def _check_together(self) -> Self:
         if [self.url, self.torch, self.command, self.python].count(None) != 3:
@@ -165,7 +178,7 @@ class EngineConfig(BaseModel):
         if self.python is None and "devices" in self.model_fields_set:
             raise ValueError("devices are for engines with python")
         of_commands = () if self.command is not None else _OF_COMMANDS
-        of_loading = () if self.url is None else _OF_LOADING
+        of_loading = () if self.url is None else _OF_LOADING[self._loads_by_itself :]
         for key in sorted(self.model_fields_set.intersection((*of_commands, *of_loading))):
             raise ValueError(f"{key} is for engines that the agent starts itself")
         if self.health is not None and self.url is None:
@@ -184,9 +197,20 @@ class EngineConfig(BaseModel):
             raise ValueError(f"write {PORT} where the command takes its port, or say port = …")
         return self
 
+    @model_validator(mode="after")
+    def _check_protocol(self) -> Self:
+        if self._loads_by_itself and (self.url is None or self.health is not None):
+            raise ValueError("protocol = 'kserve' is for engines with a url, and without health")
+        return self
+
+    @property
+    def _loads_by_itself(self) -> bool:
+        return self.protocol == "kserve"
+
     @property
     def on_demand(self) -> bool:
-        return (self.load or ("at-start" if self.command is None else "on-demand")) == "on-demand"
+        starts = self.command is None and self.protocol == "openai"
+        return (self.load or ("at-start" if starts else "on-demand")) == "on-demand"
 
     @property
     def kind(self) -> str:
@@ -215,6 +239,8 @@ class EngineConfig(BaseModel):
             slots=self.slots,
             models=self.models,
             health=self.health,
+            protocol=self.protocol,
+            loads=self.protocol == "kserve" and self.on_demand,
             version=self.version,
             continues=self.continues,
             stateful=self.stateful,

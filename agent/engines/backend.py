@@ -1,13 +1,16 @@
 """What the agent asks of every kind of engine, and the ways an engine can fail."""
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from shared.protocol.engine_state import EngineState
 from shared.protocol.errors import ErrorCode, TrunklineError
 from shared.protocol.messages import DeploymentState, Headers, RequestHead
 from shared.protocol.progress import Progress
 from shared.speedups import OutPath
+
+LOADING = "the model is being loaded"
+UNLOADING = "the model is being unloaded"
 
 
 class BackendError(TrunklineError):
@@ -114,6 +117,17 @@ class BackendRequest(Protocol):
     def let_go(self) -> None:
         """The rest of the response is not wanted: the engine's connection is closed, and the engine stops
         working. The receiver hears no more. Harmless when the request is over."""
+
+
+@runtime_checkable
+class ModelLoader(Protocol):
+    """A backend whose engine loads and unloads each of its models by itself."""
+
+    def load_model(self, deployment_id: str) -> None:
+        """Have it loaded, without waiting for it. Raises :class:`BackendRefused`."""
+
+    def unload_model(self, deployment_id: str) -> None:
+        """Have it unloaded, without waiting for it. Raises :class:`BackendRefused`."""
 
 
 class Backend(Protocol):

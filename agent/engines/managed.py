@@ -11,6 +11,8 @@ from typing import Protocol, TypedDict, Unpack
 import structlog
 
 from agent.engines.backend import (
+    LOADING,
+    UNLOADING,
     BackendBody,
     BackendRefused,
     BackendRequest,
@@ -25,9 +27,6 @@ from shared.protocol.engine_state import EngineState
 from shared.protocol.messages import DeploymentState, DeploymentStatus, RequestHead
 
 log = structlog.get_logger("agent.engine")
-
-LOADING = "the model is being loaded"
-UNLOADING = "the model is being unloaded"
 
 
 class Durations(Protocol):

@@ -42,6 +42,10 @@ class EngineSettings:
     health: str | None = None
     """A path that answers below 400 while the engine serves ``models``, which are then not asked for: for an
     engine without ``/v1/models``."""
+    protocol: str = "openai"
+    """What it speaks: ``openai`` or ``kserve``."""
+    loads: bool = False
+    """Of ``kserve``: models that are not loaded are offered, and loaded when a request needs them."""
     version: str = ""
     """The version of its deployments; it is only used to choose among deployments."""
     continues: Mapping[str, str] | None = None

@@ -16,7 +16,7 @@ from agent.engines.backend import (
 )
 from agent.engines.http.client.call import EngineCall
 from agent.engines.http.client.connections import ConnectionPool, EngineConnector
-from agent.engines.http.client.upload import NoBody
+from agent.engines.http.client.upload import NoBody, WholeBody
 from agent.engines.http.websocket import EngineWebSocket
 from agent.engines.settings import EngineSettings, base_url
 from agent.engines.wire import RequestFormat
@@ -96,13 +96,17 @@ class EngineClient:
         call.begin(after)
         return call
 
-    async def ask(self, path: str, method: str = "GET") -> SmallResponse:
-        """Ask for ``path`` without a body and read the answer whole. Raises the :class:`BackendError` that
-        fits."""
+    async def ask(
+        self, path: str, method: str = "GET", body: bytes = b"", within_s: float | None = None
+    ) -> SmallResponse:
+        """Ask for ``path`` and read the answer whole, ``within_s`` (default: that of questions). ``body`` is
+        JSON. Raises the :class:`BackendError` that fits."""
         answer = _WholeAnswer(asyncio.get_running_loop().create_future())
-        call = self.request(RequestHead("", method, path, (), "", ""), NoBody(), answer)
+        fields = (("content-type", "application/json"), ("content-length", str(len(body)))) if body else ()
+        head = RequestHead("", method, path, fields, "", "")
+        call = self.request(head, WholeBody(body) if body else NoBody(), answer)
         try:
-            async with asyncio.timeout(self._timeouts.probe_s):
+            async with asyncio.timeout(self._timeouts.probe_s if within_s is None else within_s):
                 await answer.over
         except TimeoutError:
             raise BackendTimeout("the engine fell silent before its answer") from None

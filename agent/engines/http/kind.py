@@ -158,6 +158,10 @@ LM_STUDIO = EngineKind(
     # Nothing: its documentation does not say.
 )
 
+KSERVE = EngineKind("kserve", 8, _routes(Route.INFER))
+"""Triton, MLServer and other servers of KServe's Open Inference Protocol; what they take at once depends on
+the model, and they queue the others. Known by the operator's word, as they have no ``/v1/models``."""
+
 KINDS = (BUILT_IN, PYTHON, VLLM, SGLANG, TGI, LLAMA_CPP, LLAMA_CPP_PYTHON, TRANSFORMERS, OLLAMA, LM_STUDIO)
 
 USUAL_PORTS: Mapping[int, EngineKind] = {

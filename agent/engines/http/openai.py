@@ -20,7 +20,7 @@ from agent.engines.dialects.table import DIALECTS
 from agent.engines.http.engine_client import EngineClient, SmallResponse
 from agent.engines.http.interrupted import InterruptionDetector
 from agent.engines.http.kind import GENERIC, WhileBusy
-from agent.engines.http.probe import EngineView, Prober
+from agent.engines.http.probe import EngineView, Lister, Prober
 from agent.engines.http.states import engine_state
 from agent.engines.http.videos import FollowedVideo, VideoRemovals, is_followed
 from agent.engines.settings import EngineSettings as EngineSettings
@@ -69,7 +69,7 @@ class OpenAIHTTPBackend:
         self._settings = settings
         self._client = EngineClient(settings)
         self._removals = VideoRemovals(self._client)
-        self._prober = Prober(settings, self._ask)
+        self._prober = Prober(settings, self._ask, self._lister())
         self._view = EngineView()
         self._watch: asyncio.Task[None] | None = None
         self._look = asyncio.Event()
@@ -86,6 +86,10 @@ class OpenAIHTTPBackend:
         self._spoken: dict[str, bool] = {}
         """Paths of dialects that it was asked at to find out, and whether it speaks them."""
         self._on_change: Callable[[], None] = lambda: None
+
+    def _lister(self) -> Lister | None:
+        """How its models are listed; None: as OpenAI's API does."""
+        return None
 
     async def start(self) -> None:
         """Looks at the engine once, then watches it until :meth:`close`."""
@@ -194,13 +198,13 @@ class OpenAIHTTPBackend:
     def _may_be_asked(self) -> bool:
         return not self._running or self._view.while_busy is WhileBusy.ANSWERS
 
-    async def _ask(self, path: str) -> SmallResponse:
+    async def _ask(self, path: str, method: str = "GET", body: bytes = b"") -> SmallResponse:
         """One question. Raises :class:`BackendBusy`, and what :meth:`EngineClient.ask` raises."""
         if not self._may_be_asked:
             raise BackendBusy("requests run")
         try:
             async with self._question if self._interrupts else nullcontext():
-                return await self._client.ask(path)
+                return await self._client.ask(path, method, body)
         except BackendTimeout:
             heard_s = max(self._client.heard_s, self._busy_since_s)
             if self._running and asyncio.get_running_loop().time() - heard_s < BUSY_SILENCE_S:

@@ -11,6 +11,7 @@ from agent.engines.dialects.table import DIALECTS
 from agent.engines.http.engine_client import SmallResponse
 from agent.engines.http.kind import (
     GENERIC,
+    KSERVE,
     EngineKind,
     WhileBusy,
     kind_of,
@@ -42,6 +43,8 @@ BLOCKED_PATIENCE = 6
 """The same of engines that are not known to answer while they work: they may work for somebody else."""
 
 Ask = Callable[[str], Awaitable[SmallResponse]]
+Lister = Callable[[], Awaitable[tuple[EngineModel, ...]]]
+"""Lists the models of an engine that has no OpenAI API. Raises :class:`BackendError` where there are none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +101,10 @@ class _Health:
 class NoModelList(BackendError):
     """The engine answered, and not with a list of models; or, at ``health``, not that it is well."""
 
-    def __init__(self, answer: SmallResponse, health: str = "") -> None:
+    def __init__(self, answer: SmallResponse, health: str = "", why: str = "") -> None:
         self.loading = answer.status == 503 and b"oading" in answer.body
         unwell = f"the engine is not well ({health} answers {answer.status})" if health else ""
-        super().__init__(LOADING if self.loading else unwell or _why_no_models(answer))
+        super().__init__(LOADING if self.loading else unwell or why or _why_no_models(answer))
         self.foreign = not health and answer.status < 500 and answer.status not in (401, 403, 408, 429)
         """The answer of something that is no engine; not that of one that has a trouble."""
 
@@ -114,8 +117,10 @@ class Prober:
     whether it lives shows from a path that it does not have.
     """
 
-    def __init__(self, settings: EngineSettings, ask: Ask) -> None:
+    def __init__(self, settings: EngineSettings, ask: Ask, lister: Lister | None = None) -> None:
+        """``lister``: of an engine of KServe's protocol, which is asked nothing else."""
         self._settings = settings
+        self._lister = lister
         self._ask = ask
         self._left_out: tuple[tuple[str, str], ...] = ()
 
@@ -163,6 +168,8 @@ class Prober:
 
     async def _models(self) -> tuple[EngineModel, ...]:
         """Raises :class:`BackendError` for an engine without a list of models, unless it needs none."""
+        if self._lister is not None:
+            return await self._lister()
         wanted, health = self._settings.models, self._settings.health
         if health is not None:
             answer = await self._ask(health)
@@ -180,6 +187,8 @@ class Prober:
 
     async def _get_acquainted(self, view: EngineView, models: tuple[EngineModel, ...]) -> EngineView:
         """For an engine that has just appeared: its kind, and how much it takes."""
+        if self._lister is not None:
+            return replace(view, kind=KSERVE, has_health=False, has_metrics=False)
         kind = kind_of(models[0].owner if models else "", None)
         if kind is GENERIC:
             kind = kind_of("", await self._document(INFO_PATH))
@@ -271,6 +280,7 @@ class Prober:
             continues=continues,
             kv_tokens=load.kv_tokens,
             lacks=lacks,
+            managed=self._settings.loads,
             stateful=view.kind.stateful if self._settings.stateful is None else self._settings.stateful,
             upgrades=True,
         )

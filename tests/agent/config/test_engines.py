@@ -10,6 +10,7 @@ from agent.capacity.load_times import LoadTimes
 from agent.config.config import AgentConfig
 from agent.config.sources import load
 from agent.engines.command.engine import CommandBackend
+from agent.engines.http.kserve import KServeBackend
 from agent.engines.managed import LoadAttempt
 from shared.process.settings import ConfigError
 
@@ -112,7 +113,9 @@ def test_a_command_may_hold_a_key_and_is_not_repeated(tmp_path: Path) -> None:
 
 def test_the_examples_of_the_documentation_are_what_the_agent_takes(tmp_path: Path) -> None:
     text = (Path(__file__).parents[3] / "docs" / "engines.md").read_text("utf-8")
-    (example,) = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+    kserve, example = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+    (server,) = settings(tmp_path, kserve).engines
+    assert (server.protocol, server.models, server.slots) == ("kserve", ("iris",), 16)
     config = settings(tmp_path, re.sub(r'torch = ".*?"', 'torch = "demo"', example))
     assert [engine.name for engine in config.engines] == ["vllm", "llama-server", "torch"]
     assert all(engine.on_demand for engine in config.engines)
@@ -127,3 +130,35 @@ def test_a_port_of_ones_own_needs_no_place_in_the_command(tmp_path: Path) -> Non
     text = '[[engine]]\ncommand = ["/opt/My Engine/run it"]\nport = 8000\nmodels = ["m"]'
     (engine,) = settings(tmp_path, text).engines
     assert (engine.command_settings().port, engine.name) == (8000, "engine")
+
+
+def test_an_engine_of_kserves_protocol_is_named_by_its_url_or_by_its_key(tmp_path: Path) -> None:
+    for text in (
+        'url = "kserve:http://127.0.0.1:8000"',
+        'url = "http://127.0.0.1:8000"\nprotocol = "kserve"',
+    ):
+        (engine,) = settings(tmp_path, f"[[engine]]\n{text}").engines
+        assert (engine.url, engine.protocol, engine.name) == (
+            "http://127.0.0.1:8000",
+            "kserve",
+            "127.0.0.1-8000",
+        )
+        assert engine.settings().loads
+        assert isinstance(make_backend(engine, LoadTimes(tmp_path / "times.json")), KServeBackend)
+    (pinned,) = settings(tmp_path, '[[engine]]\nurl = "kserve:http://h:1"\nload = "at-start"').engines
+    assert not pinned.settings().loads
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'url = "kserve:http://h:1"\nmodels = ["m"]\nhealth = "/x"',
+        'torch = "demo"\nprotocol = "kserve"',
+        'url = "http://h:1"\nload = "at-start"',
+        'url = "kserve:http://h:1"\nmemory = "1 GiB"',
+        'url = "http://h:1"\nprotocol = "grpc"',
+    ],
+)
+def test_what_does_not_go_with_a_protocol_is_refused(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ConfigError):
+        settings(tmp_path, f"[[engine]]\n{text}")

@@ -235,7 +235,7 @@ async def test_a_question_left_unanswered_while_requests_run_shows_a_busy_engine
     async with engine, backend(engine.url) as made:
         loop = asyncio.get_running_loop()
 
-        async def unanswered(path: str) -> None:
+        async def unanswered(path: str, method: str, body: bytes) -> None:
             raise BackendTimeout("the engine fell silent")
 
         monkeypatch.setattr(made._client, "ask", unanswered)

@@ -280,3 +280,19 @@ def test_routes_that_are_built_in_are_not_looked_at() -> None:
     request.path = "/api/delete"
     fleet.submit(request)
     assert len(agent.streams) == 1
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/models/half:predict",
+        "/v1/models/half/versions/2:predict",
+        "/predictions/resnet",
+        "/generate_stream",
+        "/v2/models/iris/infer",
+    ],
+)
+def test_what_other_servers_are_asked_for_manages_nothing(path: str) -> None:
+    target = engine_target(f"/engines/half{path}")
+    assert (target.model, target.path) == ("half", path)
+    assert not PATHS.manages("generic", "POST", target.path)
