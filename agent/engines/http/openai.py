@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 
 import structlog
 
@@ -129,10 +130,11 @@ class OpenAIHTTPBackend:
         """Look at the engine now, outside the rhythm: after it was seen to start or to fail."""
         async with self._looking:
             before, engine = self._view, self.engine()
-            self._view = await self._prober.look(before)
-            self._interrupts = self._view.while_busy is WhileBusy.INTERRUPTS
             if before.gone:
                 self._spoken.clear()
+            unspoken = frozenset(DIALECTS[path].route for path, speaks in self._spoken.items() if not speaks)
+            self._view = await self._prober.look(replace(before, unspoken=unspoken))
+            self._interrupts = self._view.while_busy is WhileBusy.INTERRUPTS
         for model, why in set(self._view.left_out).difference(before.left_out):
             log.warning("model left out", engine=self.name, model=model, reason=why)
         if self._view.deployments != before.deployments:
@@ -162,8 +164,14 @@ class OpenAIHTTPBackend:
         if certain or len(lengths) != 1 or not lengths[0].isdecimal() or int(lengths[0]) > REQUEST_BYTES:
             return None
         return TranslatedCall(
-            dialect, head, body, receiver, self._send, lambda speaks: self._spoken.update({path: speaks})
+            dialect, head, body, receiver, self._send, lambda speaks: self._found(path, speaks)
         )
+
+    def _found(self, path: str, speaks: bool) -> None:
+        """A request showed whether the engine speaks the dialect at ``path``."""
+        self._spoken[path] = speaks
+        if not speaks:
+            self._look.set()  # what is translated goes on elsewhere as a chat does, which the gateway is told
 
     def _send(self, head: RequestHead, body: BackendBody, receiver: ResponseReceiver) -> BackendRequest:
         after = None

@@ -70,6 +70,8 @@ class EngineView:
     """Its ``/metrics`` has told of its load."""
     left_out: tuple[tuple[str, str], ...] = ()
     """Models that it lists and that cannot be offered: their names and the reasons."""
+    unspoken: frozenset[str] = frozenset()
+    """Routes of which a request showed that it does not have them."""
     translated: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """A deployment's id → its routes whose requests are translated to chat completions."""
     foreign: bool = False
@@ -300,7 +302,8 @@ class Prober:
 
 def _routes(view: EngineView, model: EngineModel) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """What the engine itself has for ``model``, and what it lacks of that."""
-    return (model.routes, ()) if model.routes else view.offers or (view.kind.routes, ())
+    routes, lacks = (model.routes, ()) if model.routes else view.offers or (view.kind.routes, ())
+    return tuple(route for route in routes if route not in view.unspoken), lacks
 
 
 def _not_well(answer: SmallResponse) -> _Health:

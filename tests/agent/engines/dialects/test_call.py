@@ -21,6 +21,7 @@ MESSAGES: dict[str, Any] = {
     "messages": [{"role": "user", "content": "hi"}],
 }
 RESPONSES: dict[str, Any] = {"model": "scripted", "input": "hi", "max_output_tokens": 3}
+CHAT = {"chat": "prefill"}
 TEXT = "".join(tokens_of("hi", 3))
 
 
@@ -29,7 +30,7 @@ async def chat_only(
     script: Script | None = None,
 ) -> AsyncIterator[tuple[ScriptedEngine, OpenAIHTTPBackend]]:
     async with ScriptedEngine(habits=[Habit.CHAT_ONLY], default=script) as engine:
-        made = OpenAIHTTPBackend(EngineSettings(url=engine.url, name="e", refresh_s=3600))
+        made = OpenAIHTTPBackend(EngineSettings(url=engine.url, name="e", refresh_s=3600, continues=CHAT))
         await made.start()
         try:
             yield engine, made
@@ -117,3 +118,11 @@ async def test_a_request_let_go_of_frees_the_engine(no_leaks: None) -> None:
         async with asked(made, head("/v1/messages", body), once(body)):
             assert engine.stats.running == 1
         await until(lambda: engine.stats.cancelled == 1)
+
+
+async def test_what_is_translated_goes_on_elsewhere_as_the_engines_chat_does(no_leaks: None) -> None:
+    async with chat_only() as (_, made):
+        assert made.deployments()[0].continues == CHAT
+        await ask(made, "/v1/messages", MESSAGES)
+        await until(lambda: made.deployments()[0].continues == {"chat": "prefill", "messages": "prefill"})
+        assert "messages/v1/messages/count_tokens" in made.deployments()[0].lacks
