@@ -124,7 +124,8 @@ def _installed(folder: Path, configuration: str, uv_fails: bool) -> tuple[list[s
     )
     _interpreter(folder / ".venv/bin/uv", f'echo "uv $*" >>{calls}; exit {int(uv_fails)}')
     script = f"source {_DEPLOY}/environment.sh; cd {folder}; set -e; pip_install -e .[test]"
-    subprocess.run([bash, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    environment = {"PATH": os.environ["PATH"]}
+    subprocess.run([bash, "-c", script], env=environment, capture_output=True, timeout=60, check=True)
     return calls.read_text().splitlines(), (folder / ".venv/install.log").read_text()
 
 
