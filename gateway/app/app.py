@@ -40,7 +40,7 @@ from gateway.pipeline.aliases import (
     Mirrors,
     VersionSkewDetector,
 )
-from gateway.pipeline.bodies import BodyReader
+from gateway.pipeline.bodies.reader import BodyReader
 from gateway.quota import Limits, Spending
 from gateway.quota.usage import UsageLedger
 from gateway.runtime.background_writer import BackgroundWriter, BackgroundWriterSettings

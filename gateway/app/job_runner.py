@@ -24,7 +24,7 @@ from gateway.jobs.objects import ObjectOpener
 from gateway.jobs.runner import JobRunner
 from gateway.jobs.runner_settings import RunnerSettings
 from gateway.jobs.runs import RetrySettings
-from gateway.pipeline.bodies import BodyReader
+from gateway.pipeline.bodies.reader import BodyReader
 from gateway.pipeline.pipeline import KeyAuthenticator
 from gateway.runtime.config import Settings
 from gateway.storage import Store

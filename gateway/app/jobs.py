@@ -39,7 +39,7 @@ from gateway.jobs.webhooks.sender import WebhookSender
 from gateway.jobs.webhooks.service import WebhookService
 from gateway.observability.metrics import Metrics
 from gateway.pipeline.aliases import AliasCache, AliasCatalog
-from gateway.pipeline.bodies import BodyReader
+from gateway.pipeline.bodies.reader import BodyReader
 from gateway.pipeline.job_requests import JobRequestReader
 from gateway.pipeline.pipeline import KeyAuthenticator
 from gateway.runtime.config import Settings

@@ -14,7 +14,6 @@ from typing import Any
 import orjson
 
 from gateway.domain.errors import BadRequest
-from gateway.domain.request import Edit
 
 OPTIONS = "stream_options"
 MOST_TOKENS = 4096
@@ -44,6 +43,9 @@ _CANDIDATES = (b'"model"', b'"stream_options"', b"\\u005", b"\\u006", b"\\u007")
 
 Place = tuple[int, int]
 """Start and end, in bytes."""
+
+Edit = tuple[int, int, bytes]
+"""Start and end of some bytes, and what is to stand there."""
 
 
 def count_candidates(piece: bytes) -> int:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
+from gateway.domain.json_members import Edit
 from gateway.domain.quotas import Price, Rates
 from gateway.domain.residency import Residency
 from gateway.domain.scopes import AdminRole, Scopes
@@ -59,10 +60,6 @@ class AgentPrincipal:
     labels: Mapping[str, str] = field(default_factory=dict)
     serial: str = ""
     held: bool = False
-
-
-Edit = tuple[int, int, bytes]
-"""Start and end of some bytes, and what is to stand there."""
 
 
 class RequestBody:

@@ -10,8 +10,8 @@ from gateway.domain.request import Principal, Request, RequestBody, Tier
 from gateway.domain.surface import ENDPOINTS, PATH_BYTES, EngineTarget, SurfaceEndpoint, nearest, target
 from gateway.jobs.service import JobRequest
 from gateway.pipeline.aliases.routing import FALLBACK, VERSION
-from gateway.pipeline.bodies import BodyReader, is_short
-from gateway.pipeline.bodies.facts import JsonFacts, read_facts
+from gateway.pipeline.bodies.facts import JsonFacts, is_short, read_facts
+from gateway.pipeline.bodies.reader import BodyReader
 from gateway.pipeline.classify import TIER, classify, tier_asked
 from gateway.pipeline.client_body import BodyKind, ClientBody
 from gateway.pipeline.client_head import READ_TIMEOUT, SESSION, WHERE, ClientHead, forwarded_headers

@@ -18,7 +18,8 @@ from gateway.api.openapi import document
 from gateway.domain.request import Principal, Request
 from gateway.domain.scopes import NamePatterns, Scopes
 from gateway.pipeline.aliases.rewrite import rename
-from gateway.pipeline.bodies import BodyReader, is_short, read_json
+from gateway.pipeline.bodies.facts import is_short, read_json
+from gateway.pipeline.bodies.reader import BodyReader
 from gateway.pipeline.cache.cache import key_of
 from gateway.pipeline.cache.rules import deterministic
 from tests.fuzz.lost_streams import Lost, measured

@@ -6,6 +6,7 @@ import signal
 from collections.abc import AsyncIterator
 from typing import Any
 
+import anthropic
 import openai
 import pytest
 from openai import AsyncOpenAI
@@ -63,10 +64,10 @@ async def test_openai_responses_that_refer_to_others_are_refused(sdk: AsyncOpenA
 
 
 async def test_anthropic_messages(chat_only: tuple[Gateway, str]) -> None:
-    anthropic = pytest.importorskip("anthropic", reason="the package anthropic is not installed")
     gateway, key = chat_only
     base = gateway.base_url.removesuffix("/v1")
-    async with anthropic.AsyncAnthropic(base_url=base, api_key=key, max_retries=0) as client:
+    async with anthropic.AsyncAnthropic(base_url=base, api_key=key, max_retries=0) as typed:
+        client: Any = typed
         asked: Any = {"model": MODEL, "max_tokens": 4, "messages": [{"role": "user", "content": "hi"}]}
         answer = await client.messages.create(**asked)
         assert (answer.content[0].text, answer.stop_reason) == (answer_to("hi", 4), "max_tokens")
@@ -85,7 +86,8 @@ async def test_anthropic_messages(chat_only: tuple[Gateway, str]) -> None:
         assert (kinds[0], kinds[-1]) == ("message_start", "message_stop")
         with pytest.raises(anthropic.BadRequestError) as caught:
             await client.messages.create(**asked, extra_body={"mcp_servers": [{"url": "x"}]})
-        assert caught.value.body["error"]["type"] == "invalid_request_error"
+        body: Any = caught.value.body
+        assert body["error"]["type"] == "invalid_request_error"
 
 
 async def test_a_translated_stream_survives_cut_tunnels_and_a_killed_agent(house: House) -> None:

@@ -22,7 +22,8 @@ from gateway.api.server.websocket import ClientWebSocket
 from gateway.domain.errors import BadRequest, ClientGone, Unauthenticated
 from gateway.domain.request import Principal, Request, RequestBody
 from gateway.domain.surface import SurfaceEndpoint, target
-from gateway.pipeline.bodies import SHORT_BYTES, BodyReader, is_short
+from gateway.pipeline.bodies.facts import SHORT_BYTES, is_short
+from gateway.pipeline.bodies.reader import BodyReader
 from gateway.pipeline.client_body import BodyKind, ClientBody, body_kind
 from gateway.pipeline.client_head import ClientHead
 from gateway.pipeline.pipeline import KeyAuthenticator

@@ -18,7 +18,8 @@ from gateway.domain.request import BegunAnswer, Principal, Request, RequestBody
 from gateway.jobs.objects import ObjectOpener
 from gateway.jobs.output import AnswerHead, OutputProgress, PartialOutput
 from gateway.jobs.runs import TRIED_AGAIN, JobRun
-from gateway.pipeline.bodies import SHORT_BYTES, BodyReader, is_short
+from gateway.pipeline.bodies.facts import SHORT_BYTES, is_short
+from gateway.pipeline.bodies.reader import BodyReader
 from gateway.pipeline.classify import TIER
 from gateway.pipeline.client_body import BodyKind, ClientBody, body_kind
 from gateway.pipeline.client_head import READ_TIMEOUT, ClientHead

@@ -17,7 +17,7 @@ from gateway.api.exchange.inbound import Receive
 from gateway.api.exchange.reply import Send
 from gateway.api.server.client_addresses import PerAddressLimiter
 from gateway.domain.errors import BuffersFull, ClientGone, Forbidden, RequestError, StateUnavailable
-from gateway.pipeline.bodies import BodyReader
+from gateway.pipeline.bodies.reader import BodyReader
 from gateway.runtime.lifecycle import Lifecycle
 from gateway.storage.errors import StateError
 

@@ -10,8 +10,8 @@ import orjson
 from python_multipart.multipart import parse_options_header
 
 from gateway.domain.inference_paths import with_model
-from gateway.domain.json_members import count_candidates, model_edits
-from gateway.domain.request import Edit, Request, RequestBody
+from gateway.domain.json_members import Edit, count_candidates, model_edits
+from gateway.domain.request import Request, RequestBody
 from gateway.domain.surface import model_in_query, with_model_in_query
 from shared.protocol.limits import KIB, MIB
 from shared.protocol.routes import Route

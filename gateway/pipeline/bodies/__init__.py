@@ -2,10 +2,5 @@
 
 ``facts`` holds all that the gateway must know of a body. ``reader`` has long bodies read by ``child``, a
 process of its own: parsing holds Python's lock for as long as it takes, so a thread would stop the event loop
-just the same.
+just the same. The package itself imports neither, so that the child starts quickly.
 """
-
-from gateway.pipeline.bodies.facts import SHORT_BYTES, JsonFacts, is_short, read_facts, read_json
-from gateway.pipeline.bodies.reader import BodyReader
-
-__all__ = ["SHORT_BYTES", "BodyReader", "JsonFacts", "is_short", "read_facts", "read_json"]

@@ -17,8 +17,7 @@ from pathlib import Path
 import orjson
 
 from gateway.domain.errors import BadRequest
-from gateway.pipeline.bodies.facts import read_facts
-from gateway.pipeline.bodies.reader import ANSWER_BYTES, OUT_OF_MEMORY
+from gateway.pipeline.bodies.facts import ANSWER_BYTES, OUT_OF_MEMORY, read_facts
 
 LIMIT_TIMES = 32
 LIMIT_MORE_BYTES = 768 * 1024 * 1024

@@ -21,6 +21,12 @@ from gateway.scheduling.learning.prefix import fingerprints
 from shared.process.frozen import frozen
 from shared.protocol import limits
 
+ANSWER_BYTES = 512 * 1024
+"""Longest answer of a child, which is parsed on the event loop: that takes a millisecond or two."""
+
+OUT_OF_MEMORY = 12
+"""How a child ends that got no memory: ENOMEM. A parser in C that gets none may end it by a signal, too."""
+
 SHORT_BYTES = 4 * limits.KIB
 """A body within this is read on the event loop, whatever is in it: that takes less than a millisecond."""
 

@@ -18,7 +18,7 @@ import structlog
 
 import gateway
 from gateway.domain.errors import BadRequest, BodyTooLarge, Overloaded
-from gateway.pipeline.bodies.facts import JsonFacts
+from gateway.pipeline.bodies.facts import ANSWER_BYTES, OUT_OF_MEMORY, JsonFacts
 from shared.process.startup import environment_of_child
 
 CHILD = (sys.executable, "-P", "-m", "gateway.pipeline.bodies.child")
@@ -26,12 +26,6 @@ CHILD = (sys.executable, "-P", "-m", "gateway.pipeline.bodies.child")
 
 READ_S = 120.0
 """For one body: two million values take a second of a slow machine."""
-
-ANSWER_BYTES = 512 * 1024
-"""Longest answer of a child, which is parsed on the event loop: that takes a millisecond or two."""
-
-OUT_OF_MEMORY = 12
-"""How a child ends that got no memory: ENOMEM. A parser in C that gets none may end it by a signal, too."""
 
 _CRASHES = (OUT_OF_MEMORY, -signal.SIGSEGV, -signal.SIGABRT, -signal.SIGBUS)
 

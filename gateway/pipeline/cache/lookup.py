@@ -14,7 +14,7 @@ from gateway.domain.request import Request
 from gateway.observability.gauges import FamilyCollector
 from gateway.observability.metric_table import BoundedLabels, MetricTable, counter
 from gateway.observability.metrics import MODEL_LABELS
-from gateway.pipeline.bodies import is_short, read_json
+from gateway.pipeline.bodies.facts import is_short, read_json
 from gateway.pipeline.cache.answers import (
     CachedResponse,
     ReadAhead,

@@ -36,7 +36,7 @@ from gateway.jobs.uploads import UploadService
 from gateway.observability.metrics import Metrics
 from gateway.pipeline.accumulation import AccumulatedRun
 from gateway.pipeline.aliases import AliasCatalog
-from gateway.pipeline.bodies import BodyReader
+from gateway.pipeline.bodies.reader import BodyReader
 from gateway.pipeline.pipeline import Pipeline
 from gateway.pipeline.relay import Response
 from gateway.quota.usage import UsageLedger

@@ -10,7 +10,7 @@ from gateway.auth.scope_checks import check_no_json, check_one_model, permitted_
 from gateway.domain.errors import Forbidden
 from gateway.domain.request import Tier
 from gateway.domain.scopes import AdminRole, NamePatterns, Scopes, limited, scopes_of
-from gateway.pipeline.bodies import read_facts
+from gateway.pipeline.bodies.facts import read_facts
 from shared.protocol.routes import ROUTES
 
 NAMES = st.text(st.sampled_from("ab-/.*?[]!x"), min_size=1, max_size=6)

@@ -6,7 +6,7 @@ from gateway.domain.errors import BadRequest, Forbidden, RequestError, RouteNotF
 from gateway.domain.request import Principal, Tier
 from gateway.domain.scopes import limited
 from gateway.jobs.service import JobRequest
-from gateway.pipeline.bodies import BodyReader
+from gateway.pipeline.bodies.reader import BodyReader
 from gateway.pipeline.job_requests import JobRequestReader
 
 PRINCIPAL = Principal("k", "key", "t")

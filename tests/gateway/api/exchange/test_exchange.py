@@ -13,7 +13,7 @@ from gateway.domain.errors import (
     QueueFull,
 )
 from gateway.domain.request import Request
-from gateway.pipeline.bodies import BodyReader
+from gateway.pipeline.bodies.reader import BodyReader
 from tests.gateway.api.support import (
     ASK,
     BEARER,

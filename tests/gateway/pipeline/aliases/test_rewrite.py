@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.domain.json_members import model_edits
-from gateway.domain.request import Edit, Principal, Request, RequestBody
+from gateway.domain.json_members import Edit, model_edits
+from gateway.domain.request import Principal, Request, RequestBody
 from gateway.pipeline.aliases.rewrite import UNPARSED_NAMES, form_edits, rename
 from shared.protocol.messages import Headers
 

@@ -4,8 +4,15 @@ import orjson
 import pytest
 
 from gateway.domain.errors import BadRequest
-from gateway.pipeline.bodies import is_short, read_facts
-from gateway.pipeline.bodies.facts import BYTES_PER_US, MOST_MEMBERS, SHORT_BYTES, SHORT_US, prompt_of
+from gateway.pipeline.bodies.facts import (
+    BYTES_PER_US,
+    MOST_MEMBERS,
+    SHORT_BYTES,
+    SHORT_US,
+    is_short,
+    prompt_of,
+    read_facts,
+)
 from gateway.scheduling.learning.prefix import fingerprints
 
 

@@ -9,7 +9,9 @@ import orjson
 import pytest
 
 from gateway.domain.errors import BadRequest, BodyTooLarge, Overloaded
-from gateway.pipeline.bodies import BodyReader, child, read_facts
+from gateway.pipeline.bodies import child
+from gateway.pipeline.bodies.facts import read_facts
+from gateway.pipeline.bodies.reader import BodyReader
 
 BODY = [b'{"model":"m","prompt":"', b"x" * 300_000, b'","stream_options":null}']
 
