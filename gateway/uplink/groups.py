@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from gateway.fleet.availability import ModelRecord
 from gateway.fleet.deployment import Deployment
 from shared.protocol.messages import DeploymentState, DeploymentStatus
+from shared.protocol.routes import UPGRADE_NEED
 
 MODEL_CHARS = 200
 """Of a model's name in a group's id; what tells groups apart follows it."""
@@ -88,6 +89,7 @@ def state_of(
     members = loaded or out
     contexts = [each.most_tokens for each in members]
     known = [each for each in contexts if each is not None]
+    lacks = frozenset.union(*(each.lacks for each in members))
     state = DeploymentState(
         id=key.id,
         model=key.model,
@@ -98,12 +100,13 @@ def state_of(
         context_tokens=min(known) if len(known) == len(contexts) else None,
         kind=key.kind,
         continues=_common(each.continues for each in members),
-        lacks=tuple(sorted(frozenset.union(*(each.lacks for each in members)))),
+        lacks=tuple(sorted(lacks - {UPGRADE_NEED})),
         stateful=any(each.stateful for each in members),
         device=key.device,
         via=(own_id, *key.via),
         labels={**labels, **dict(key.labels)},
         managed=bool(out) or any(each.managed for each in loaded),
+        upgrades=UPGRADE_NEED not in lacks,
     )
     return state if loaded else _while_out(state, out)
 

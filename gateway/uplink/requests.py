@@ -10,6 +10,7 @@ from gateway.pipeline.bodies.facts import is_short
 from gateway.pipeline.classify import classify
 from gateway.pipeline.client_body import BodyKind, ClientBody, body_kind
 from gateway.pipeline.client_head import ClientHead
+from gateway.pipeline.websocket_head import Subprotocols, read_subprotocols
 from shared.protocol import limits
 from shared.protocol.messages import RequestHead, UsageMode
 
@@ -66,6 +67,7 @@ def request_of(
         headers,
         dict(reversed(headers)),
         now,
+        _subprotocols(headers) if head.upgrade else None,
     )
     kind = body_kind(endpoint, head.method, client.fields)
     if kind is not BodyKind.JSON or body.rest is not None or not is_short(body.pieces):
@@ -86,6 +88,11 @@ def request_of(
         session_key=request.session_key,
         at_once=True,
     )
+
+
+def _subprotocols(headers: list[tuple[bytes, bytes]]) -> Subprotocols:
+    """What the client's WebSocket offers the engine; a parent passes on no credentials (PROTOCOL §5.5)."""
+    return Subprotocols(read_subprotocols(headers).offered)
 
 
 def _encoded(text: str) -> bytes:

@@ -155,6 +155,11 @@ class UplinkRun:
 
     # --- Steps
 
+    def begin_messages(self) -> None:
+        """The client asks for a WebSocket. The parent sends nothing before there is one (PROTOCOL §5.5), so
+        the request goes to an agent at once; what the client says then follows as its body."""
+        self._submit()
+
     def cut_off(self) -> None:
         """This gateway ends: another one gets the request, or goes on with its answer."""
         if not self._over:

@@ -94,6 +94,8 @@ class UplinkRunner:
         if self.others.wanted:
             self.others.began(self._told(run))
         self._runs.add(run)
+        if head.upgrade:
+            run.begin_messages()
 
     async def idle(self) -> None:
         """Waits until no request of the parent is left."""
