@@ -49,10 +49,11 @@ def number_option(text: str, *names: str, metavar: str = "S", least: float = mat
 def note(text: str) -> None:
     """A line for the human who runs the command; where it cannot be written, it is no reason to stop.
 
-    What could steer a terminal is written as ``?``: names and paths in it may come from elsewhere.
+    What could steer a terminal is written as ``?``: names and paths in it may come from elsewhere. The line
+    and its end are one write, so that a line of the log comes before or after it and not in between.
     """
     with contextlib.suppress(OSError):
-        print(printable(text, keep="\n"), file=sys.stderr)  # noqa: T201
+        sys.stderr.write(printable(text, keep="\n") + "\n")
 
 
 def fail(text: str) -> NoReturn:

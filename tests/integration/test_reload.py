@@ -20,7 +20,8 @@ def test_a_running_gateway_takes_up_other_policies_and_refuses_wrong_ones(tmp_pa
         gateway = house.gateway("--config", str(file))
         file.write_text('[dispatch]\npolicy = "session"\ntotal_s = 60\n')
         gateway.child.signal(signal.SIGHUP)
-        until("the settings are taken up", lambda: said(gateway, "settings_need_a_restart"))
+        until("it is said what needs a restart", lambda: said(gateway, "settings_need_a_restart"))
+        until("the settings are taken up", lambda: said(gateway, "settings_reloaded"))
         assert said(gateway, "settings_reloaded")[-1]["changed"] == ["dispatch.policy"]
         assert said(gateway, "settings_need_a_restart")[-1]["settings"] == ["dispatch.total_s"]
         file.write_text('[dispatch]\npolicy = "dearest"\n')

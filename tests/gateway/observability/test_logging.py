@@ -2,6 +2,7 @@ import contextlib
 import logging
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import orjson
 import pytest
@@ -103,3 +104,10 @@ def test_a_secret_is_masked_wherever_it_stands(
     written = capfd.readouterr().err
     assert secret[4:] not in written
     assert written.count("***") == 3
+
+
+def test_a_note_and_the_end_of_its_line_are_one_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    writes: list[str] = []
+    monkeypatch.setattr("sys.stderr", SimpleNamespace(write=writes.append))
+    note("trunkline gateway\x1b[2J 0.1.0")
+    assert writes == ["trunkline gateway?[2J 0.1.0\n"]
