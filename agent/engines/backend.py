@@ -77,6 +77,24 @@ class BackendBody(Protocol):
         """Waits until there is something to take, or nothing more will come."""
 
 
+class WholeBody:
+    """A short :class:`BackendBody` that is there."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+
+    @property
+    def ended(self) -> bool:
+        return not self._body
+
+    def take(self) -> bytes:
+        body, self._body = self._body, b""
+        return body
+
+    def taken(self, size_bytes: int) -> None: ...
+    async def more(self) -> None: ...
+
+
 class ResponseReceiver(Protocol):
     """Is told of an engine's response, in the very turn of the event loop that read it.
 

@@ -21,7 +21,7 @@ from agent.engines.torch.startup import EXIT_UNUSABLE, KEY_VARIABLE
 from agent.serve.child import ModelProcess, Scratch
 from agent.serve.http import ModelHTTP
 from agent.serve.messages import ProgressReport
-from agent.serve.options import ServerFacts, ServerOptions, line_of, parse
+from agent.serve.options import ReadyLine, ServerOptions, line_of, parse
 from agent.serve.server import ModelServer
 from shared.process.event_loop import event_loop_factory
 
@@ -90,7 +90,7 @@ async def _answer(
     facts = server.facts
     assert facts is not None
     names = tuple(device.device for device in server.devices)
-    write(ServerFacts(models=facts.names, slots=server.slots, devices=names, port=port).line())
+    write(ReadyLine(models=facts.names, slots=server.slots, devices=names, port=port).line())
     end = await _first(server.ended, stopped)
     http.should_exit = True
     await serving

@@ -1,7 +1,7 @@
 """What the agent and a model's server process agree on, and what a model's attributes may be.
 
 The server process writes lines of JSON on standard output: ``{"loading": …}`` for each step of loading,
-``{"ready": …}`` (:class:`ServerFacts`) when it can serve, ``{"state": …}`` after each change of its state,
+``{"ready": …}`` (:class:`ReadyLine`) when it can serve, ``{"state": …}`` after each change of its state,
 and ``{"failed": …}`` before it ends for a reason that it knows.
 """
 
@@ -88,7 +88,7 @@ def read_devices(text: str | Iterable[str]) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServerFacts:
+class ReadyLine:
     """The ready line."""
 
     models: tuple[str, ...]

@@ -14,7 +14,8 @@ from math import ceil, inf
 from typing import Protocol
 from weakref import WeakKeyDictionary
 
-from gateway.domain.timers import Cancellable, Timers
+from gateway.domain.timers import Timers
+from shared.process.timers import Cancellable
 from shared.protocol.demand import Demand
 from shared.protocol.errors import SessionClosed
 

@@ -11,7 +11,7 @@ import orjson
 from pydantic import Field, TypeAdapter, ValidationError
 
 from gateway.domain.request import Tier
-from gateway.scheduling.placement.data import Demand
+from gateway.scheduling.placement.data import PlacementDemand
 
 MOST_MODELS, MOST_KEYS = 16, 64
 """Said in a row: those that have waited longest, and places that would do for each."""
@@ -39,16 +39,16 @@ class PlacementDemands:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self.own: Callable[[float], Sequence[Demand]] = lambda now: ()
+        self.own: Callable[[float], Sequence[PlacementDemand]] = lambda now: ()
         """What requests wait for here at that time."""
         self.changed: Callable[[], None] = lambda: None
         """Called when others want something, or when this process may have become the one that decides."""
         self.wake: Callable[[], None] = lambda: None
         """Called when something waits here that the others do not know of."""
         self._told: frozenset[str] = frozenset()
-        self._others: tuple[Demand, ...] = ()
+        self._others: tuple[PlacementDemand, ...] = ()
 
-    def note(self, demands: Iterable[Demand]) -> None:
+    def note(self, demands: Iterable[PlacementDemand]) -> None:
         """So it is here now: models that are new are told at once, the rest in time."""
         if not self._told.issuperset(demand.model for demand in demands):
             self.wake()
@@ -84,9 +84,11 @@ class PlacementDemands:
         """Requests wait at other processes."""
         return bool(self._others)
 
-    def with_others(self, own: Iterable[Demand], known: Callable[[str], Collection[str]]) -> list[Demand]:
+    def with_others(
+        self, own: Iterable[PlacementDemand], known: Callable[[str], Collection[str]]
+    ) -> list[PlacementDemand]:
         """What waits in all processes; ``known`` gives the keys of a model's deployments here."""
-        merged: dict[str, Demand] = {demand.model: demand for demand in own}
+        merged: dict[str, PlacementDemand] = {demand.model: demand for demand in own}
         for demand in self._others:
             keys = demand.keys.intersection(known(demand.model))
             if keys:
@@ -96,13 +98,13 @@ class PlacementDemands:
         return list(merged.values())
 
 
-def _read(row: str, now: float) -> list[Demand]:
+def _read(row: str, now: float) -> list[PlacementDemand]:
     try:
         said = _ALL_SAID.validate_json(row)
     except ValidationError:
         return []
     return [
-        Demand(
+        PlacementDemand(
             each.model,
             frozenset(each.keys),
             now - each.age_s,
@@ -115,11 +117,11 @@ def _read(row: str, now: float) -> list[Demand]:
     ]
 
 
-def _both(one: Demand, other: Demand) -> Demand:
+def _both(one: PlacementDemand, other: PlacementDemand) -> PlacementDemand:
     """Places for those whom nothing serves, where there are any, and for all otherwise."""
     unserved = [each for each in (one, other) if not each.served] or [one, other]
     keys = frozenset[str]().union(*(each.keys for each in unserved))
-    return Demand(
+    return PlacementDemand(
         one.model,
         keys,
         min(one.oldest_s, other.oldest_s),

@@ -16,12 +16,12 @@ from gateway.dispatch.placement import Placer
 from gateway.dispatch.preemption import LOOK_AGAIN_S, Preemption
 from gateway.domain.errors import EngineError, NoDeployment, RequestError
 from gateway.domain.request import Request
-from gateway.domain.timers import Cancellable
 from gateway.fleet.availability import Availability
 from gateway.fleet.deployment import Deployment
 from gateway.scheduling.base import Assignment, DeploymentConstraints, PendingRequest
 from gateway.scheduling.policies.late_binding import offered_at_once
 from gateway.scheduling.queue.tickets import Ticket
+from shared.process.timers import Cancellable
 from shared.protocol.errors import SessionClosed, TooManyStreams
 
 _log = structlog.get_logger(__name__)

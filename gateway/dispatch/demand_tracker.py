@@ -11,7 +11,7 @@ from gateway.fleet.deployment import DeploymentOwner as Session
 from gateway.fleet.model_index import ModelIndex
 from gateway.scheduling.base import DeploymentConstraints
 from gateway.scheduling.learning.devices import device_class, figures_of
-from gateway.scheduling.placement.data import AgentDeployments, Demand, LoadableDeployment, LoadState
+from gateway.scheduling.placement.data import AgentDeployments, LoadableDeployment, LoadState, PlacementDemand
 from gateway.scheduling.queue.tickets import Backlog
 from gateway.scheduling.queue.waiting_room import WaitingRoom
 
@@ -62,7 +62,7 @@ class DemandTracker:
         """When the first refused request stops counting as demand; None if there is none."""
         return min((until_s for _, _, until_s in self._sent_away.values()), default=None)
 
-    def look(self, now: float) -> tuple[list[Demand], dict[str, list[DeploymentConstraints]]]:
+    def look(self, now: float) -> tuple[list[PlacementDemand], dict[str, list[DeploymentConstraints]]]:
         """The demand for each model, and by model the fits of waiting requests that no deployment serves."""
         demands, unserved = [], dict[str, list[DeploymentConstraints]]()
         self._sent_away = {model: each for model, each in self._sent_away.items() if now < each[2]}
@@ -81,7 +81,9 @@ class DemandTracker:
                 )
         return demands, unserved
 
-    def hosts(self, demands: Iterable[Demand]) -> tuple[list[AgentDeployments], Mapping[str, Deployment]]:
+    def hosts(
+        self, demands: Iterable[PlacementDemand]
+    ) -> tuple[list[AgentDeployments], Mapping[str, Deployment]]:
         """The agents that have places of what waits, each with all its places; and the deployments that these
         stand for."""
         sessions: dict[Session, None] = {}
@@ -164,12 +166,12 @@ def _demand(
     managed: Mapping[str, Deployment],
     backlog: Backlog,
     wait_s: float | None = None,
-) -> Demand:
+) -> PlacementDemand:
     keys = frozenset(
         key
         for key, each in managed.items()
         if each.session.takes_work and not each.session.suspended and any(each.suits(fit) for fit in fits)
     )
-    return Demand(
+    return PlacementDemand(
         model, keys, backlog.oldest_s, backlog.requests, backlog.tier, wait_s is not None, wait_s or 0.0
     )

@@ -18,7 +18,7 @@ from gateway.dispatch.demand_tracker import DemandTracker
 from gateway.dispatch.load_commands import LoadCommands
 from gateway.domain.errors import NoDeployment
 from gateway.domain.request import Request
-from gateway.domain.timers import Cancellable, Timers
+from gateway.domain.timers import Timers
 from gateway.fleet.deployment import Deployment, DeploymentOwner
 from gateway.fleet.registry import Registry
 from gateway.observability.metrics import Metrics
@@ -32,6 +32,7 @@ from gateway.scheduling.placement.data import (
 from gateway.scheduling.placement.load_options import PlacementRules
 from gateway.scheduling.placement.placement import Placement
 from gateway.scheduling.queue.waiting_room import WaitingRoom
+from shared.process.timers import Cancellable
 from shared.protocol.messages import CommandVerb
 
 SPACING_S, SPACING_HOST_S = 0.1, 0.0005

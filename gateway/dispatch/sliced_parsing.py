@@ -11,7 +11,8 @@ from typing import Protocol
 
 import structlog
 
-from gateway.domain.timers import Cancellable, Timers
+from gateway.domain.timers import Timers
+from shared.process.timers import Cancellable
 
 TURN_US = 1_500
 """Microseconds of one turn of the event loop that are spent on parsing; at most one slice more."""

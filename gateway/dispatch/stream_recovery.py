@@ -9,7 +9,13 @@ from enum import Enum, auto
 
 from gateway.dispatch.attempt import Attempt
 from gateway.dispatch.context import DispatchContext
-from gateway.dispatch.recovery import AnswerRecord, ContinuationReading, NotContinuable, Progress, Splicer
+from gateway.dispatch.recovery import (
+    AnswerProgress,
+    AnswerRecord,
+    ContinuationReading,
+    NotContinuable,
+    Splicer,
+)
 from gateway.dispatch.request_heads import is_event_stream
 from gateway.dispatch.sliced_parsing import ParseJob
 from gateway.domain.json_members import without_usage
@@ -53,7 +59,7 @@ class StreamRecovery:
         self._question = body.prefix if whole else b""
         self._reading: ContinuationReading | None = None
         """Made when it is needed."""
-        self._progress: Progress | None = None
+        self._progress: AnswerProgress | None = None
         self._task: ParseJob | None = None
         """In which it is being read."""
         self._splicer: Splicer | None = None
@@ -104,7 +110,7 @@ class StreamRecovery:
         """What is left to read is so little that :meth:`read` need not wait."""
         return self.record is None or self._read(self.record).nearly_done
 
-    def read(self) -> Progress:
+    def read(self) -> AnswerProgress:
         """How far it came; what is left to read is read at once. Raises
         :class:`~gateway.dispatch.recovery.NotContinuable`."""
         if self.record is None:

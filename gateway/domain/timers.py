@@ -4,11 +4,7 @@ only when it would come too late."""
 from collections.abc import Callable
 from typing import Protocol
 
-
-class Cancellable(Protocol):
-    """A callback that can still be called off."""
-
-    def cancel(self) -> None: ...
+from shared.process.timers import Cancellable
 
 
 class Timers(Protocol):

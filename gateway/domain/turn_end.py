@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
-from gateway.domain.timers import Cancellable
+from shared.process.timers import Cancellable
 
 ROUNDS = 4
 """What is left for the turn's end may leave more for it, so many times over. The rest waits for another

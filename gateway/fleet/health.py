@@ -22,7 +22,7 @@ import structlog
 
 from gateway.domain.request import Request
 from gateway.domain.slices import Stepwise
-from gateway.domain.timers import Cancellable, Timers
+from gateway.domain.timers import Timers
 from gateway.fleet.availability import ModelRecord
 from gateway.fleet.deployment import Deployment
 from gateway.fleet.model_index import ModelIndex
@@ -41,6 +41,7 @@ from gateway.scheduling.health import (
     outliers,
 )
 from gateway.scheduling.health.failover import Trouble
+from shared.process.timers import Cancellable
 from shared.protocol.messages import DeploymentStatus
 
 PANIC_S = 1.0

@@ -17,7 +17,7 @@ from gateway.domain.timers import Timers
 from gateway.fleet.deployment import Deployment
 from gateway.fleet.model_index import ModelIndex
 from gateway.scheduling.base import DeploymentConstraints
-from gateway.uplink.groups import Group, grouped, state_of
+from gateway.uplink.groups import OfferedGroup, grouped, state_of
 from gateway.uplink.load_wishes import NOT_ON_DEMAND, LoadWishes, Wish
 from shared.link.session_slots import SessionSlots
 from shared.protocol import limits
@@ -44,7 +44,7 @@ class UplinkSlot:
     """A place that a request of the parent has. To be given back with :meth:`UplinkCapacity.leave`, once."""
 
     session: Hashable
-    group: Group
+    group: OfferedGroup
     lent: bool
     """It is one of those that are divided among the parent's processes."""
     opening: bool = True
@@ -71,8 +71,8 @@ class UplinkCapacity:
         self._parents = parents
         self._labels = labels
         self._wishes = LoadWishes(wish, timers.time)
-        self._groups: dict[str, Group] = {}
-        self._by_model: dict[str, list[Group]] = {}
+        self._groups: dict[str, OfferedGroup] = {}
+        self._by_model: dict[str, list[OfferedGroup]] = {}
         self._dirty: dict[str, None] = dict.fromkeys(index.models)
         """Models whose groups must be put together anew."""
         self._running: Counter[tuple[Hashable, str]] = Counter()
@@ -173,7 +173,7 @@ class UplinkCapacity:
         self.on_change()
         return None
 
-    def _fit(self, group: Group) -> DeploymentConstraints:
+    def _fit(self, group: OfferedGroup) -> DeploymentConstraints:
         """What only deployments of the group suit, as far as requests can say it."""
         names = {name for each in self._by_model[group.key.model] for name, _ in each.key.labels}
         labels = dict(group.key.labels)
@@ -217,7 +217,7 @@ class UplinkCapacity:
         offered = ((key, group) for key, group in self._groups.items() if group.members or group.out)
         return {key: self._level(session, group) for key, group in offered}
 
-    def _level(self, session: Hashable, group: Group) -> int:
+    def _level(self, session: Hashable, group: OfferedGroup) -> int:
         if self._draining:
             return 0
         key = group.key.id
@@ -246,7 +246,7 @@ class UplinkCapacity:
                 self._follow(group)
             self.on_levels()
 
-    def _follow(self, group: Group) -> None:
+    def _follow(self, group: OfferedGroup) -> None:
         if len(self.slots):
             self.slots.set_limit(group.key.id, group.limit)
 
@@ -257,7 +257,7 @@ class UplinkCapacity:
         groups = [each for key, each in before.items() if key in found or each.running]
         for key, (members, out) in found.items():
             if (group := before.get(key)) is None:
-                group = Group(key, DeploymentState(key.id, model, key.version))
+                group = OfferedGroup(key, DeploymentState(key.id, model, key.version))
                 groups.append(group)
             group.members, group.out = members, out
             group.state = state_of(key, members, out, self._own_id(), self._labels)
@@ -283,7 +283,7 @@ class UplinkCapacity:
         via, barred = deployment.via, {self._own_id(), *self._parents()}
         return len(via) < limits.HOPS and barred.isdisjoint(via)
 
-    def _described(self, group: Group) -> DeploymentState:
+    def _described(self, group: OfferedGroup) -> DeploymentState:
         state, key = group.state, group.key.id
         if not group.members and state.status is not DeploymentStatus.LOADING:
             if self._wishes.wanted(key):

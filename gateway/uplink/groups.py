@@ -44,7 +44,7 @@ class GroupKey:
 
 
 @dataclass(slots=True)
-class Group:
+class OfferedGroup:
     """Deployments that are offered as one."""
 
     key: GroupKey

@@ -17,11 +17,11 @@ from shared.link.membership import Membership, MembershipError
 from shared.link.session import GatewaySession
 from shared.protocol.endpoint import SessionEndpoint, SessionListener
 from shared.protocol.errors import (
+    DialMisdirected,
     ErrorCode,
     GatewayUntrusted,
     HandshakeError,
     HandshakeRejected,
-    Misdirected,
     ResumeRefused,
     TrunklineError,
     TunnelClosed,
@@ -344,7 +344,7 @@ class TunnelDialer:
             raise Rejected(str(error)) from error
         if self._target.gone(error):
             self._give_up(f"its process is gone: {error}")
-        if isinstance(error, LandedElsewhere | Misdirected) and (sessions := self._target.sessions) > 1:
+        if isinstance(error, LandedElsewhere | DialMisdirected) and (sessions := self._target.sessions) > 1:
             self._backoff.misdirected(sessions)
             log.debug("not where it was to lead", reason=str(error))
             return

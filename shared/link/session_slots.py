@@ -7,17 +7,13 @@ gateway that is one process there is nothing to divide, and no session is added 
 import asyncio
 from collections.abc import Callable, Collection, Hashable, Mapping
 from math import inf
-from typing import Protocol
 
+from shared.process.timers import CallLater, Cancellable
 from shared.protocol.demand import Demand
 from shared.protocol.slot_shares import SlotShares
 
 
-class _Cancellable(Protocol):
-    def cancel(self) -> None: ...
-
-
-def _call_later(delay_s: float, call: Callable[[], None]) -> _Cancellable:
+def _call_later(delay_s: float, call: Callable[[], None]) -> Cancellable:
     return asyncio.get_running_loop().call_later(delay_s, call)
 
 
@@ -29,7 +25,7 @@ class SessionSlots:
         self,
         clock: Callable[[], float],
         on_change: Callable[[], None],
-        call_later: Callable[[float, Callable[[], None]], _Cancellable] = _call_later,
+        call_later: CallLater = _call_later,
     ) -> None:
         self._clock = clock
         self._on_change = on_change
@@ -40,7 +36,7 @@ class SessionSlots:
         self._processes: dict[Hashable, str] = {}
         """Session → the process that it is with."""
         self._demands: dict[Hashable, Mapping[str, Demand]] = {}
-        self._timer: _Cancellable | None = None
+        self._timer: Cancellable | None = None
         self._timer_s = inf
 
     def __contains__(self, session: object) -> bool:

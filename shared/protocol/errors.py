@@ -23,7 +23,7 @@ The tree::
     │   └── JoinTokenInvalid
     ├── TunnelError
     │   ├── DialFailed              no connection, no TLS, no WebSocket
-    │   │   └── Misdirected         another process of the gateway answered (421)
+    │   │   └── DialMisdirected         another process of the gateway answered (421)
     │   ├── TunnelClosed
     │   ├── HeartbeatLost
     │   ├── ResumeRefused
@@ -206,7 +206,7 @@ class DialFailed(TunnelError):
     """No tunnel could be made: no route, no TLS, no WebSocket at the other end."""
 
 
-class Misdirected(DialFailed):
+class DialMisdirected(DialFailed):
     """What answered serves other names than that of the path (421), as other processes of the gateway do."""
 
 

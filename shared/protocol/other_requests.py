@@ -9,8 +9,8 @@ nothing behind.
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from itertools import count, islice
-from typing import Protocol
 
+from shared.process.timers import CallLater, Cancellable
 from shared.protocol import limits
 from shared.protocol.control_frames import control_frame_units
 from shared.protocol.others import NOTHING_EXPECTED, Expected, OtherRequest, Others
@@ -24,14 +24,6 @@ REQUEST_BYTES = 150
 """A request's members in JSON without its prefix and its deployment's id, at most."""
 
 NUMBER_BYTES = 17
-
-
-class Cancellable(Protocol):
-    def cancel(self) -> None: ...
-
-
-CallLater = Callable[[float, Callable[[], None]], Cancellable]
-"""Calls something after so many seconds."""
 
 
 @dataclass(slots=True, eq=False)

@@ -19,8 +19,8 @@ from shared.protocol import limits
 from shared.protocol.endpoint import SessionEndpoint, SessionListener
 from shared.protocol.errors import (
     DialFailed,
+    DialMisdirected,
     HandshakeError,
-    Misdirected,
     ResumeRefused,
     TrunklineError,
     TunnelClosed,
@@ -175,7 +175,9 @@ async def _connect(
         raise DialFailed(f"the proxy's URL cannot be used: {error.msg}") from None
     except InvalidStatus as error:
         misdirected = error.response.status_code == HTTPStatus.MISDIRECTED_REQUEST
-        raise (Misdirected if misdirected else DialFailed)(explain_dial_error(url, error, proxy)) from error
+        raise (DialMisdirected if misdirected else DialFailed)(
+            explain_dial_error(url, error, proxy)
+        ) from error
     except (OSError, InvalidURI, InvalidHandshake, ValueError) as error:  # ValueError: no name, no port
         raise DialFailed(explain_dial_error(url, error, proxy)) from error
     return cast(_DiallingConnection, connection)

@@ -26,7 +26,7 @@ from gateway.tools.simulate.devices import (
     pace_of,
     slowed,
 )
-from gateway.tools.simulate.fleet import DeploymentBuild, Group, fleet_of
+from gateway.tools.simulate.fleet import DeploymentBuild, DeviceGroup, fleet_of
 from gateway.tools.simulate.inputs import Job, Traffic
 from gateway.tools.simulate.mix import Mix
 from gateway.tools.simulate.policies import choices
@@ -164,7 +164,7 @@ def pooled(plan: SimulationPlan) -> SimulationPlan:
         max_running=8192,
         load_s=1.0,
     )
-    return replace(plan, fleet=(Group(1, "all"),), build=DeploymentBuild(own={"all": all_as_one}))
+    return replace(plan, fleet=(DeviceGroup(1, "all"),), build=DeploymentBuild(own={"all": all_as_one}))
 
 
 def run(cases: Sequence[Case], settings: Settings) -> "Table":

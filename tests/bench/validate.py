@@ -24,7 +24,7 @@ import httpx
 from agent.engines.torch.demo import DEMO_MODEL_NAME
 from agent.engines.torch.startup import KEY_VARIABLE
 from gateway.tools.simulate.devices import DEFAULT_MODEL, MODELS, DevicePace
-from gateway.tools.simulate.fleet import DeploymentBuild, Group
+from gateway.tools.simulate.fleet import DeploymentBuild, DeviceGroup
 from gateway.tools.simulate.inputs import Job
 from gateway.tools.simulate.policies import choices
 from gateway.tools.simulate.simulation import SimulationPlan, simulate
@@ -203,7 +203,7 @@ def predicted(fitted: Fit, jobs: Sequence[Job]) -> dict[str, tuple[float, float]
     """The same requests in the simulator, handed to the engine as they come."""
     plan = SimulationPlan(
         These(jobs),
-        (Group(1, "mine", fitted.sent_s),),
+        (DeviceGroup(1, "mine", fitted.sent_s),),
         MODELS[DEFAULT_MODEL],
         build=DeploymentBuild(own={"mine": fitted.pace}),
     )

@@ -7,9 +7,9 @@ from typing import Any
 
 import orjson
 
-from agent.engines.backend import BackendBody, BackendFailed, BackendRequest, ResponseReceiver
-from agent.engines.dialects.chat import ChunkReader, NoChatAnswer, answer_of, error_of
-from agent.engines.dialects.dialect import CHAT_PATH, AnswerWriter, Dialect, JsonObject, Untranslatable
+from agent.engines.backend import BackendBody, BackendFailed, BackendRequest, ResponseReceiver, WholeBody
+from agent.engines.dialects.chat import ChatChunkReader, NoChatAnswer, answer_of, error_of
+from agent.engines.dialects.dialect import CHAT_PATH, AnswerWriter, JsonObject, Translation, Untranslatable
 from agent.engines.error_responses import PATH_BODY_BYTES, PATH_STATUSES, lacks_path
 from shared.process.server_sent_events import EventTooLong
 from shared.protocol.messages import Headers, RequestHead
@@ -42,7 +42,7 @@ class TranslatedCall:
 
     def __init__(
         self,
-        dialect: Dialect,
+        dialect: Translation,
         head: RequestHead,
         body: BackendBody,
         receiver: ResponseReceiver,
@@ -221,14 +221,14 @@ class TranslatedAnswer:
     tells_progress: bool
     on_progress: Callable[[Progress], None]
 
-    def __init__(self, dialect: Dialect, writer: AnswerWriter, receiver: ResponseReceiver) -> None:
+    def __init__(self, dialect: Translation, writer: AnswerWriter, receiver: ResponseReceiver) -> None:
         self._dialect = dialect
         self._writer = writer
         self._receiver = receiver
         self.tells_progress, self.on_progress = receiver.tells_progress, receiver.on_progress
         self._status = 0
         self._headers: Headers = ()
-        self._chunks: ChunkReader | None = None
+        self._chunks: ChatChunkReader | None = None
         self._held = bytearray()
 
     def on_response(self, status: int, headers: Headers) -> None:
@@ -238,7 +238,7 @@ class TranslatedAnswer:
         )
         kind = next((text for name, text in headers if name == "content-type"), "")
         if status == 200 and kind.lower().startswith("text/event-stream"):
-            self._chunks = ChunkReader(self._writer.events())
+            self._chunks = ChatChunkReader(self._writer.events())
             self._receiver.on_response(200, (*self._headers, ("content-type", kind)))
 
     def on_body(self, piece: bytes) -> bool:
@@ -285,22 +285,3 @@ class TranslatedAnswer:
         else:
             said = self._writer.whole(answer_of(value))
         return orjson.dumps(said)
-
-
-class WholeBody:
-    """A body that is there. Implements :class:`agent.engines.backend.BackendBody`."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self.ended = False
-
-    def take(self) -> bytes:
-        data, self._data = self._data, b""
-        self.ended = True
-        return data
-
-    def taken(self, size_bytes: int) -> None:
-        pass
-
-    async def more(self) -> None:
-        pass

@@ -68,7 +68,7 @@ def error_of(value: Any, status: int) -> JsonObject:
     }
 
 
-class ChunkReader:
+class ChatChunkReader:
     """Reads the chunks of one streamed chat completion, and has ``writer`` write the same."""
 
     def __init__(self, writer: EventWriter) -> None:

@@ -91,7 +91,7 @@ class AnswerWriter(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Dialect:
+class Translation:
     """One route and how it is translated."""
 
     route: str
@@ -105,7 +105,7 @@ class Dialect:
 
 
 def translated_routes(
-    routes: Collection[str], lacks: Collection[str], dialects: Mapping[str, Dialect]
+    routes: Collection[str], lacks: Collection[str], dialects: Mapping[str, Translation]
 ) -> tuple[str, ...]:
     """The routes that an engine with these ``routes``, without what it ``lacks``, gains by translation."""
     if Route.CHAT.value not in routes or Route.CHAT.value in lacks:

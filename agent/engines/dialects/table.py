@@ -3,17 +3,17 @@
 from collections.abc import Mapping
 
 from agent.engines.dialects import messages_answer, messages_request, responses_answer, responses_request
-from agent.engines.dialects.dialect import Dialect
+from agent.engines.dialects.dialect import Translation
 from shared.protocol.routes import Route
 
-MESSAGES = Dialect(
+MESSAGES = Translation(
     Route.MESSAGES.value,
     messages_request.PATH,
     messages_request.chat_request,
     messages_answer.MessageWriter,
     messages_answer.error_body,
 )
-RESPONSES = Dialect(
+RESPONSES = Translation(
     Route.RESPONSES.value,
     responses_request.PATH,
     responses_request.chat_request,
@@ -21,5 +21,5 @@ RESPONSES = Dialect(
     responses_answer.error_body,
 )
 
-DIALECTS: Mapping[str, Dialect] = {each.path: each for each in (MESSAGES, RESPONSES)}
+DIALECTS: Mapping[str, Translation] = {each.path: each for each in (MESSAGES, RESPONSES)}
 """By their paths."""

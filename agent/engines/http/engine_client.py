@@ -13,10 +13,11 @@ from agent.engines.backend import (
     BackendRequest,
     BackendTimeout,
     ResponseReceiver,
+    WholeBody,
 )
 from agent.engines.http.client.call import EngineCall
 from agent.engines.http.client.connections import ConnectionPool, EngineConnector
-from agent.engines.http.client.upload import NoBody, WholeBody
+from agent.engines.http.client.upload import NoBody
 from agent.engines.http.websocket import EngineWebSocket
 from agent.engines.settings import EngineSettings, base_url
 from agent.engines.wire import RequestFormat

@@ -36,7 +36,7 @@ _GOING = {"LOADING": LOADING, "UNLOADING": UNLOADING}
 
 
 @dataclass(frozen=True, slots=True)
-class ModelIndex:
+class RepositoryIndex:
     """Lists the models of the server that ``ask`` reaches. ``wanted``: only these, or those there are where
     there is no index. ``loads``: those that are not loaded are listed, too."""
 
@@ -117,7 +117,7 @@ class KServeBackend(OpenAIHTTPBackend):
         super().__init__(settings)
 
     def _lister(self) -> Lister:
-        return ModelIndex(self._ask, self._wanted, self._loads)
+        return RepositoryIndex(self._ask, self._wanted, self._loads)
 
     async def close(self) -> None:
         for task in self._moving:

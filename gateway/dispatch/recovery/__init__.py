@@ -6,7 +6,7 @@ only then is JSON read of the events that come after (:class:`Splicer`). What ca
 refused with a reason.
 """
 
-from gateway.dispatch.recovery.continued_request import Progress
+from gateway.dispatch.recovery.continued_request import AnswerProgress
 from gateway.dispatch.recovery.editing import NotContinuable
 from gateway.dispatch.recovery.events import SpliceFailed
 from gateway.dispatch.recovery.reading import ContinuationReading
@@ -14,10 +14,10 @@ from gateway.dispatch.recovery.record import AnswerRecord, RecordBudget
 from gateway.dispatch.recovery.splicing import Splicer
 
 __all__ = (
+    "AnswerProgress",
     "AnswerRecord",
     "ContinuationReading",
     "NotContinuable",
-    "Progress",
     "RecordBudget",
     "SpliceFailed",
     "Splicer",

@@ -8,9 +8,9 @@ from typing import Any
 
 from gateway.dispatch.recovery.continued_request import (
     FINAL_MESSAGE,
+    AnswerProgress,
     AnswerRead,
     PlacedContent,
-    Progress,
     in_messages,
     in_prompt,
 )
@@ -254,7 +254,7 @@ COMPLETION_TOKENS = 16
 """How long a completion is at many engines, and at others not, when the request does not say."""
 
 
-class ChunkProgress(Progress):
+class ChunkProgress(AnswerProgress):
     """How far a chat or completion came."""
 
     def __init__(self, original: OriginalRequest, received: ChunksRead, usage_wanted: bool) -> None:

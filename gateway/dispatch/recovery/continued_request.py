@@ -145,7 +145,7 @@ class AnswerRead(ABC):
         """Take in the next event."""
 
     @abstractmethod
-    def progress(self, original: OriginalRequest, usage_wanted: bool | None) -> "Progress":
+    def progress(self, original: OriginalRequest, usage_wanted: bool | None) -> "AnswerProgress":
         """How far the answer to ``original`` came. ``usage_wanted``: whether the client gets to see the usage
         where that is a choice; None: as the request says. Raises :class:`NotContinuable`."""
 
@@ -157,7 +157,7 @@ class AnswerRead(ABC):
         self.trouble = self.trouble or why
 
 
-class Progress(ABC):
+class AnswerProgress(ABC):
     """An answer that broke off and can go on: it is one text. A subclass finds out how far it came and sets
     ``finished`` and ``closing``."""
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.dispatch.recovery.continued_request import AnswerRead, PlacedContent, Progress, in_messages
+from gateway.dispatch.recovery.continued_request import AnswerProgress, AnswerRead, PlacedContent, in_messages
 from gateway.dispatch.recovery.events import SpliceFailed, written
 from gateway.dispatch.recovery.original_request import OriginalRequest
 from gateway.dispatch.recovery.record import MESSAGE_STOP
@@ -82,7 +82,7 @@ def _event(value: dict[str, Any]) -> bytes:
 BLOCK_STOP = _event({"type": "content_block_stop", "index": 0})
 
 
-class MessagesProgress(Progress):
+class MessagesProgress(AnswerProgress):
     """How far a message came."""
 
     def __init__(self, original: OriginalRequest, received: MessagesRead) -> None:

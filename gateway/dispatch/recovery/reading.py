@@ -6,7 +6,7 @@ from functools import partial
 import structlog
 
 from gateway.dispatch.recovery.chunks import ChunksRead
-from gateway.dispatch.recovery.continued_request import AnswerRead, Progress
+from gateway.dispatch.recovery.continued_request import AnswerProgress, AnswerRead
 from gateway.dispatch.recovery.editing import NotContinuable
 from gateway.dispatch.recovery.messages import MessagesRead
 from gateway.dispatch.recovery.original_request import OriginalRequest
@@ -98,7 +98,7 @@ class ContinuationReading:
             return self._ask(self._asking)
         return self._read_slice()
 
-    def progress(self) -> Progress:
+    def progress(self) -> AnswerProgress:
         """How far it came, when what is left has been read too. Raises :class:`NotContinuable`."""
         while self.step():
             pass

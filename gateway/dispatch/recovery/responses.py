@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
-from gateway.dispatch.recovery.continued_request import AnswerRead, PlacedContent, Progress, in_input
+from gateway.dispatch.recovery.continued_request import AnswerProgress, AnswerRead, PlacedContent, in_input
 from gateway.dispatch.recovery.events import DONE, SpliceFailed, written
 from gateway.dispatch.recovery.original_request import OriginalRequest
 from gateway.dispatch.recovery.splicing import ContinuationJoiner, ContinuedUsage, Splicer
@@ -104,7 +104,7 @@ _LATER = ("function_call", "custom_tool_call")
 """Items that may follow a text: they are whole in the continuation."""
 
 
-class ResponsesProgress(Progress):
+class ResponsesProgress(AnswerProgress):
     """How far a response came."""
 
     limit_name = "max_output_tokens"

@@ -122,7 +122,7 @@ class HttpTable(SettingsTable):
         return value
 
 
-class QueueTable(SettingsTable):
+class WaitingTable(SettingsTable):
     """Bounds of the waiting room, and its order."""
 
     max_requests: Count = 1000
@@ -322,7 +322,7 @@ class Settings(SettingsTable):
     """How many gateways have the same ``shared``; while it is away, each has this part of every limit."""
     tls: TlsTable = TlsTable()
     http: HttpTable = HttpTable()
-    queue: QueueTable = QueueTable()
+    queue: WaitingTable = WaitingTable()
     dispatch: DispatchTable = DispatchTable()
     placement: PlacementTable = PlacementTable()
     reuse: ReuseTable = ReuseTable()

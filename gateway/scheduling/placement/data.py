@@ -56,7 +56,7 @@ class AgentDeployments:
 
 
 @dataclass(frozen=True, slots=True)
-class Demand:
+class PlacementDemand:
     """What waits for one model.
 
     ``keys`` are the places that would do: for those whom nothing serves, where there are any, and for all

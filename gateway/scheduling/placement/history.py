@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from gateway.scheduling.placement.data import Demand
+from gateway.scheduling.placement.data import PlacementDemand
 from gateway.scheduling.recent import ArrivalRate, RecentDict
 
 MEMORY_S = 1800.0
@@ -122,7 +122,7 @@ class PlacementHistory:
         """``model`` was unloaded for another: its turn is over."""
         self._evicted_s[model] = now
 
-    def turn_due_s(self, demand: Demand) -> float:
+    def turn_due_s(self, demand: PlacementDemand) -> float:
         """Since when its model's turn is due: a model that had a turn comes after those that had none."""
         return max(demand.oldest_s, self._evicted_s.get(demand.model, demand.oldest_s))
 

@@ -8,7 +8,7 @@ from functools import cached_property
 from itertools import islice
 
 from gateway.domain.request import Tier
-from gateway.scheduling.placement.data import AgentDeployments, Demand, LoadableDeployment, LoadState
+from gateway.scheduling.placement.data import AgentDeployments, LoadableDeployment, LoadState, PlacementDemand
 from gateway.scheduling.placement.history import LoadFailures, PlacementHistory
 
 
@@ -138,7 +138,7 @@ class LoadOptions:
         staying = (place for room in set(self.rooms.values()) for place in room.staying.values())
         return Tally(place.model for place in staying if _in(place))
 
-    def best(self, demand: Demand, places: Sequence[LoadableDeployment]) -> LoadOption | None:
+    def best(self, demand: PlacementDemand, places: Sequence[LoadableDeployment]) -> LoadOption | None:
         """The best of all ``places`` where it fits; else of some where something would have to go."""
         free = [option for place in places if (option := self._into_free(place)) is not None]
         if free:
@@ -154,7 +154,7 @@ class LoadOptions:
             return LoadOption(place, room, (0,), self.now)
         return LoadOption(place, room, (1,), self.now) if room.holds(place) else None
 
-    def _by_eviction(self, demand: Demand, place: LoadableDeployment) -> LoadOption | None:
+    def _by_eviction(self, demand: PlacementDemand, place: LoadableDeployment) -> LoadOption | None:
         """What would have to go for it, and when it could; None if that would not do."""
         room, now = self.rooms[place.key], self.now
         candidates: list[_Candidate] = []
@@ -170,7 +170,9 @@ class LoadOptions:
         rank = (2, any(each[1] for each in chosen), regret) if at_s <= now else (3, at_s, regret)
         return LoadOption(place, room, rank, at_s, tuple(room.staying[each[-1]] for each in chosen), regret)
 
-    def _free_at_s(self, victim: LoadableDeployment, place: LoadableDeployment, demand: Demand) -> float:
+    def _free_at_s(
+        self, victim: LoadableDeployment, place: LoadableDeployment, demand: PlacementDemand
+    ) -> float:
         """When ``victim`` may be told to take nothing more, for ``place`` to come in."""
         rules = self.rules
         if not _in(victim) or victim.pinned:
@@ -184,7 +186,7 @@ class LoadOptions:
         idle_s = max(victim.loaded_s + rules.min_residence_s, victim.used_s + IMMINENT_S, kept_s)
         return min(idle_s, busy_s)
 
-    def _patience_s(self, victim: LoadableDeployment, demand: Demand) -> float:
+    def _patience_s(self, victim: LoadableDeployment, demand: PlacementDemand) -> float:
         """How long requests that want the memory of a busy model wait until it is unloaded. The more often
         the busy model is requested compared with theirs, the longer."""
         if demand.tier is Tier.REALTIME:

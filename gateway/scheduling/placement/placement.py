@@ -21,11 +21,11 @@ from collections.abc import Iterable, Sequence
 from gateway.domain.request import Tier
 from gateway.scheduling.placement.data import (
     AgentDeployments,
-    Demand,
     LoadableDeployment,
     LoadDecision,
     LoadState,
     NotLoadable,
+    PlacementDemand,
     PlacementPlan,
     UnloadDecision,
 )
@@ -70,7 +70,7 @@ class Placement:
         self.history = PlacementHistory()
 
     def decide(
-        self, demands: Iterable[Demand], hosts: Iterable[AgentDeployments], now: float
+        self, demands: Iterable[PlacementDemand], hosts: Iterable[AgentDeployments], now: float
     ) -> PlacementPlan:
         """What to load and unload. ``demands`` has one for each model that requests wait for; ``hosts`` are
         all that have places of these, each with all its places.
@@ -99,7 +99,7 @@ class _Round:
         self,
         rules: PlacementRules,
         history: PlacementHistory,
-        demands: Sequence[Demand],
+        demands: Sequence[PlacementDemand],
         hosts: Iterable[AgentDeployments],
         now: float,
     ) -> None:
@@ -133,7 +133,7 @@ class _Round:
 
     # --- What nobody serves ---
 
-    def serve(self, demand: Demand) -> None:
+    def serve(self, demand: PlacementDemand) -> None:
         """Have a model loaded that requests wait for and nothing serves."""
         out = self._out(demand)
         leaving = any(self._residence(key) is LoadState.UNLOADING for key in demand.keys)
@@ -145,7 +145,7 @@ class _Round:
         if option is not None:
             self._go(demand, option)
 
-    def _out(self, demand: Demand) -> list[LoadableDeployment]:
+    def _out(self, demand: PlacementDemand) -> list[LoadableDeployment]:
         places = (self._places[key] for key in sorted(demand.keys) if key in self._places)
         return [each for each in places if each.load_state is LoadState.UNLOADED]
 
@@ -180,14 +180,16 @@ class _Round:
         first = min(failing, key=lambda each: (failures.of(each.key).again_s, each.key))
         return NotLoadable(failures.of(first.key).why, failures.of(first.key).again_s - now)
 
-    def _best_option(self, demand: Demand, places: Sequence[LoadableDeployment]) -> LoadOption | None:
+    def _best_option(
+        self, demand: PlacementDemand, places: Sequence[LoadableDeployment]
+    ) -> LoadOption | None:
         if len(places) > MOST_EVICTIONS:
             self.look_again(self._now + LOOK_S)
         return self._options.best(demand, places)
 
     # --- Doing it ---
 
-    def _go(self, demand: Demand, option: LoadOption) -> None:
+    def _go(self, demand: PlacementDemand, option: LoadOption) -> None:
         wait_s = option.place.load_s
         if option.rank[0] == 0:
             self._decisions.append(LoadDecision(option.place.key, _why(demand)))
@@ -216,7 +218,7 @@ class _Round:
 
     # --- More of what is served ---
 
-    def spread(self, demand: Demand) -> None:
+    def spread(self, demand: PlacementDemand) -> None:
         """Have a model loaded once more that is not served fast enough."""
         loading = any(self._residence(key) is LoadState.LOADING for key in demand.keys)
         if loading or not demand.keys.isdisjoint(self._closing):
@@ -230,7 +232,7 @@ class _Round:
         if option is not None and option.at_s <= self._now and self._is_worth_it(demand, option):
             self._go(demand, option)
 
-    def _is_worth_it(self, demand: Demand, option: LoadOption) -> bool:
+    def _is_worth_it(self, demand: PlacementDemand, option: LoadOption) -> bool:
         if not option.victims:
             return True
         if any(victim.running or victim.key in self._wanted for victim in option.victims):
@@ -240,7 +242,7 @@ class _Round:
         return CLEARLY * option.regret < gain
 
 
-def _why(demand: Demand) -> str:
+def _why(demand: PlacementDemand) -> str:
     if demand.served:
         return f"{demand.requests} wait, the last {demand.wait_s:.0f} s"
     return f"{demand.requests} wait and nothing serves it"

@@ -10,7 +10,7 @@ from sqlalchemy import func, select
 from gateway.domain.store_address import StoreAddress
 from gateway.storage import schema
 from gateway.storage.errors import IdentityUnusable, RecordError, StateError
-from gateway.storage.postgres import PostgresDatabase, ServerFacts, inspect_server
+from gateway.storage.postgres import PostgresDatabase, PostgresFacts, inspect_server
 from gateway.storage.store import Store
 
 MOST_SKEW_S = 5.0
@@ -53,7 +53,7 @@ def check_store(state_dir: Path, address: StoreAddress, wall: Callable[[], float
     return report
 
 
-def _check_clock(report: CheckReport, server: ServerFacts, before_s: float, after_s: float) -> None:
+def _check_clock(report: CheckReport, server: PostgresFacts, before_s: float, after_s: float) -> None:
     """What the answer's way took is no skew."""
     skew_s = max(before_s - server.clock_s, server.clock_s - after_s, 0.0)
     report.facts.append(f"clocks of server and host: {skew_s:.1f} s apart, or less")
@@ -63,7 +63,7 @@ def _check_clock(report: CheckReport, server: ServerFacts, before_s: float, afte
         )
 
 
-def _check_version(report: CheckReport, server: ServerFacts) -> bool:
+def _check_version(report: CheckReport, server: PostgresFacts) -> bool:
     """Whether this program can read the tables as they are."""
     present = schema.SCHEMA_VERSION
     if server.version == 0:

@@ -7,6 +7,6 @@ them.
 """
 
 from gateway.storage.postgres.database import PostgresDatabase
-from gateway.storage.postgres.inspection import ServerFacts, inspect_server
+from gateway.storage.postgres.inspection import PostgresFacts, inspect_server
 
-__all__ = ["PostgresDatabase", "ServerFacts", "inspect_server"]
+__all__ = ["PostgresDatabase", "PostgresFacts", "inspect_server"]

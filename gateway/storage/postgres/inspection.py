@@ -28,7 +28,7 @@ _FORBIDDEN = """
 
 
 @dataclass(frozen=True, slots=True)
-class ServerFacts:
+class PostgresFacts:
     """A server, and the store's tables there."""
 
     server: str
@@ -47,7 +47,7 @@ class ServerFacts:
     """What the user would need: ``select api_keys``."""
 
 
-def inspect_server(address: StoreAddress) -> ServerFacts:
+def inspect_server(address: StoreAddress) -> PostgresFacts:
     """Raises StateError."""
     connector = Connector(address, serve=False)
     try:
@@ -58,7 +58,7 @@ def inspect_server(address: StoreAddress) -> ServerFacts:
         raise found if isinstance(found, StateError) else StateError(str(found)) from error
 
 
-def _inspect(connection: "psycopg.Connection[tuple[object, ...]]") -> ServerFacts:
+def _inspect(connection: "psycopg.Connection[tuple[object, ...]]") -> PostgresFacts:
     (server,) = connection.execute(_SERVER).fetchall()
     names = list(schema.metadata.tables)
     there = [str(row[0]) for row in connection.execute(_TABLES, (names,)).fetchall()]
@@ -69,7 +69,7 @@ def _inspect(connection: "psycopg.Connection[tuple[object, ...]]") -> ServerFact
         said = {str(name): int(str(value)) for name, value in facts if str(value).isdecimal()}
         version, min_reader = said.get(VERSION_FACT, 0), said.get(MIN_READER_FACT, 0)
     text, namespace, user, clock_s, standby, may_create = server
-    return ServerFacts(
+    return PostgresFacts(
         str(text),
         None if namespace is None else str(namespace),
         str(user),

@@ -33,7 +33,7 @@ def _die_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
-class ChildProcess(Protocol):
+class ChildHandle(Protocol):
     """What a child is to its parent: of :class:`subprocess.Popen` what is used here."""
 
     @property
@@ -54,7 +54,7 @@ class Child:
         self.name = name
         self.log = log
         with log.open("wb") as output:
-            self._process: ChildProcess = subprocess.Popen(  # noqa: S603 (our own interpreter and modules)
+            self._process: ChildHandle = subprocess.Popen(  # noqa: S603 (our own interpreter and modules)
                 [sys.executable, "-m", *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=output,

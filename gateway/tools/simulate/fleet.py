@@ -34,7 +34,7 @@ _GROUP = re.compile(r"\s*(?:(\d{1,9})\s*\*)?\s*([a-z][a-z0-9]*)\s*(?:@\s*(\d+(?:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class DeviceGroup:
     """``count`` devices of one class, each a round trip of ``rtt_s`` from the gateway."""
 
     count: int
@@ -46,7 +46,7 @@ class Group:
         return f"{self.count}*{self.card}{far}"
 
 
-Fleet = tuple[Group, ...]
+Fleet = tuple[DeviceGroup, ...]
 
 
 def fleet_of(text: str, own: Collection[str] = (), rtt_s: float | None = None) -> Fleet:
@@ -61,11 +61,11 @@ def fleet_of(text: str, own: Collection[str] = (), rtt_s: float | None = None) -
     return groups
 
 
-def device_count(fleet: Sequence[Group]) -> int:
+def device_count(fleet: Sequence[DeviceGroup]) -> int:
     return sum(group.count for group in fleet)
 
 
-def fleet_text(fleet: Sequence[Group]) -> str:
+def fleet_text(fleet: Sequence[DeviceGroup]) -> str:
     """As :func:`fleet_of` reads it."""
     return ",".join(map(str, fleet))
 
@@ -76,7 +76,7 @@ def scaled(fleet: Fleet, times: int) -> Fleet:
     return tuple(replace(group, count=group.count // unit * times) for group in fleet)
 
 
-def _group(part: str, own: Collection[str], default_rtt_s: float) -> Group:
+def _group(part: str, own: Collection[str], default_rtt_s: float) -> DeviceGroup:
     match = _GROUP.fullmatch(part)
     if match is None:
         raise BadSpec(
@@ -90,7 +90,7 @@ def _group(part: str, own: Collection[str], default_rtt_s: float) -> Group:
     rtt_s = default_rtt_s if rtt_ms is None else float(rtt_ms) / 1000
     if rtt_s > MAX_RTT_S:
         raise BadSpec("--fleet", f"a round trip of {rtt_s:g} s is more than {MAX_RTT_S:g} s")
-    return Group(count, card, rtt_s)
+    return DeviceGroup(count, card, rtt_s)
 
 
 @dataclass(slots=True, eq=False)

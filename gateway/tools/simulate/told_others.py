@@ -9,7 +9,8 @@ from collections.abc import Callable
 from gateway.tools.simulate.calendar import Calendar
 from gateway.tools.simulate.fleet import SimulatedDevice
 from gateway.tools.simulate.gateway import SimulatedGateway, SimulatedRequest
-from shared.protocol.other_requests import Cancellable, OtherSessions, OthersTeller, ToldRequest
+from shared.process.timers import Cancellable
+from shared.protocol.other_requests import OtherSessions, OthersTeller, ToldRequest
 from shared.protocol.others import Expected, Others
 
 

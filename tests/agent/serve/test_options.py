@@ -8,7 +8,7 @@ import pytest
 from agent.serve import Model
 from agent.serve.options import (
     CannotServe,
-    ServerFacts,
+    ReadyLine,
     ServerOptions,
     facts_of,
     line_of,
@@ -46,7 +46,7 @@ def test_other_devices_are_refused(text: str) -> None:
 
 
 def test_lines_are_read_back_and_others_are_not_taken_for_lines() -> None:
-    facts = ServerFacts(models=("a",), slots=4, devices=("cpu",))
+    facts = ReadyLine(models=("a",), slots=4, devices=("cpu",))
     assert read_line(facts.line().decode()) == {
         "ready": {"models": ["a"], "slots": 4, "devices": ["cpu"], "port": None}
     }

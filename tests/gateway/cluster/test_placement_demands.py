@@ -6,12 +6,12 @@ import pytest
 
 from gateway.cluster.placement_demands import MOST_KEYS, MOST_MODELS, PlacementDemands
 from gateway.domain.request import Tier
-from gateway.scheduling.placement.data import Demand
+from gateway.scheduling.placement.data import PlacementDemand
 from tests.support.clock import ManualClock
 
 KEYS = frozenset({"a/d1", "b/d1"})
-WAITS = Demand("m", KEYS, 990.0, 3, Tier.STANDARD)
-SERVED = Demand("m", frozenset({"c/d1"}), 980.0, 2, Tier.REALTIME, True, 5.0)
+WAITS = PlacementDemand("m", KEYS, 990.0, 3, Tier.STANDARD)
+SERVED = PlacementDemand("m", frozenset({"c/d1"}), 980.0, 2, Tier.REALTIME, True, 5.0)
 
 
 class Process:
@@ -24,7 +24,7 @@ class Process:
         self.demands.changed = lambda: self.events.append("changed")
         self.demands.wake = lambda: self.events.append("wake")
 
-    def waits_for(self, *demands: Demand) -> str | None:
+    def waits_for(self, *demands: PlacementDemand) -> str | None:
         self.demands.own = lambda now: demands
         return self.demands.encode()
 
@@ -46,7 +46,7 @@ def test_who_wants_the_same_wants_it_together() -> None:
     here.demands.take_up([there.waits_for(SERVED)])
     everything = KEYS | {"c/d1"}
     assert here.demands.with_others([WAITS], lambda model: everything) == [
-        Demand("m", KEYS, 980.0, 5, Tier.REALTIME, False, 5.0)
+        PlacementDemand("m", KEYS, 980.0, 5, Tier.REALTIME, False, 5.0)
     ], "for those whom nothing serves"
     here.demands.take_up([there.waits_for(replace(SERVED, served=False))])
     (both,) = here.demands.with_others([WAITS], lambda model: everything)
@@ -75,7 +75,7 @@ def test_who_decides_looks_again_as_long_as_others_wait_and_once_more() -> None:
 def test_a_row_has_a_bounded_size() -> None:
     there, here = Process(), Process()
     keys = frozenset(f"agent-{n}/d" for n in range(2 * MOST_KEYS))
-    row = there.waits_for(*(Demand(f"m{n}", keys, 900.0 - n) for n in range(2 * MOST_MODELS)))
+    row = there.waits_for(*(PlacementDemand(f"m{n}", keys, 900.0 - n) for n in range(2 * MOST_MODELS)))
     here.demands.take_up([row])
     found = here.demands.with_others([], lambda model: keys)
     assert {each.model for each in found} == {f"m{n}" for n in range(MOST_MODELS, 2 * MOST_MODELS)}

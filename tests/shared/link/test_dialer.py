@@ -25,10 +25,10 @@ from shared.link.dialer import (
 from shared.link.membership import MembershipError
 from shared.protocol.errors import (
     DialFailed,
+    DialMisdirected,
     ErrorCode,
     GatewayUntrusted,
     HandshakeRejected,
-    Misdirected,
     TrunklineError,
     TunnelClosed,
 )
@@ -70,7 +70,7 @@ class OneOfTwo(DialTarget):
 
 
 async def test_where_another_process_answers_it_dials_again_soon(tmp_path: Path) -> None:
-    plan = Misdirected("421"), LandedElsewhere("b answered in place of a")
+    plan = DialMisdirected("421"), LandedElsewhere("b answered in place of a")
     assert await DialledWorld(tmp_path, target=OneOfTwo()).until_up(*plan) == [
         0.0,
         MISDIRECTED_BASE_S,
@@ -80,7 +80,7 @@ async def test_where_another_process_answers_it_dials_again_soon(tmp_path: Path)
 
 async def test_what_serves_other_names_than_that_of_the_only_process_is_a_failure(tmp_path: Path) -> None:
     with structlog.testing.capture_logs() as logs:
-        assert await DialledWorld(tmp_path).until_up(Misdirected("421")) == [0.0, 1.0]
+        assert await DialledWorld(tmp_path).until_up(DialMisdirected("421")) == [0.0, 1.0]
     assert logs[0]["reason"] == "421"
 
 

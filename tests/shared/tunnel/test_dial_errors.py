@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from shared.protocol.errors import DialFailed, Misdirected
+from shared.protocol.errors import DialFailed, DialMisdirected
 from shared.tunnel import dial
 from shared.tunnel.dial_errors import explain_dial_error
 from tests.support.identities import joining_agent
@@ -129,8 +129,8 @@ async def test_a_proxy_is_named_where_it_is_the_reason_and_its_password_is_not()
 
 
 async def test_that_another_process_answered_is_an_error_of_its_own() -> None:
-    async with answering(http("421 Misdirected Request")) as port:
-        with pytest.raises(Misdirected, match="answers 421: what is there serves another name"):
+    async with answering(http("421 DialMisdirected Request")) as port:
+        with pytest.raises(DialMisdirected, match="answers 421: what is there serves another name"):
             await dial(
                 f"ws://127.0.0.1:{port}/tunnel/b",
                 handshake=joining_agent(),

@@ -31,24 +31,6 @@ class NoBody:
     async def more(self) -> None: ...
 
 
-class WholeBody:
-    """Implements :class:`agent.engines.backend.BackendBody`, for a short body that is there."""
-
-    def __init__(self, body: bytes) -> None:
-        self._body = body
-
-    @property
-    def ended(self) -> bool:
-        return not self._body
-
-    def take(self) -> bytes:
-        body, self._body = self._body, b""
-        return body
-
-    def taken(self, size_bytes: int) -> None: ...
-    async def more(self) -> None: ...
-
-
 @dataclass(slots=True)
 class EngineUpload:
     """``head`` is all that precedes the body, its framing among it: ``length_bytes`` of body follow, or, with

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.engines.dialects.chat import ChunkReader, NoChatAnswer, answer_of, error_of
+from agent.engines.dialects.chat import ChatChunkReader, NoChatAnswer, answer_of, error_of
 from agent.engines.dialects.dialect import ChatUsage
 from agent.engines.dialects.messages_answer import MessageWriter
 from tests.agent.engines.dialects.streams import CHUNKS, Recorded, stream
@@ -17,7 +17,7 @@ def test_a_stream_cut_at_any_byte_says_the_same() -> None:
     data = stream(CHUNKS)
     for size_bytes in (1, 2, 3, 7, 50):
         writer = Recorded()
-        reader = ChunkReader(writer)
+        reader = ChatChunkReader(writer)
         for start in range(0, len(data), size_bytes):
             reader.feed(data[start : start + size_bytes])
         reader.finish()
@@ -34,7 +34,7 @@ def test_a_stream_cut_at_any_byte_says_the_same() -> None:
 
 @given(st.lists(st.binary(max_size=40), max_size=6))
 def test_no_bytes_lead_to_anything_but_the_named_error(pieces: list[bytes]) -> None:
-    reader = ChunkReader(MessageWriter({"model": "m"}).events())
+    reader = ChatChunkReader(MessageWriter({"model": "m"}).events())
     try:
         for piece in pieces:
             reader.feed(piece)
@@ -45,7 +45,7 @@ def test_no_bytes_lead_to_anything_but_the_named_error(pieces: list[bytes]) -> N
 
 def test_a_stream_without_a_finish_reason_gets_no_end() -> None:
     writer = Recorded()
-    reader = ChunkReader(writer)
+    reader = ChatChunkReader(writer)
     reader.feed(stream(CHUNKS[:2]))
     reader.finish()
     assert not any(said.startswith("end") for said in writer.said)
@@ -53,7 +53,7 @@ def test_a_stream_without_a_finish_reason_gets_no_end() -> None:
 
 def test_calls_that_all_have_the_number_zero_are_told_apart_by_their_ids() -> None:
     writer = Recorded()
-    reader = ChunkReader(writer)
+    reader = ChatChunkReader(writer)
     for id_ in ("a", "b"):
         call = {"index": 0, "id": id_, "function": {"name": "f", "arguments": "{}"}}
         reader.feed(stream([_chunk([call])]))
@@ -66,7 +66,7 @@ def _chunk(calls: Sequence[Mapping[str, object]]) -> dict[str, object]:
 
 def test_an_error_in_the_stream_ends_it() -> None:
     writer = Recorded()
-    reader = ChunkReader(writer)
+    reader = ChatChunkReader(writer)
     reader.feed(stream([{"error": {"message": "broken", "code": 3}}, *CHUNKS]))
     assert writer.said == ["begin", "fail broken"]
 

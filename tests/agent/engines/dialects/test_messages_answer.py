@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from agent.engines.dialects.chat import ChunkReader
+from agent.engines.dialects.chat import ChatChunkReader
 from agent.engines.dialects.dialect import ChatAnswer, ChatUsage, ToolCallPiece
 from agent.engines.dialects.messages_answer import MessageWriter, error_body, tool_input
 from shared.process.server_sent_events import each_event
@@ -12,7 +12,7 @@ from tests.agent.engines.dialects.streams import CHUNKS, stream
 
 
 def events(chunks: list[dict[str, Any]], **request: Any) -> list[dict[str, Any]]:
-    reader = ChunkReader(MessageWriter({"model": "m", **request}).events())
+    reader = ChatChunkReader(MessageWriter({"model": "m", **request}).events())
     written = list(each_event(reader.feed(stream(chunks)) + reader.finish()))
     values = [event.value() or {} for event in written]
     assert [event.name for event in written] == [value["type"] for value in values]

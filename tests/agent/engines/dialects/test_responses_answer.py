@@ -6,7 +6,7 @@ import pytest
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from agent.engines.dialects.chat import ChunkReader
+from agent.engines.dialects.chat import ChatChunkReader
 from agent.engines.dialects.dialect import ChatAnswer, ChatUsage, ToolCallPiece
 from agent.engines.dialects.responses_answer import ResponseWriter, error_body
 from shared.process.server_sent_events import each_event
@@ -17,7 +17,7 @@ ANSWER = ChatAnswer("t", "r", [ToolCallPiece(0, "c", "f", "{}")], "tool_calls", 
 
 
 def events(chunks: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    reader = ChunkReader(ResponseWriter({"model": "m"}).events())
+    reader = ChatChunkReader(ResponseWriter({"model": "m"}).events())
     values = [event.value() or {} for event in each_event(reader.feed(stream(chunks)) + reader.finish())]
     for number, value in enumerate(values):
         _EVENT.validate_python(value)

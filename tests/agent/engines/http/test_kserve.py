@@ -12,7 +12,7 @@ from aiohttp import web
 from agent.capacity.engine_registry import EngineRegistry
 from agent.engines.backend import BackendRefused
 from agent.engines.http.engine_client import SmallResponse
-from agent.engines.http.kserve import KServeBackend, ModelIndex, read_index
+from agent.engines.http.kserve import KServeBackend, RepositoryIndex, read_index
 from agent.engines.http.probe import NoModelList
 from agent.engines.settings import EngineSettings
 from shared.protocol.messages import Command, CommandVerb, DeploymentStatus
@@ -61,10 +61,10 @@ async def test_without_an_index_the_named_models_are_asked_whether_they_are_read
     async def ask(path: str, method: str, body: bytes) -> SmallResponse:
         return SmallResponse(200 if path == "/v2/models/org%2Fa/ready" else 404, b"")
 
-    models = await ModelIndex(ask, ("org/a", "b"))()
+    models = await RepositoryIndex(ask, ("org/a", "b"))()
     assert [(model.id, model.status) for model in models] == [("org/a", LOADED), ("b", FAILED)]
     with pytest.raises(NoModelList, match="name them in the agent's file"):
-        await ModelIndex(ask)()
+        await RepositoryIndex(ask)()
 
 
 async def test_a_server_that_is_not_well_is_not_asked_for_each_model() -> None:
@@ -72,7 +72,7 @@ async def test_a_server_that_is_not_well_is_not_asked_for_each_model() -> None:
         return SmallResponse(503, b"loading")
 
     with pytest.raises(NoModelList) as raised:
-        await ModelIndex(ask, ("a",))()
+        await RepositoryIndex(ask, ("a",))()
     assert raised.value.loading
 
 

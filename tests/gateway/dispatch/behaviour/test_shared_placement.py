@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from gateway.cluster.placement_demands import PlacementDemands
 from gateway.dispatch.placement import PlacementSettings
-from gateway.scheduling.placement.data import Demand
+from gateway.scheduling.placement.data import PlacementDemand
 from shared.protocol.messages import DeploymentStatus
 from tests.gateway.dispatch.behaviour.test_command_epochs import PlayedOwnership
 from tests.gateway.fleet.fleet import Fleet
@@ -19,7 +19,7 @@ class Process:
         settings = PlacementSettings(min_residence_s=0.0)
         self.fleet = Fleet(placement=settings, ownership=self.ownership, demands=self.demands)
 
-    def hears(self, *demands: Demand) -> None:
+    def hears(self, *demands: PlacementDemand) -> None:
         """What another process wants, the ages of its waits as of now."""
         other = PlacementDemands(ManualClock(self.fleet.loop.now_s))
         other.own = lambda now: demands
@@ -47,10 +47,10 @@ def test_the_owner_loads_what_is_waited_for_elsewhere() -> None:
     process = Process(owns=True)
     agent = LoadingAgent(process.fleet, loadable("m"))
     now = process.fleet.loop.now_s
-    process.hears(Demand("m", frozenset({"a/d-m", "unknown/d-m"}), now - 1.0))
+    process.hears(PlacementDemand("m", frozenset({"a/d-m", "unknown/d-m"}), now - 1.0))
     process.fleet.advance(1.0)
     assert agent.commands == [(LOAD, "m")]
-    process.hears(Demand("n", frozenset({"a/d-n"}), now))
+    process.hears(PlacementDemand("n", frozenset({"a/d-n"}), now))
     process.fleet.advance(1.0)
     assert agent.commands == [(LOAD, "m")], "no agent of this process has it"
 
@@ -61,7 +61,7 @@ def test_what_other_processes_run_is_not_unloaded_under_them() -> None:
     agent.states["d-m"] = replace(agent.states["d-m"], running=2)
     agent.tell()
     process.fleet.settle()
-    wanted = Demand("n", frozenset({"a/d-n"}), process.fleet.loop.now_s)
+    wanted = PlacementDemand("n", frozenset({"a/d-n"}), process.fleet.loop.now_s)
     for _ in range(3):
         process.hears(wanted)
         process.fleet.advance(2.0)
@@ -80,7 +80,7 @@ def test_who_owns_no_more_closes_nothing() -> None:
     process = Process(owns=True)
     agent = LoadingAgent(process.fleet, loadable("m", slots=2, status=DeploymentStatus.LOADED), loadable("n"))
     process.fleet.submit(process.fleet.request("m"))
-    process.hears(Demand("n", frozenset({"a/d-n"}), process.fleet.loop.now_s - 600.0))
+    process.hears(PlacementDemand("n", frozenset({"a/d-n"}), process.fleet.loop.now_s - 600.0))
     process.fleet.advance(1.0)
     closing = process.fleet.session(agent.agent).deployments["d-m"]
     assert closing.closing

@@ -12,12 +12,12 @@ from openai.types import responses as types
 from openai.types.chat import ChatCompletionChunk
 from pydantic import BaseModel
 
-from gateway.dispatch.recovery import AnswerRecord, ContinuationReading, Progress, RecordBudget
+from gateway.dispatch.recovery import AnswerProgress, AnswerRecord, ContinuationReading, RecordBudget
 
 
 def read_progress(
     route: str, request_body: bytes, record: AnswerRecord, *, usage_wanted: bool | None = None
-) -> Progress:
+) -> AnswerProgress:
     """How far the answer in ``record`` came, read at once."""
     return ContinuationReading(route, request_body, record, usage_wanted=usage_wanted).progress()
 

@@ -18,7 +18,7 @@ from gateway.domain.store_address import StoreAddress
 from gateway.fleet.endpoint import AgentEndpointSettings
 from gateway.fleet.registry import RegistrySettings
 from gateway.runtime.config import ConfigError, Loaded, load
-from gateway.runtime.config.settings import AgentsTable, DispatchTable, HttpTable, QueueTable, Settings
+from gateway.runtime.config.settings import AgentsTable, DispatchTable, HttpTable, Settings, WaitingTable
 
 
 def loaded(flags: dict[str, Any] | None = None, file: Path | None = None, **environment: str) -> Loaded:
@@ -299,7 +299,7 @@ def test_the_longest_answer_kept_must_fit_into_what_is_kept() -> None:
 
 
 def test_the_defaults_are_those_of_the_parts() -> None:
-    _same(QueueTable(), QueueSettings())
+    _same(WaitingTable(), QueueSettings())
     _same(DispatchTable(), DispatchSettings())
     _same(AgentsTable(), AgentEndpointSettings())
     _same(AgentsTable(), RegistrySettings())

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from gateway.domain.request import Tier
 from gateway.scheduling.placement.data import (
     AgentDeployments,
-    Demand,
     LoadableDeployment,
     LoadDecision,
     LoadState,
+    PlacementDemand,
 )
 from gateway.scheduling.placement.load_options import PlacementRules
 from gateway.scheduling.placement.placement import Placement
@@ -95,13 +95,13 @@ class World:
             for agent, bytes_ in self.memory.items()
         ]
 
-    def demands(self) -> list[Demand]:
+    def demands(self) -> list[PlacementDemand]:
         return [self._demand(model, queue) for model, queue in self.queues.items() if queue]
 
-    def _demand(self, model: str, queue: deque[Asking]) -> Demand:
+    def _demand(self, model: str, queue: deque[Asking]) -> PlacementDemand:
         own = [site.place for site in self.sites.values() if site.place.model == model]
         there = [each for each in own if each.load_state in (LoadState.LOADED, LoadState.LOADING)]
-        return Demand(
+        return PlacementDemand(
             model,
             frozenset(each.key for each in own),
             queue[0].came_s,

@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from gateway.domain.request import Tier
 from gateway.scheduling.placement.data import (
     AgentDeployments,
-    Demand,
     LoadableDeployment,
     LoadDecision,
     LoadState,
+    PlacementDemand,
     PlacementPlan,
     UnloadDecision,
 )
@@ -46,9 +46,9 @@ def _decide(
     return placement.decide([demand(wants, *places, **more)], hosts, NOW)
 
 
-def demand(model: str, *places: LoadableDeployment, **more: object) -> Demand:
+def demand(model: str, *places: LoadableDeployment, **more: object) -> PlacementDemand:
     keys = frozenset(each.key for each in places if each.model == model)
-    return Demand(model, keys, **{"oldest_s": NOW, **more})  # type: ignore[arg-type]
+    return PlacementDemand(model, keys, **{"oldest_s": NOW, **more})  # type: ignore[arg-type]
 
 
 def loads(plan: PlacementPlan) -> list[str]:

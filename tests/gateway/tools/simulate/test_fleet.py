@@ -4,13 +4,13 @@ import pytest
 
 from gateway.scheduling.learning.devices import CLASSES
 from gateway.tools.simulate.devices import DEFAULT_MODEL, MODELS, model_named, pace_of
-from gateway.tools.simulate.fleet import Group, device_count, fleet_of, fleet_text, scaled
+from gateway.tools.simulate.fleet import DeviceGroup, device_count, fleet_of, fleet_text, scaled
 from gateway.tools.simulate.inputs import BadSpec
 
 
 def test_fleets_are_read_as_written() -> None:
     fleet = fleet_of("4*h100, 2*l4@40ms,t4")
-    assert fleet == (Group(4, "h100"), Group(2, "l4", 0.04), Group(1, "t4"))
+    assert fleet == (DeviceGroup(4, "h100"), DeviceGroup(2, "l4", 0.04), DeviceGroup(1, "t4"))
     assert device_count(fleet) == 7
     assert fleet_of(fleet_text(fleet)) == fleet
 
