@@ -306,6 +306,10 @@ class Settings(SettingsTable):
     worker_silence_s: Annotated[float, Field(ge=0, le=86_400)] = 15.0
     """One of several workers that gives no sign of life for so long is killed and started again, at least 5;
     0: it is not."""
+    worker_start_s: Annotated[float, Field(ge=0, le=86_400)] = 120.0
+    """One of several workers that does not serve so long after its start is killed and started again, at
+    least 5; 0: it is not. The first of all has five times as long, for the store's tables may have to be
+    brought up to date."""
     state: Path | None = None
     """Directory of the durable state; the default depends on the user (``trunkline gateway --help``)."""
     behind_tls_terminator: bool = False
@@ -345,7 +349,7 @@ class Settings(SettingsTable):
             raise ValueError("two of them are the same issuer")
         return value
 
-    @field_validator("worker_silence_s")
+    @field_validator("worker_silence_s", "worker_start_s")
     @classmethod
     def _is_no_mere_delay(cls, value: float) -> float:
         if 0 < value < LEAST_SILENCE_S:

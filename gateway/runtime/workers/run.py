@@ -69,6 +69,7 @@ def run_workers(
             names,
             settings.drain_s,
             silence_s=settings.worker_silence_s,
+            start_s=settings.worker_start_s,
             left=left,
             listening=listening,
         )

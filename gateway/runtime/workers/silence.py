@@ -13,6 +13,12 @@ BEAT_S = 1.0
 SILENCE_S = 15.0
 """A worker that says nothing for so long is killed, unless the settings say otherwise."""
 
+START_S = 120.0
+"""A worker that does not come to serve within this time is killed, unless the settings say otherwise."""
+
+FIRST_START_TIMES = 5
+"""The first worker of all has so many times as long, because it brings the store's tables up to date."""
+
 LOOK_S = 1.0
 """Between two looks of the supervisor at most."""
 

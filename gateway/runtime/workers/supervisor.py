@@ -19,7 +19,7 @@ from gateway.runtime.workers.hung import HungWorkers
 from gateway.runtime.workers.restarts import RestartSchedule
 from gateway.runtime.workers.role import alternate_name
 from gateway.runtime.workers.rolling import RollingRestart
-from gateway.runtime.workers.silence import SILENCE_S
+from gateway.runtime.workers.silence import SILENCE_S, START_S
 from gateway.runtime.workers.worker_process import WorkerProcess
 
 PATIENCE_S = 30.0
@@ -48,20 +48,22 @@ class Supervisor:
         clock: Callable[[], float] = time.monotonic,
         *,
         silence_s: float = SILENCE_S,
+        start_s: float = START_S,
         left: Callable[[int], None] = lambda index: None,
         listening: Callable[[int], Sequence[int]] = lambda index: (),
     ) -> None:
         """``start`` starts the worker of a place; it gets the names of all, that of the place among them, and
         whether it replaces one that serves. It may raise OSError. One that serves and says nothing for
-        ``silence_s`` is killed, and started again; 0: it is not. ``left`` is told each that has ended when
-        none is to follow it. ``listening`` gives the descriptors of the sockets that a place listens on."""
+        ``silence_s`` is killed, and started again, and so is one that does not come to serve within
+        ``start_s``; 0: it is not. ``left`` is told each that has ended when none is to follow it.
+        ``listening`` gives the descriptors of the sockets that a place listens on."""
         self._start = start
         self._drain_s = drain_s
         self._clock = clock
         self._left = left
         self._listening = listening
         self._covering: Covering[WorkerProcess] = Covering(len(names))
-        self._hung = HungWorkers(silence_s, clock())
+        self._hung = HungWorkers(silence_s, clock(), start_s)
         self._schedule = RestartSchedule(len(names), clock())
         self._names = list(names)
         self._rolling = RollingRestart()
@@ -152,6 +154,7 @@ class Supervisor:
             wait_s = self._schedule.ended(index, 0, now)
             _log.error("worker_not_started", worker=index, error=str(error), again_in_s=wait_s)
             return
+        self._hung.started(worker, first=not self._schedule.began)
         self._selector.register(worker.channel, selectors.EVENT_READ, worker)
 
     def _hear(self, worker: WorkerProcess) -> None:
@@ -162,6 +165,7 @@ class Supervisor:
             self._hung.heard(worker)
         now = self._clock()
         if worker.is_ready and not before[0]:
+            self._hung.serves(worker)
             if worker is not self._rolling.coming:
                 self._schedule.ready(worker.index, now)
             self._name_all()

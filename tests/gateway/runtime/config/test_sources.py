@@ -176,6 +176,8 @@ def test_an_origin_is_exact(origin: str) -> None:
 def test_a_silence_that_may_be_a_mere_delay_ends_no_worker() -> None:
     assert "worker_silence_s = 4.9: less than 5" in complaint({"worker_silence_s": 4.9})
     assert [loaded({"worker_silence_s": each}).settings.worker_silence_s for each in (0, 5)] == [0.0, 5.0]
+    assert "worker_start_s = 4.9: less than 5" in complaint({"worker_start_s": 4.9})
+    assert [loaded({"worker_start_s": each}).settings.worker_start_s for each in (0, 5)] == [0.0, 5.0]
 
 
 def test_origins_and_proxies_reach_the_parts() -> None:

@@ -15,6 +15,14 @@ link = SupervisorLink(socket.socket(fileno=int(sys.argv[2])))
 log = open(f"{link.role.state}/{link.role.process}", "a", buffering=1)
 if told == "fails in its place":
     told = "1" if link.role.replaces else "serves"
+if told == "hangs once" and link.role.index == 1 and not os.path.exists(f"{link.role.state}/hung"):
+    open(f"{link.role.state}/hung", "x").close()
+    told = "hangs"
+if told == "hangs":
+    def never_serve():
+        time.sleep(1000)
+    log.write("hangs" + chr(10))
+    never_serve()
 if told.isdigit():
     sys.exit(int(told))
 if told == "crashes":
@@ -56,7 +64,8 @@ asyncio.run(main())
 
 def played(told: str) -> list[str]:
     """A command: ``serves``, ``stays`` when it is asked to end, ``blocks`` its event loop at SIGHUP,
-    ``crashes``, ends with a status, or ``fails in its place`` where it is to replace another one."""
+    ``hangs`` before it serves, ``hangs once`` does so as the first one of the second place, ``crashes``,
+    ends with a status, or ``fails in its place`` where it is to replace another one."""
     return [sys.executable, "-c", _BEGIN, told]
 
 
