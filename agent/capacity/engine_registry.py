@@ -26,6 +26,7 @@ from shared.protocol.messages import (
     DeploymentState,
     DeploymentStatus,
     GpuState,
+    state_within,
 )
 from shared.protocol.routes import LACKED
 
@@ -296,10 +297,7 @@ class EngineRegistry:
             engines=engines,
             reason=reason_nothing_is_served(engines, self.without_engines),
         )
-        while (size_bytes := len(state.to_payload())) > STATE_BYTES and state.deployments:
-            # An estimate: encoding takes a millisecond.
-            fitting = len(state.deployments) * STATE_BYTES // size_bytes
-            state = replace(state, deployments=state.deployments[: min(fitting, len(state.deployments) - 1)])
+        state = state_within(state, STATE_BYTES)
         if not self._cut and len(state.deployments) < sum(len(e.deployments) for e in self._engines.values()):
             self._cut = True
             log.warning(

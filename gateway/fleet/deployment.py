@@ -96,6 +96,8 @@ class Deployment(DeploymentView):
     gpu_share: GpuShare = field(default_factory=GpuShare)
     context_tokens: int | None = None
     """The most tokens of one request, prompt and answer together."""
+    capabilities: tuple[str, ...] = ()
+    """What its engine says of the model, in the engine's words."""
     via: tuple[str, ...] = ()
     """Where its agent is a gateway: the ids of the gateways that it is served through (PROTOCOL §7.6)."""
     asked_as: str = ""

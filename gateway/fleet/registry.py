@@ -5,7 +5,7 @@ them down, so that a restarted gateway waits for them.
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -13,6 +13,7 @@ import structlog
 from gateway.domain.request import AgentPrincipal
 from gateway.domain.slices import Stepwise
 from gateway.fleet.availability import ModelRecord
+from gateway.fleet.deployment import Deployment
 from gateway.fleet.model_index import ModelIndex
 from gateway.fleet.session import AgentInfo, AgentSession
 from gateway.observability.gauges import AgentFigures, FleetFigures
@@ -59,6 +60,41 @@ class ServedModel:
     """What those and the ``loadable`` ones can do, sorted; empty when there are none."""
     loadable: int = 0
     """Deployments that would be loaded when a request for it comes."""
+    context_tokens: int | None = None
+    """The most tokens of a request at those that say how many they take; None: none does."""
+    translated: tuple[str, ...] = ()
+    """Those of ``routes`` that are translated at every deployment, sorted."""
+    capabilities: tuple[str, ...] = ()
+    """What engines say of the model, in their words."""
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        created_s: int,
+        owned_by: str,
+        serving: Collection[Deployment],
+        others: Collection[Deployment],
+    ) -> "ServedModel":
+        """The model that ``serving`` serve, and ``others`` would once they have loaded it."""
+        there = (*serving, *others)
+        routes = sorted({route for each in there for route in each.routes})
+        return cls(
+            id=name,
+            created_s=created_s,
+            owned_by=owned_by,
+            ready=any(each.compute_usable() and each.slots for each in serving),
+            deployments=len(serving),
+            routes=tuple(routes),
+            loadable=len(others),
+            context_tokens=max((each.most_tokens for each in there if each.most_tokens), default=None),
+            translated=tuple(
+                route
+                for route in routes
+                if all(route in each.translated for each in there if route in each.routes)
+            ),
+            capabilities=tuple(dict.fromkeys(word for each in there for word in each.capabilities)),
+        )
 
 
 class Registry:
@@ -238,14 +274,5 @@ class Registry:
         return figures
 
     def _describe(self, record: ModelRecord) -> ServedModel:
-        serving = record.serving.values()
-        there = (*serving, *record.loadable.values())
-        return ServedModel(
-            id=record.name,
-            created_s=record.created_s,
-            owned_by=self.settings.owned_by,
-            ready=any(deployment.compute_usable() and deployment.slots for deployment in serving),
-            deployments=len(serving),
-            routes=tuple(sorted({route for deployment in there for route in deployment.routes})),
-            loadable=len(record.loadable),
-        )
+        serving, loadable = record.serving.values(), record.loadable.values()
+        return ServedModel.of(record.name, record.created_s, self.settings.owned_by, serving, loadable)

@@ -323,7 +323,8 @@ class AgentSession:
         deployment.version = claim.version
         deployment.lacks = frozenset(claim.lacks if claim.upgrades else (*claim.lacks, UPGRADE_NEED))
         deployment.routes = _ROUTES.intersection(claim.routes) - deployment.lacks
-        deployment.stateful = claim.stateful
+        deployment.stateful, deployment.capabilities = claim.stateful, claim.capabilities
+        deployment.translated = frozenset(claim.translated)
         deployment.continues, deployment.kind = claim.continues, claim.kind
         deployment.device = claim.device or ",".join(sorted({gpu.name for gpu in self._state.gpus}))
         deployment.via, deployment.asked_as = claim.via, self._owner.gateway_id() if self.is_gateway else ""

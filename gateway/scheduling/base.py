@@ -125,7 +125,8 @@ class DeploymentView:
     its slots its health lets it use; one on ``trial`` takes one request to show that it is well again, and
     should get it soon, whatever its load. ``continues`` maps routes to the way it goes on with another's
     answer. ``labels`` are those bound to its agent's identity. ``routes`` names what it does, without what it
-    ``lacks``: paths of these routes that its engine does not have (:mod:`shared.protocol.routes`).
+    ``lacks``: paths of these routes that its engine does not have (:mod:`shared.protocol.routes`). Requests
+    with a need in ``translated`` are translated for its engine; one that needs no translation is preferred.
 
     ``device`` is what it runs on: GPU names as NVML gives them, or a class of
     :mod:`gateway.scheduling.learning.devices`. ``rtt_s`` is the measured round trip of its tunnel.
@@ -159,6 +160,7 @@ class DeploymentView:
     load: DeploymentLoad = field(default_factory=DeploymentLoad)
     labels: Mapping[str, str] = field(default_factory=dict)
     lacks: frozenset[str] = frozenset()
+    translated: frozenset[str] = frozenset()
 
     @property
     def free(self) -> int:

@@ -30,6 +30,7 @@ from shared.protocol.messages import (
     DeploymentState,
     DeploymentStatus,
     GpuState,
+    state_within,
 )
 
 _log = structlog.get_logger(__name__)
@@ -203,9 +204,7 @@ class UplinkCapacity:
             tuple(states[: limits.DEPLOYMENTS]),
             reason="" if states else NOTHING_SERVED,
         )
-        while (size_bytes := len(state.to_payload())) > STATE_BYTES and state.deployments:
-            fitting = len(state.deployments) * STATE_BYTES // size_bytes
-            state = replace(state, deployments=state.deployments[: min(fitting, len(state.deployments) - 1)])
+        state = state_within(state, STATE_BYTES)
         if len(state.deployments) < len(states) and not self._cut:
             self._cut = True
             left_out = states[len(state.deployments)].model

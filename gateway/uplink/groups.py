@@ -1,7 +1,7 @@
 """Deployments in groups, as the parent is offered them: pure, but for the deployments that are looked at."""
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from gateway.fleet.availability import ModelRecord
@@ -101,6 +101,8 @@ def state_of(
         kind=key.kind,
         continues=_common(each.continues for each in members),
         lacks=tuple(sorted(lacks - {UPGRADE_NEED})),
+        translated=tuple(sorted(frozenset.intersection(*(each.translated for each in members)))),
+        capabilities=_said_by_all([each.capabilities for each in members]),
         stateful=any(each.stateful for each in members),
         device=key.device,
         via=(own_id, *key.via),
@@ -146,6 +148,11 @@ def _while_out(state: DeploymentState, out: list[Deployment]) -> DeploymentState
         load_progress=max(progress, default=None),
         reason=out[0].reason if failed else "",
     )
+
+
+def _said_by_all(said: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
+    """The capabilities that all of them have, in the order of the first."""
+    return tuple(word for word in said[0] if all(word in each for each in said))
 
 
 def _common(ways: Iterable[Mapping[str, str]]) -> dict[str, str]:

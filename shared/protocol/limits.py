@@ -228,7 +228,10 @@ PEER_URL_CHARS = 200
 """Longest address of a process: with it 64 processes fit into WELCOME beside a certificate."""
 
 CAPABILITY_CHARS = 32
-"""Longest name of a capability."""
+"""Longest name of a capability, of a side or of a model."""
+
+MODEL_CAPABILITIES = 16
+"""Capabilities of one model: twice what any engine says."""
 
 CAPABILITIES = 32
 """Capabilities that one side may name: ten times what version 1 has."""

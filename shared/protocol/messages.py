@@ -6,9 +6,8 @@ some.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from itertools import islice
 from typing import Annotated, Any, Literal
 
 import orjson
@@ -19,6 +18,11 @@ from shared.protocol import limits
 from shared.protocol.commands import Command as Command
 from shared.protocol.commands import CommandResult as CommandResult
 from shared.protocol.commands import CommandVerb as CommandVerb
+from shared.protocol.deployment_state import CONTINUATION_WAYS as CONTINUATION_WAYS
+from shared.protocol.deployment_state import UNSAID
+from shared.protocol.deployment_state import DeploymentState as DeploymentState
+from shared.protocol.deployment_state import GpuState as GpuState
+from shared.protocol.deployment_state import usable_capabilities as usable_capabilities
 from shared.protocol.engine_state import DeploymentStatus as DeploymentStatus
 from shared.protocol.engine_state import EngineState
 from shared.protocol.errors import FrameMalformed
@@ -27,7 +31,6 @@ from shared.protocol.members import (
     Count,
     Flag,
     GatewayPath,
-    Identifier,
     Labels,
     Level,
     Name,
@@ -38,14 +41,12 @@ from shared.protocol.members import (
     ReceivedHeaders,
     ReceivedWhere,
     Seconds,
-    Share,
     Text,
     read,
 )
 from shared.protocol.members import Headers as Headers
 from shared.protocol.members import read_object as read_object
 from shared.protocol.others import Expected
-from shared.protocol.routes import LACKED, NEED_CHARS
 
 
 class UsageMode(StrEnum):
@@ -61,25 +62,6 @@ class AgentStatus(StrEnum):
     BUSY = "BUSY"
     DRAINING = "DRAINING"
     FAILED = "FAILED"
-
-
-CONTINUATION_WAYS = frozenset({"final_message", "prefill", "prompt"})
-"""The ways in which an engine goes on with an answer (PROTOCOL §4.7)."""
-
-
-def _known_ways(value: Any) -> dict[str, str]:
-    """Route → way. Words this version does not know are left out."""
-    if not isinstance(value, dict) or len(value) > 32:
-        raise ValueError("must be an object with at most 32 members")
-    return {route: way for route, way in value.items() if isinstance(way, str) and way in CONTINUATION_WAYS}
-
-
-def _usable_needs(value: Any) -> tuple[str, ...]:
-    """Leaves out what cannot be a need, and what there is no room for."""
-    if not isinstance(value, list):
-        raise ValueError("must be a list of strings")  # noqa: TRY004 (what pydantic takes)
-    needs = (need for need in value if isinstance(need, str) and 0 < len(need) <= NEED_CHARS)
-    return tuple(islice(needs, LACKED))
 
 
 @dataclass(slots=True)
@@ -222,84 +204,6 @@ class Trailers(Payload):
         return orjson.dumps(said)
 
 
-@dataclass(frozen=True, slots=True)
-class DeploymentState:
-    """One model as served by one engine of the agent (PROTOCOL §4.7). ``id`` is unique in the session."""
-
-    id: Identifier
-    model: Identifier
-    version: Name = ""
-    status: DeploymentStatus = DeploymentStatus.LOADED
-    routes: Annotated[tuple[str, ...], Field(max_length=32)] = ("any",)
-    slots: Level = 1
-    context_tokens: Count | None = None
-    running: Count = 0
-    waiting: Count = 0
-    kv_use: Number | None = None
-    reason: Reason = ""
-    kind: Annotated[Text, AfterValidator(lambda kind: kind[: limits.LABEL_CHARS])] = ""
-    """The kind of its engine: ``vllm``, ``ollama``, …, ``generic``; empty: the agent does not say."""
-    continues: Annotated[Mapping[str, str], PlainValidator(_known_ways)] = field(default_factory=dict)
-    """Route → how the engine can be asked to go on with an answer that another one began: ``final_message``,
-    ``prefill`` or ``prompt`` (PROTOCOL §4.7)."""
-    managed: Flag = False
-    """The agent loads and unloads it on command: ``loadable`` ⇄ ``loading`` → ``loaded``."""
-    memory_bytes: Amount | None = None
-    """What it takes of the agent's ``model_memory_bytes`` while it is loaded."""
-    load_s: Seconds | None = None
-    """How long loading takes, as measured last or as the operator says."""
-    load_progress: Share | None = None
-    """0 to 1 while it is ``loading``, where that can be known."""
-    kv_tokens: Amount | None = None
-    """Tokens of context its engine has room for, of all requests together."""
-    lacks: Annotated[tuple[str, ...], PlainValidator(_usable_needs)] = ()
-    """The paths of its ``routes`` that its engine does not have, as needs (:mod:`shared.protocol.routes`)."""
-    stateful: Flag = False
-    """Requests for the engine's own paths use what others left behind there, so they belong together."""
-    device: Annotated[Text, AfterValidator(lambda device: device[: limits.DEVICE_CHARS])] = ""
-    """What it runs on, where the agent is a gateway, whose deployments run on different GPUs."""
-    via: GatewayPath = ()
-    """The gateways that it is served through, the agent first; empty for an agent that is no gateway."""
-    labels: Labels | None = None
-    """Those of the agents behind it, where the agent is a gateway, whose agents may stand in different
-    places; None: it does not say."""
-    upgrades: Flag = False
-    """Its agent takes requests for a WebSocket to the engine's own paths (PROTOCOL §5.5)."""
-
-
-@dataclass(frozen=True, slots=True)
-class GpuState:
-    """One GPU of the host. ``utilisation`` from 0 to 1."""
-
-    index: Annotated[int, Field(strict=True, ge=0, le=4096)]
-    name: Name
-    memory_total_bytes: Count
-    memory_used_bytes: Count
-    utilisation: Number | None = None
-    temperature_c: Number | None = None
-
-
-_NO_LABELS_SAID = b',"labels":null'
-"""What the deployments of an agent have that says none of them."""
-
-_NO_UPGRADES = b',"upgrades":false'
-"""What the deployments of an agent have that takes no requests for a WebSocket."""
-
-_NO_GATEWAY = b',"device":"","via":[]'
-"""What the deployments of an agent that is no gateway have; it is left out."""
-
-_NOT_MANAGED = b"," + orjson.dumps(DeploymentState("", "")).partition(b"{},")[2].removesuffix(
-    _NO_GATEWAY + _NO_LABELS_SAID + _NO_UPGRADES + b"}"
-)
-"""The members about loading, at their defaults as most deployments have them; they are left out.
-
-A quotation mark inside a JSON string has a backslash before it, so this text cannot be part of a string."""
-
-_NO_KIND = b',"kind":""'
-"""The same for an engine whose kind the agent does not say."""
-_LACKS_NONE = b',"lacks":[],"stateful":false'
-"""The same for members that were added later."""
-
 _NO_LABELS = b',"labels":{}}'
 _NO_ENGINES = b',"engines":[],"reason":""}'
 
@@ -345,12 +249,23 @@ class AgentState(Payload):
 
     def to_payload(self) -> bytes:
         payload = orjson.dumps(self)
-        for unsaid in (_NO_UPGRADES, _NO_LABELS_SAID, _NO_GATEWAY, _NOT_MANAGED, _NO_KIND, _LACKS_NONE):
+        for unsaid in UNSAID:
             payload = payload.replace(unsaid, b"")
         if not payload.endswith(_NO_ENGINES):
             return payload
         payload = payload.removesuffix(_NO_ENGINES) + b"}"
         return payload if self.labels else payload.removesuffix(_NO_LABELS) + b"}"
+
+
+def state_within(state: AgentState, most_bytes: int) -> AgentState:
+    """``state`` cut to so many bytes: without what is for clients only, then without its last deployments."""
+    if len(state.to_payload()) > most_bytes:
+        state = replace(state, deployments=tuple(replace(d, capabilities=()) for d in state.deployments))
+    while (size_bytes := len(state.to_payload())) > most_bytes and state.deployments:
+        # An estimate: encoding takes a millisecond.
+        fitting = len(state.deployments) * most_bytes // size_bytes
+        state = replace(state, deployments=state.deployments[: min(fitting, len(state.deployments) - 1)])
+    return state
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,6 +59,12 @@ UPGRADES = (
     b'"routes":["any"],"slots":8,"context_tokens":null,"running":0,"waiting":0,"kv_use":null,'
     b'"reason":"","continues":{},"upgrades":true}],"gpus":[],"model_memory_bytes":null}'
 )
+TRANSLATED = (
+    b'{"status":"READY","deployments":[{"id":"d1","model":"demo","version":"","status":"loaded",'
+    b'"routes":["chat","messages"],"slots":8,"context_tokens":null,"running":0,"waiting":0,"kv_use":null,'
+    b'"reason":"","continues":{},"translated":["messages","messages/v1/messages/count_tokens"],'
+    b'"capabilities":["tools","vision"]}],"gpus":[],"model_memory_bytes":null}'
+)
 PROGRESS = b'{"fraction":0.4,"text":"step 12 of 30","preview":{"type":"image/png","data":"iVBORw0KGgo="}}'
 FRAMES: list[tuple[str, int, int, bytes]] = [
     ("OPEN", 0x10, 1, OPEN),
@@ -86,6 +92,7 @@ FRAMES: list[tuple[str, int, int, bytes]] = [
     ("PROGRESS", 0x16, 2, PROGRESS),
     ("PROGRESS", 0x16, 2, b"{}"),
     ("STATE", 0x21, 0, UPGRADES),
+    ("STATE", 0x21, 0, TRANSLATED),
     ("SLOTS", 0x20, 0, b'{"d1":8}'),
     ("STATE", 0x21, 0, b'{"status":"READY","deployments":[],"gpus":[],"model_memory_bytes":null}'),
     ("STATE", 0x21, 0, MANAGED),

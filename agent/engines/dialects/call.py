@@ -238,7 +238,10 @@ class TranslatedAnswer:
         )
         kind = next((text for name, text in headers if name == "content-type"), "")
         if status == 200 and kind.lower().startswith("text/event-stream"):
-            self._chunks = ChatChunkReader(self._writer.events())
+            try:
+                self._chunks = ChatChunkReader(self._writer.events())
+            except NoChatAnswer as error:
+                raise BackendFailed(str(error)) from error
             self._receiver.on_response(200, (*self._headers, ("content-type", kind)))
 
     def on_body(self, piece: bytes) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from shared.protocol.routes import Route
+from shared.protocol.routes import Route, need_of, route_of
 
 CHAT_PATH = "/v1/chat/completions"
 
@@ -92,7 +92,7 @@ class AnswerWriter(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Translation:
-    """One route and how it is translated."""
+    """One path and how its requests are translated."""
 
     route: str
     path: str
@@ -103,26 +103,30 @@ class Translation:
     error: Callable[[int, JsonObject], JsonObject]
     """An error's body for a status and OpenAI's error object."""
 
+    @property
+    def need(self) -> str:
+        """The need of its requests (:mod:`shared.protocol.routes`)."""
+        return need_of(self.route, self.path)
 
-def translated_routes(
+
+def translated_needs(
     routes: Collection[str], lacks: Collection[str], dialects: Mapping[str, Translation]
 ) -> tuple[str, ...]:
-    """The routes that an engine with these ``routes``, without what it ``lacks``, gains by translation."""
+    """The needs that an engine with these ``routes``, without what it ``lacks``, gains by translation."""
     if Route.CHAT.value not in routes or Route.CHAT.value in lacks:
         return ()
-    return tuple(each.route for each in dialects.values() if each.route not in routes or each.route in lacks)
+    return tuple(each.need for each in dialects.values() if each.route not in routes or each.need in lacks)
 
 
 def with_translated(
     routes: tuple[str, ...], lacks: tuple[str, ...], translated: tuple[str, ...]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """``routes`` and ``lacks`` with the ``translated`` ones: their main paths are there, others are not."""
-    others = [f"{route}{path}" for route in translated for path in Route(route).facts.others]
-    kept = [need for need in lacks if need not in translated]
-    return (
-        tuple(dict.fromkeys((*routes, *translated))),
-        tuple(dict.fromkeys((*kept, *others))),
-    )
+    """``routes`` and ``lacks`` with the ``translated`` needs: these paths are there, others of routes that
+    the engine does not have are not."""
+    gained = [route for route in dict.fromkeys(map(route_of, translated)) if route not in routes]
+    others = [f"{route}{path}" for route in gained for path in Route(route).facts.others]
+    missing = [need for need in (*lacks, *others) if need not in translated]
+    return (*routes, *gained), tuple(dict.fromkeys(missing))
 
 
 def text_member(value: JsonObject, name: str) -> str:

@@ -2,7 +2,13 @@
 
 from collections.abc import Mapping
 
-from agent.engines.dialects import messages_answer, messages_request, responses_answer, responses_request
+from agent.engines.dialects import (
+    messages_answer,
+    messages_count,
+    messages_request,
+    responses_answer,
+    responses_request,
+)
 from agent.engines.dialects.dialect import Translation
 from shared.protocol.routes import Route
 
@@ -13,6 +19,13 @@ MESSAGES = Translation(
     messages_answer.MessageWriter,
     messages_answer.error_body,
 )
+COUNT_TOKENS = Translation(
+    Route.MESSAGES.value,
+    messages_count.PATH,
+    messages_count.chat_request,
+    messages_count.CountWriter,
+    messages_answer.error_body,
+)
 RESPONSES = Translation(
     Route.RESPONSES.value,
     responses_request.PATH,
@@ -21,5 +34,5 @@ RESPONSES = Translation(
     responses_answer.error_body,
 )
 
-DIALECTS: Mapping[str, Translation] = {each.path: each for each in (MESSAGES, RESPONSES)}
+DIALECTS: Mapping[str, Translation] = {each.path: each for each in (MESSAGES, COUNT_TOKENS, RESPONSES)}
 """By their paths."""

@@ -38,6 +38,10 @@ class EngineKind:
     """The number's name there."""
     openapi_path: str = "/openapi.json"
     """Where it describes its paths, if it does."""
+    models_path: str | None = None
+    """Where it says more of its models than in ``/v1/models``, in one list."""
+    show_path: str | None = None
+    """Where it says more of the one model that a POST names."""
     stateful: bool = False
     """Whether requests for its own paths leave state behind that later requests refer to."""
     continues: Mapping[str, str] = field(default_factory=dict)
@@ -72,6 +76,9 @@ BUILT_IN = EngineKind(
 
 PYTHON = EngineKind("python", 8, _routes(), ("trunkline-python",))
 """A model of the operator's own (:mod:`agent.serve`); it reports its slots and the paths that it has."""
+
+TELL_ROUTES = (BUILT_IN, PYTHON)
+"""Kinds that say in ``/v1/models`` which routes they have."""
 
 VLLM = EngineKind(
     "vllm",
@@ -145,6 +152,7 @@ OLLAMA = EngineKind(
     4,  # OLLAMA_NUM_PARALLEL is 1 to 4 by the memory there is, and not told; it queues the others
     _routes(*_OPENAI, Route.AUDIO, Route.IMAGES, Route.MESSAGES, Route.OLLAMA),
     ("library",),
+    show_path="/api/show",
     # Nothing: whether it goes on with a final message of the assistant depends on the model's template
     # (ollama/ollama#6778, #5775), and its /v1/completions puts the prompt into that template, too
     # (openai/openai.go, FromCompleteRequest).
@@ -155,6 +163,7 @@ LM_STUDIO = EngineKind(
     4,  # its default of requests at once per model
     _routes(*_OPENAI, Route.MESSAGES),
     ("organization_owner",),
+    models_path="/api/v1/models",  # since 0.4.0
     # Nothing: its documentation does not say.
 )
 

@@ -2,14 +2,15 @@
 
 Beside OpenAI's members these are understood, where an engine writes them: ``max_model_len`` (vLLM, SGLang),
 ``meta.n_ctx_train`` and ``meta.n_ctx`` (llama.cpp), ``max_context_length`` and ``loaded_context_length``
-(LM Studio), ``context_length``; and, from the built-in engine, ``routes`` (a list), ``slots``, ``version``,
-``status`` (loaded, loading, failed) and ``reason``.
+(LM Studio), ``context_length``, ``capabilities``; and, from the built-in engine, ``routes`` (a list),
+``slots``, ``version``, ``status`` (loaded, loading, failed) and ``reason``.
 """
 
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
+from agent.engines.http.capabilities import capabilities_in
 from shared.protocol import limits
 from shared.protocol.messages import DeploymentStatus
 
@@ -40,6 +41,7 @@ class EngineModel:
     version: str = ""
     status: DeploymentStatus = DeploymentStatus.LOADED
     reason: str = ""
+    capabilities: tuple[str, ...] = ()
 
 
 def read_models(document: Any) -> tuple[EngineModel, ...] | None:
@@ -50,7 +52,8 @@ def read_models(document: Any) -> tuple[EngineModel, ...] | None:
     for name, entry in entries:
         if len(named) < MODELS and is_nameable(name):
             named.setdefault(name, entry)
-    return tuple(_read_model(name, entry) for name, entry in named.items())
+    said = capabilities_in(document)
+    return tuple(_read_model(name, entry, said.get(name, ())) for name, entry in named.items())
 
 
 def left_out(document: Any) -> tuple[tuple[str, str], ...]:
@@ -106,7 +109,7 @@ def deployment_id(engine: str, model: str) -> str:
     return f"{whole[: limits.MODEL_NAME_CHARS - len(digest) - 1]}~{digest}"
 
 
-def _read_model(identity: str, entry: dict[str, Any]) -> EngineModel:
+def _read_model(identity: str, entry: dict[str, Any], capabilities: tuple[str, ...]) -> EngineModel:
     routes = entry.get("routes")
     return EngineModel(
         id=identity,
@@ -117,6 +120,7 @@ def _read_model(identity: str, entry: dict[str, Any]) -> EngineModel:
         version=_text(entry, "version"),
         status=_STATUSES.get(_text(entry, "status"), DeploymentStatus.LOADED),
         reason=_text(entry, "reason"),
+        capabilities=capabilities,
     )
 
 

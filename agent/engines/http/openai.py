@@ -20,7 +20,7 @@ from agent.engines.dialects.call import REQUEST_BYTES, TranslatedCall
 from agent.engines.dialects.table import DIALECTS
 from agent.engines.http.engine_client import EngineClient, SmallResponse
 from agent.engines.http.interrupted import InterruptionDetector
-from agent.engines.http.kind import GENERIC, WhileBusy
+from agent.engines.http.kind import TELL_ROUTES, WhileBusy
 from agent.engines.http.probe import EngineView, Lister, Prober
 from agent.engines.http.states import engine_state
 from agent.engines.http.videos import FollowedVideo, VideoRemovals, is_followed
@@ -132,7 +132,7 @@ class OpenAIHTTPBackend:
             before, engine = self._view, self.engine()
             if before.gone:
                 self._spoken.clear()
-            unspoken = frozenset(DIALECTS[path].route for path, speaks in self._spoken.items() if not speaks)
+            unspoken = frozenset(DIALECTS[path].need for path, speaks in self._spoken.items() if not speaks)
             self._view = await self._prober.look(replace(before, unspoken=unspoken))
             self._interrupts = self._view.while_busy is WhileBusy.INTERRUPTS
         for model, why in set(self._view.left_out).difference(before.left_out):
@@ -152,14 +152,15 @@ class OpenAIHTTPBackend:
         self, head: RequestHead, body: BackendBody, receiver: ResponseReceiver
     ) -> BackendRequest | None:
         """The request in another dialect, if its engine does not speak the request's own, or may not; None:
-        it does. Whether an engine of an unknown kind does shows when it is asked."""
+        it does. Whether an engine does that does not say so shows when it is asked."""
         path = head.path.partition("?")[0]
         dialect = DIALECTS.get(path)
         if dialect is None or head.method != "POST":
             return None
-        if dialect.route in self._view.translated.get(head.deployment, ()) or self._spoken.get(path) is False:
+        view, need = self._view, dialect.need
+        if need in view.translated.get(head.deployment, ()) or self._spoken.get(path) is False:
             return TranslatedCall(dialect, head, body, receiver, self._send)
-        certain = self._view.kind is not GENERIC or self._view.offers is not None or path in self._spoken
+        certain = view.offers is not None or view.kind in TELL_ROUTES or path in self._spoken
         lengths = [text for name, text in head.headers if name.lower() == "content-length"]
         if certain or len(lengths) != 1 or not lengths[0].isdecimal() or int(lengths[0]) > REQUEST_BYTES:
             return None

@@ -3,11 +3,14 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
+
+import orjson
 
 from agent.engines.backend import BackendBusy, BackendError, BackendTimeout
-from agent.engines.dialects.dialect import translated_routes, with_translated
+from agent.engines.dialects.dialect import translated_needs, with_translated
 from agent.engines.dialects.table import DIALECTS
+from agent.engines.http.capabilities import capabilities_in, capabilities_of
 from agent.engines.http.engine_client import SmallResponse
 from agent.engines.http.kind import (
     GENERIC,
@@ -24,7 +27,7 @@ from agent.engines.http.models import EngineModel, deployment_id, left_out, read
 from agent.engines.settings import EngineSettings
 from shared.protocol import limits
 from shared.protocol.messages import DeploymentState, DeploymentStatus
-from shared.protocol.routes import Route
+from shared.protocol.routes import CONTINUED_ROUTES, ROUTES, Route
 
 MODELS_PATH = "/v1/models"
 HEALTH_PATH = "/health"
@@ -42,7 +45,16 @@ PATIENCE = 2
 BLOCKED_PATIENCE = 6
 """The same of engines that are not known to answer while they work: they may work for somebody else."""
 
-Ask = Callable[[str], Awaitable[SmallResponse]]
+SHOWN = 8
+"""Models that an engine is asked about in one look, where it is asked about each."""
+
+
+class Ask(Protocol):
+    """Sends one question. Raises :class:`BackendError`."""
+
+    def __call__(self, path: str, method: str = "GET", body: bytes = b"") -> Awaitable[SmallResponse]: ...
+
+
 Lister = Callable[[], Awaitable[tuple[EngineModel, ...]]]
 """Lists the models of an engine that has no OpenAI API. Raises :class:`BackendError` where there are none."""
 
@@ -71,9 +83,11 @@ class EngineView:
     left_out: tuple[tuple[str, str], ...] = ()
     """Models that it lists and that cannot be offered: their names and the reasons."""
     unspoken: frozenset[str] = frozenset()
-    """Routes of which a request showed that it does not have them."""
+    """Needs of which a request showed that it does not have their paths."""
     translated: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """A deployment's id → its routes whose requests are translated to chat completions."""
+    """A deployment's id → its needs whose requests are translated to chat completions."""
+    capabilities: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """What it says of its models beside their list, by their names."""
     foreign: bool = False
     """Whether something that is no engine answers at its address."""
 
@@ -151,7 +165,9 @@ class Prober:
         seen = replace(before, gone=False, reason="", late=0, foreign=False, loading=False)
         if before.gone or not before.deployments:
             seen = await self._get_acquainted(seen, models)
+        seen = replace(seen, capabilities=await self._capabilities(seen, models))
         (health, loads) = await asyncio.gather(self._health(seen), self._loads(seen))
+        deployments = tuple(self._deployment(seen, model, health, loads or Loads()) for model in models)
         return replace(
             seen,
             has_health=seen.has_health and health.known,
@@ -159,13 +175,8 @@ class Prober:
             has_metrics=loads is not None,
             tells_load=bool(loads and loads.by_model) or seen.tells_load,
             left_out=self._left_out,
-            translated={
-                deployment_id(self._settings.name, model.id): translated_routes(
-                    *_routes(seen, model), DIALECTS
-                )
-                for model in models
-            },
-            deployments=tuple(self._deployment(seen, model, health, loads or Loads()) for model in models),
+            translated={each.id: each.translated for each in deployments},
+            deployments=deployments,
         )
 
     async def _models(self) -> tuple[EngineModel, ...]:
@@ -210,19 +221,39 @@ class Prober:
             was_well=False,
             has_metrics=True,
             tells_load=False,
+            capabilities={},
         )
 
-    async def _ask_if_it_answers(self, path: str) -> SmallResponse | None:
+    async def _capabilities(
+        self, view: EngineView, models: tuple[EngineModel, ...]
+    ) -> Mapping[str, tuple[str, ...]]:
+        """What the engine says of its models where it is asked for that; of those known before it is not."""
+        known, kind = view.capabilities, view.kind
+        unknown = [model.id for model in models if model.id not in known]
+        if not unknown or not (kind.models_path or kind.show_path):
+            return known
+        if kind.models_path is not None:
+            said = capabilities_in(await self._document(kind.models_path))
+            return {model.id: said.get(model.id, ()) for model in models}
+        found = {model.id: known[model.id] for model in models if model.id in known}
+        for model in unknown[:SHOWN]:
+            asked = orjson.dumps({"model": model})
+            found[model] = capabilities_of(await self._document(kind.show_path or "", "POST", asked))
+        return found
+
+    async def _ask_if_it_answers(
+        self, path: str, method: str = "GET", body: bytes = b""
+    ) -> SmallResponse | None:
         """None when the engine gives no answer. Raises :class:`BackendBusy`."""
         try:
-            return await self._ask(path)
+            return await self._ask(path, method, body)
         except BackendBusy:
             raise
         except BackendError:
             return None
 
-    async def _document(self, path: str) -> Any:
-        answer = await self._ask_if_it_answers(path)
+    async def _document(self, path: str, method: str = "GET", body: bytes = b"") -> Any:
+        answer = await self._ask_if_it_answers(path, method, body)
         return answer.json() if answer is not None and answer.status == 200 else None
 
     async def _health(self, view: EngineView) -> _Health:
@@ -261,10 +292,11 @@ class Prober:
         continues = self._settings.continues
         if continues is None:
             continues = {route: way for route, way in view.kind.continues.items() if route in routes}
-        if translated := translated_routes(routes, lacks, DIALECTS):
+        if translated := translated_needs(routes, lacks, DIALECTS):
             routes, lacks = with_translated(routes, lacks, translated)
             if (way := continues.get(Route.CHAT.value)) is not None:
-                continues = {**dict.fromkeys(translated, way), **continues}
+                going_on = [need for need in translated if need in CONTINUED_ROUTES]
+                continues = {**dict.fromkeys(going_on, way), **continues}
         well = health.status is DeploymentStatus.LOADED
         return DeploymentState(
             id=deployment_id(self._settings.name, model.id),
@@ -285,6 +317,8 @@ class Prober:
             managed=self._settings.loads,
             stateful=view.kind.stateful if self._settings.stateful is None else self._settings.stateful,
             upgrades=True,
+            translated=translated,
+            capabilities=model.capabilities or view.capabilities.get(model.id, ()),
         )
 
     @staticmethod
@@ -303,7 +337,8 @@ class Prober:
 def _routes(view: EngineView, model: EngineModel) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """What the engine itself has for ``model``, and what it lacks of that."""
     routes, lacks = (model.routes, ()) if model.routes else view.offers or (view.kind.routes, ())
-    return tuple(route for route in routes if route not in view.unspoken), lacks
+    unspoken = tuple(need for need in sorted(view.unspoken) if need not in ROUTES)
+    return tuple(route for route in routes if route not in view.unspoken), (*lacks, *unspoken)
 
 
 def _not_well(answer: SmallResponse) -> _Health:

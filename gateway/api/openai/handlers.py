@@ -181,6 +181,11 @@ def openai_model(info: ServedModel) -> Json:
         "ready": info.ready,
         "type": "model",
         "display_name": info.id,
+        "context_length": info.context_tokens,
+        "max_input_tokens": info.context_tokens,
+        "capabilities": info.capabilities,
+        "routes": info.routes,
+        "translated_routes": info.translated,
     }
 
 

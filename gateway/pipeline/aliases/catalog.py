@@ -41,12 +41,5 @@ class AliasCatalog:
         targets = [target for target in record.alias.targets if target.weight]
         known = [each for target in targets for each in deployments_of(self._models.index, target)]
         serving = [each for each in known if each.promising]
-        return ServedModel(
-            id=record.alias.name,
-            created_s=int(record.created_s),
-            owned_by=self._owned_by,
-            ready=any(each.compute_usable() and each.slots for each in serving),
-            deployments=len(serving),
-            routes=tuple(sorted({route for each in known for route in each.routes})),
-            loadable=len(known) - len(serving),
-        )
+        others = [each for each in known if not each.promising]
+        return ServedModel.of(record.alias.name, int(record.created_s), self._owned_by, serving, others)

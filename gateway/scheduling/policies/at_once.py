@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from gateway.scheduling.base import DeploymentView, PendingRequest
 from gateway.scheduling.learning.knowledge import Knowledge
 from gateway.scheduling.policies.completion import Completion
+from gateway.scheduling.policies.fitting import native_first
 from gateway.scheduling.policies.late_binding import READ_AHEAD_S
 
 
@@ -50,4 +51,4 @@ def _without_alternative(
             return []
         if view.usable and view.in_flight < view.cap and (route in view.routes or view.supports(route)):
             fitting.append(view)
-    return fitting
+    return native_first(route, fitting)

@@ -34,7 +34,7 @@ from gateway.scheduling.policies.completion import (
     Completion,
     RoundLoad,
 )
-from gateway.scheduling.policies.fitting import eligible_deployments, reservation
+from gateway.scheduling.policies.fitting import eligible_deployments, native_first, reservation
 from gateway.scheduling.policies.late_binding import (
     LOOK_S,
     MAX_HELD_QUEUE,
@@ -45,19 +45,14 @@ from gateway.scheduling.policies.late_binding import (
     HoldTimer,
     is_busy,
 )
+from gateway.scheduling.policies.sampling import FULL, SAMPLE, spread
 from gateway.scheduling.recent import RecentDict
 
 ALL = 64
 """Up to this many open deployments, all are considered. Of more a sample is, and no request is held."""
 
-SAMPLE = 16
-"""Of more, so many at random are compared, and those that have read some of the prompt. The best of 16 is
-among the best tenth of a fleet in four of five cases."""
-
 AFFINE = 6
 """Deployments looked at, at most, because they have read some of the prompt."""
-
-FULL = 4  # of those without a free slot, beside the affine ones
 
 SESSION_SHARE = 0.5
 """The share of a prompt without fingerprints that is assumed to be cached where its session was last."""
@@ -76,10 +71,9 @@ WORTH_WAITING = 0.9
 TRIAL_S = -1.0
 """What one on trial is taken to cost: else, where it is slow, it might never be tried."""
 
-SPREAD = 2_654_435_761  # spreads consecutive numbers evenly: Knuth's multiplicative hashing
-
 NEVER = float("inf")
-_NOTHING: Mapping[str, int] = {}
+_Known = Mapping[str, int]
+_NOTHING: _Known = {}
 _Waiting = Sequence[PendingRequest]
 _Views = Sequence[DeploymentView]
 
@@ -157,7 +151,7 @@ class Cost(Policy):
             self.rests_until_s = min(round_.look_again_s, now + REST_S)
         return round_.assignments
 
-    def known_to(self, item: PendingRequest) -> Mapping[str, int]:
+    def known_to(self, item: PendingRequest) -> _Known:
         """Deployments that have read some of the prompt, and how many of its tokens."""
         if item.prefix:
             return self.knowledge.readers(item, AFFINE)
@@ -217,8 +211,9 @@ class _Round:
         known = self._policy.known_to(item)
         completion = Completion(item, self._knowledge, self._given, self._now, self._weights)
         best, cost_s = self._best(item, known, completion)
+        native = best is not None and best.loaded and item.route not in best.translated
         if self._busy:
-            other, other_s = self._worth_waiting(item, known, completion)
+            other, other_s = self._worth_waiting(item, known, completion, native=native)
             if other is not None and other_s < cost_s:
                 if patient:
                     self._decline(item, other, known.get(other.key, 0))
@@ -228,7 +223,7 @@ class _Round:
             self._hopeless[fit] = context_tokens
             self._reserve(item)
             return any(self._room(view) > 0 for view in self._deployments)
-        if not self._waits(item, known, completion, cost_s):
+        if not self._waits(item, known, completion, cost_s, native=native):
             self._give(item, best, known.get(best.key, 0), completion)
         return True
 
@@ -249,12 +244,14 @@ class _Round:
         return True
 
     def _worth_waiting(
-        self, item: PendingRequest, known: Mapping[str, int], completion: Completion
+        self, item: PendingRequest, known: _Known, completion: Completion, *, native: bool
     ) -> tuple[DeploymentView | None, float]:
         """The busy deployment where it would be done first, after those who wait for one of its class, and
-        its cost."""
+        its cost. ``native``: none that would translate it."""
         best, best_s = None, NEVER
         for view in self._fitting(item, self._busy.worth_waiting_for(item, known), known):
+            if native and item.route in view.translated:
+                continue
             cost_s = completion.cost_s(view, known.get(view.key, 0))
             cost_s += GATEWAY_QUEUE_WEIGHTS.first * self._busy.held_s(view) / view.health_factor
             if cost_s < best_s:
@@ -271,43 +268,40 @@ class _Round:
     # --- Where it could go now ---
 
     def _best(
-        self, item: PendingRequest, known: Mapping[str, int], completion: Completion
+        self, item: PendingRequest, known: _Known, completion: Completion
     ) -> tuple[DeploymentView | None, float]:
         """The open deployment that is predicted to be done first, and its cost."""
         deployments = self._deployments
         if len(deployments) <= ALL:
             return self._cheapest(item, self._busy.ready, known, completion)
         best, cost_s = self._cheapest(item, self._sample(item, known), known, completion)
-        return (best, cost_s) if best else self._cheapest(item, deployments, known, completion)
+        if best is None:
+            return self._cheapest(item, deployments, known, completion)
+        if item.route in best.translated:  # of which the sample may have no other
+            native = [view for view in deployments if view.loaded and item.route not in view.translated]
+            some = spread(item.number, native, SAMPLE, self._knowledge.seed)
+            other, other_s = self._cheapest(item, some, known, completion)
+            best, cost_s = (best, cost_s) if other is None else (other, other_s)
+        return best, cost_s
 
-    def _sample(self, item: PendingRequest, known: Mapping[str, int]) -> list[DeploymentView]:
+    def _sample(self, item: PendingRequest, known: _Known) -> list[DeploymentView]:
         """Evenly spread, another subset for another request, and those that know something of it."""
+        seed = self._knowledge.seed
         if item.where is None:
-            sample = list(self._spread(item, self._deployments, SAMPLE))
+            sample = list(spread(item.number, self._deployments, SAMPLE, seed))
         else:  # some of these may be full
-            there = self._spread(item, self._policy.views_allowed_by(item.where), ALL)
+            there = spread(item.number, self._policy.views_allowed_by(item.where), ALL, seed)
             sample = list(islice(filter(self._offered, there), SAMPLE))
         views = self._knowledge.views
         sample += [views[key] for key in known if key in views and not views[key].trial]
         return sample
-
-    def _spread(
-        self, item: PendingRequest, views: Sequence[DeploymentView], size: int
-    ) -> Sequence[DeploymentView]:
-        """About ``size`` of ``views``, a different subset for each request."""
-        step = max(1, len(views) // size)
-        return views[(item.number * SPREAD + self._knowledge.seed) % step :: step]
 
     def _offered(self, view: DeploymentView) -> bool:
         """Whether it has a slot and, when it is on trial, is one of those to choose from."""
         return view.in_flight < view.slots and (not view.trial or view in self._deployments)
 
     def _cheapest(
-        self,
-        item: PendingRequest,
-        views: Sequence[DeploymentView],
-        known: Mapping[str, int],
-        completion: Completion,
+        self, item: PendingRequest, views: _Views, known: _Known, completion: Completion
     ) -> tuple[DeploymentView | None, float]:
         best, best_s, cost_at = None, NEVER, completion.cost_s
         for view in self._fitting(item, views, known):
@@ -319,7 +313,7 @@ class _Round:
         return best, best_s
 
     def _fitting(
-        self, item: PendingRequest, views: Sequence[DeploymentView], known: Mapping[str, int]
+        self, item: PendingRequest, views: Sequence[DeploymentView], known: _Known
     ) -> list[DeploymentView]:
         """Those that may take it now."""
         fitting = eligible_deployments(
@@ -327,7 +321,7 @@ class _Round:
         )
         if self._given or self._reserved is not None:
             fitting = [view for view in fitting if self._room(view) > 0 and view.key != self._reserved]
-        return fitting
+        return native_first(item.route, fitting)
 
     def _kv_fits(self, item: PendingRequest, view: DeploymentView, cached_tokens: int) -> bool:
         """Cached tokens take no more room; but all of it must fit the whole of the memory."""
@@ -363,9 +357,10 @@ class _Round:
     # --- Waiting for a full deployment ---
 
     def _waits(
-        self, item: PendingRequest, known: Mapping[str, int], completion: Completion, cost_s: float
+        self, item: PendingRequest, known: _Known, completion: Completion, cost_s: float, *, native: bool
     ) -> bool:
-        """Whether it had better wait for a full deployment; if so its next slot is taken as booked."""
+        """Whether it had better wait for a full deployment; if so its next slot is taken as booked.
+        ``native``: not for one that would translate it."""
         now, hold_timer = self._now, self._policy.hold_timer
         if self._held >= HELD_MOST or cost_s <= WORTH_A_LOOK_S:
             return False
@@ -373,6 +368,8 @@ class _Round:
         best, best_wait_s, bound_s = None, 0.0, cost_s * WORTH_WAITING
         for view in self._full(item, known) if left_s > 0.0 else ():
             wait_s = view.load.slot_wait_s(now, self._booked.get(view.key, 0))
+            if native and item.route in view.translated:
+                continue
             if wait_s < left_s and wait_s < bound_s:
                 full_s = completion.cost_s(view, known.get(view.key, 0), wait_s)
                 if full_s < bound_s:
@@ -384,7 +381,7 @@ class _Round:
         self._again(min(left_s, max(best_wait_s, hold_timer.LOOK_S)))
         return True
 
-    def _full(self, item: PendingRequest, known: Mapping[str, int]) -> list[DeploymentView]:
+    def _full(self, item: PendingRequest, known: _Known) -> list[DeploymentView]:
         """Deployments that suit it and have no room for it now: those that know something of it, and of those
         whose slots are taken some, evenly spread."""
         views, by_key = self._policy.views, self._knowledge.views
@@ -395,6 +392,5 @@ class _Round:
             or (view.kv_free_tokens is not None and not self._kv_fits(item, view, known[view.key]))
         ]
         if len(views) > len(self._deployments):
-            step = max(1, len(views) // FULL)
-            full += [v for v in views[item.number * SPREAD % step :: step] if v.in_flight >= v.slots]
+            full += [v for v in spread(item.number, views, FULL) if v.in_flight >= v.slots]
         return [view for view in full if view.usable and view.cap >= view.slots > 0 and view.may_take(item)]

@@ -33,6 +33,17 @@ def eligible_deployments(
     return [view for view in found if view.key not in fit.avoid and view.suits(fit)]
 
 
+def native_first(need: str, views: list[DeploymentView]) -> list[DeploymentView]:
+    """Of ``views``, which all have room for a request of this need, those that take it as it is and are
+    loaded, and those on trial; all where none of the former is there."""
+    if len(views) < 2:
+        return views
+    native = [view for view in views if need not in view.translated]
+    if len(native) == len(views) or not any(view.loaded for view in native):
+        return views
+    return [view for view in views if view.trial or (view.loaded and need not in view.translated)]
+
+
 def reservation(
     item: PendingRequest,
     views: Iterable[DeploymentView],

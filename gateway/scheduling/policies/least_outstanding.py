@@ -13,8 +13,9 @@ practical purposes, and a decision's time does not grow with the fleet."""
 TYPICAL_WORK = 256.0
 """Added to every deployment's work, so that of two idle ones the larger is taken."""
 
-_Entry = tuple[float, int, str, int, DeploymentView]
-"""Load, in flight, key, given in this call, deployment: the smallest is the best, keys settle ties."""
+_Entry = tuple[bool, float, int, str, int, DeploymentView]
+"""Whether requests are translated there, load, in flight, key, given in this call, deployment: the smallest
+is the best, keys settle ties."""
 
 
 class LeastOutstanding(Policy):
@@ -73,7 +74,7 @@ class _Round:
         """Those that may take a request of this fit and have room left, the best on top."""
         given = self._given
         heap = [
-            self._entry(view)
+            self._entry(view, fit.route)
             for view in deployments
             if view.usable
             and (view.slots if view.slots < view.cap else view.cap) - view.in_flight
@@ -89,12 +90,12 @@ class _Round:
         """Those whose memory has no room for it; for the next one it may do."""
         view = None
         while heap and view is None:
-            _, _, key, given_then, best = heap[0]
+            _, _, _, key, given_then, best = heap[0]
             given = self._given.get(key, 0)
             if min(best.slots, best.cap) - best.in_flight <= given:
                 heapq.heappop(heap)
             elif given != given_then:  # something of another route went there meanwhile
-                heapq.heapreplace(heap, self._entry(best))
+                heapq.heapreplace(heap, self._entry(best, item.route))
             elif best.kv_free_tokens is not None and not self._context.fits(item, best):
                 full.append(heapq.heappop(heap))
             else:
@@ -103,15 +104,16 @@ class _Round:
             self._given[view.key] = self._given.get(view.key, 0) + 1
             self._work[view.key] = self._work.get(view.key, 0.0) + item.work
             self._context.give(item, view)
-            heapq.heapreplace(heap, self._entry(view))
+            heapq.heapreplace(heap, self._entry(view, item.route))
             self.assignments.append(Assignment(item.number, view.key))
         for entry in full:
             heapq.heappush(heap, entry)
         return view is not None
 
-    def _entry(self, view: DeploymentView) -> _Entry:
+    def _entry(self, view: DeploymentView, need: str) -> _Entry:
         given = self._given.get(view.key, 0)
         if view.trial:
-            return -1.0, given, view.key, given, view
+            return False, -1.0, given, view.key, given, view
         work = view.outstanding + self._work.get(view.key, 0.0) + TYPICAL_WORK
-        return work / (view.slots * view.speed), view.in_flight + given, view.key, given, view
+        load = work / (view.slots * view.speed)
+        return need in view.translated, load, view.in_flight + given, view.key, given, view

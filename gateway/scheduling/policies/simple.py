@@ -11,7 +11,7 @@ from operator import attrgetter
 from gateway.scheduling.base import Assignment, DeploymentView, Outcome, PendingRequest, Policy
 from gateway.scheduling.learning.knowledge import Knowledge
 from gateway.scheduling.policies.affinity import fair_share, rendezvous_rank
-from gateway.scheduling.policies.fitting import ContextRoom, eligible_deployments
+from gateway.scheduling.policies.fitting import ContextRoom, eligible_deployments, native_first
 
 MATCH_SHARE = 0.5
 """The share of a prompt that a deployment must have read for ``prefix`` to prefer it."""
@@ -53,7 +53,7 @@ class SimplePolicy(Policy):
             if not open_now:
                 break
             has_room = partial(context.fits, item) if self.heeds_memory else _has_room
-            fitting = eligible_deployments(item, open_now, has_room)
+            fitting = native_first(item.route, eligible_deployments(item, open_now, has_room))
             if not fitting:
                 context.reserve(item, open_now)
                 continue

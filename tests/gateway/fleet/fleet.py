@@ -167,8 +167,9 @@ def deployment(
     id: str | None = None,  # noqa: A002
     routes: tuple[str, ...] = ("chat",),
     status: DeploymentStatus = DeploymentStatus.LOADED,
+    **more: Any,
 ) -> DeploymentState:
-    return DeploymentState(id or f"d-{model}", model, routes=routes, slots=slots, status=status)
+    return DeploymentState(id or f"d-{model}", model, routes=routes, slots=slots, status=status, **more)
 
 
 class Fleet:

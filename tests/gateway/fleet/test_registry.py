@@ -1,5 +1,7 @@
 """The registry: what agents claim, what is believed, who replaces whom."""
 
+from dataclasses import replace
+
 import pytest
 from structlog.testing import capture_logs
 
@@ -28,6 +30,23 @@ def test_a_model_is_ready_when_a_loaded_deployment_has_slots() -> None:
     agent.endpoint.send_slots({"d-m": 0})
     fleet.settle()
     assert not fleet.registry.models()[0].ready
+
+
+def test_a_model_has_what_its_engines_say_of_it_and_is_translated_where_all_of_them_have_to() -> None:
+    fleet = Fleet()
+    both = ("chat", "messages", "responses")
+    chat_only = deployment("m", 2, routes=both, translated=("messages", "responses"), capabilities=("tools",))
+    one = fleet.connect("a", replace(chat_only, context_tokens=4096))
+    two = deployment("m", 2, routes=both, translated=("messages",), capabilities=("vision", "tools"))
+    (model,) = fleet.registry.models()
+    assert (model.context_tokens, model.translated) == (4096, ("messages", "responses"))
+    fleet.connect("b", replace(two, context_tokens=8192))
+    (model,) = fleet.registry.models()
+    assert (model.context_tokens, model.translated) == (8192, ("messages",))
+    assert model.capabilities == ("tools", "vision")
+    one.serve(replace(chat_only, translated=()))
+    fleet.settle()
+    assert fleet.registry.models()[0].translated == ()
 
 
 def test_models_stay_known_when_their_agents_have_gone() -> None:

@@ -27,9 +27,18 @@ def view(
     device: str = H100,
     routes: Iterable[str] = ("chat",),
     kv_free_tokens: int | None = None,
+    translated: Iterable[str] = (),
 ) -> DeploymentView:
     return DeploymentView(
-        key, "agent", "m", frozenset(routes), slots, in_flight, device=device, kv_free_tokens=kv_free_tokens
+        key,
+        "agent",
+        "m",
+        frozenset(routes),
+        slots,
+        in_flight,
+        device=device,
+        kv_free_tokens=kv_free_tokens,
+        translated=frozenset(translated),
     )
 
 
@@ -99,6 +108,7 @@ def _drawn_view(draw: st.DrawFn, key: str) -> DeploymentView:
         loaded=draw(st.booleans()),
         health_factor=draw(st.sampled_from([1.0, 0.25])),
         labels=draw(st.sampled_from(LABELS)),
+        translated=frozenset(draw(st.sampled_from([(), (), ROUTES[:1], ROUTES]))),
     )
 
 

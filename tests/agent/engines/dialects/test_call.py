@@ -125,4 +125,26 @@ async def test_what_is_translated_goes_on_elsewhere_as_the_engines_chat_does(no_
         assert made.deployments()[0].continues == CHAT
         await ask(made, "/v1/messages", MESSAGES)
         await until(lambda: made.deployments()[0].continues == {"chat": "prefill", "messages": "prefill"})
-        assert "messages/v1/messages/count_tokens" in made.deployments()[0].lacks
+        assert made.deployments()[0].translated == ("messages", "messages/v1/messages/count_tokens")
+
+
+@pytest.mark.parametrize("known", [True, False])
+async def test_tokens_are_counted_by_a_chat_of_one_token(known: bool, no_leaks: None) -> None:
+    count = {name: value for name, value in MESSAGES.items() if name != "max_tokens"}
+    async with chat_only() as (engine, made):
+        if known:
+            await ask(made, "/v1/messages", MESSAGES)
+            await until(lambda: "messages" in made.deployments()[0].translated)
+        status, body = await ask(made, "/v1/messages/count_tokens", count)
+        plain = await ask(made, "/v1/chat/completions", count | {"max_tokens": 1})
+        tokens = orjson.loads(plain[1])["usage"]["prompt_tokens"]
+        assert (status, orjson.loads(body)) == (200, {"input_tokens": tokens})
+        assert ("POST /v1/messages/count_tokens" in engine.stats.requests) is not known
+
+
+async def test_completions_are_not_translated(no_leaks: None) -> None:
+    """A chat template would change the prompt, so that the answer would be one to another prompt."""
+    async with chat_only() as (engine, made):
+        status, _ = await ask(made, "/v1/completions", {"model": "scripted", "prompt": "hi"})
+        assert status == 404
+        assert "POST /v1/chat/completions" not in engine.stats.requests

@@ -30,6 +30,7 @@ def test_the_built_in_engine_says_everything() -> None:
         "version": "2",
         "status": "loading",
         "reason": "reading weights",
+        "capabilities": ["tools"],
     }
     assert read_models({"data": [entry]}) == (
         EngineModel(
@@ -41,6 +42,7 @@ def test_the_built_in_engine_says_everything() -> None:
             "2",
             DeploymentStatus.LOADING,
             "reading weights",
+            ("tools",),
         ),
     )
 

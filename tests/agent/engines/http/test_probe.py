@@ -18,7 +18,7 @@ from agent.engines.backend import (
 from agent.engines.http.engine_client import SmallResponse
 from agent.engines.http.kind import WhileBusy
 from agent.engines.http.load import SLICE_BYTES
-from agent.engines.http.probe import BLOCKED_PATIENCE, EngineView, Prober
+from agent.engines.http.probe import BLOCKED_PATIENCE, SHOWN, EngineView, Prober
 from agent.engines.settings import EngineSettings
 from shared.protocol.messages import DeploymentStatus
 
@@ -33,9 +33,11 @@ class FakeEngine:
     answers: dict[str, Any]
     asked: list[str] = field(default_factory=list)
 
-    async def ask(self, path: str) -> SmallResponse:
+    async def ask(self, path: str, method: str = "GET", body: bytes = b"") -> SmallResponse:
         self.asked.append(path)
         answer = self.answers.get(path, 404)
+        if callable(answer):
+            answer = answer(method, body)
         if isinstance(answer, BackendError):
             raise answer
         if isinstance(answer, int):
@@ -310,8 +312,45 @@ async def test_routes_that_an_engine_lists_with_its_models_count_before_its_desc
     models = {"data": [{"id": "m", "routes": ["chat"]}]}
     view = await look({"/v1/models": models, "/openapi.json": OPENAPI})
     assert view.deployments[0].routes == ("chat", "messages", "responses")
-    assert view.deployments[0].lacks == ("messages/v1/messages/count_tokens",)
-    assert view.translated == {"e/m": ("messages", "responses")}
+    assert view.deployments[0].lacks == ()
+    needs = ("messages", "messages/v1/messages/count_tokens", "responses")
+    assert view.deployments[0].translated == view.translated["e/m"] == needs
+
+
+async def test_an_engine_is_asked_once_what_its_models_can_do() -> None:
+    def show(method: str, body: bytes) -> object:
+        assert method == "POST"
+        return {"capabilities": ["tools", "no word", orjson.loads(body)["model"]]}
+
+    models = {"data": [{"id": name, "owned_by": "library"} for name in ("a", "b")]}
+    engine = FakeEngine({"/v1/models": models, "/api/show": show})
+    prober = Prober(EngineSettings(url="http://e", name="e"), engine.ask)
+    view = await prober.look(EngineView())
+    assert [each.capabilities for each in view.deployments] == [("tools", "a"), ("tools", "b")]
+    view = await prober.look(view)
+    assert [each.capabilities for each in view.deployments] == [("tools", "a"), ("tools", "b")]
+    assert engine.asked.count("/api/show") == 2
+    models["data"].append({"id": "c", "owned_by": "library"})
+    assert (await prober.look(view)).deployments[2].capabilities == ("tools", "c")
+    assert engine.asked.count("/api/show") == 3
+
+
+async def test_many_models_are_asked_about_a_few_in_each_look() -> None:
+    models = {"data": [{"id": f"m{number}", "owned_by": "library"} for number in range(SHOWN + 1)]}
+    engine = FakeEngine({"/v1/models": models, "/api/show": {"capabilities": ["tools"]}})
+    prober = Prober(EngineSettings(url="http://e", name="e"), engine.ask)
+    view = await prober.look(EngineView())
+    assert [bool(each.capabilities) for each in view.deployments] == [True] * SHOWN + [False]
+    view = await prober.look(view)
+    assert all(each.capabilities for each in view.deployments)
+
+
+async def test_one_list_says_what_all_models_of_an_engine_can_do() -> None:
+    listed = {"/v1/models": {"data": [{"id": "org/m", "owned_by": "organization_owner"}]}}
+    entry = {"key": "org/m", "capabilities": {"vision": True, "trained_for_tool_use": False}}
+    view = await look({**listed, "/api/v1/models": {"models": [entry]}})
+    assert view.deployments[0].capabilities == ("vision",)
+    assert (await look(listed)).deployments[0].capabilities == (), "of an earlier release"
 
 
 async def test_an_engine_of_no_known_kind_is_stateful_unless_the_settings_say_otherwise() -> None:

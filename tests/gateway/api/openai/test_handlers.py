@@ -1,5 +1,7 @@
 """What the gateway answers itself: models, health, metrics."""
 
+from dataclasses import replace
+
 import orjson
 
 from gateway.api.exchange.exchange import HttpSettings
@@ -23,6 +25,16 @@ async def test_models_that_can_be_used_are_listed() -> None:
     assert [model["id"] for model in found["data"]] == ["org/a", "b"]
     assert found["object"] == "list"
     assert (found["first_id"], found["last_id"], found["has_more"]) == ("org/a", "b", False)
+
+
+async def test_a_model_says_its_context_what_it_can_do_its_routes_and_which_are_translated() -> None:
+    known = replace(info("m"), routes=("chat", "messages"), translated=("messages",))
+    known = replace(known, context_tokens=8192, capabilities=("tools",))
+    surface = Surface(catalog=FakeCatalog(known, info("n")))
+    one, other = orjson.loads((await surface.get("/v1/models")).content)["data"]
+    assert (one["context_length"], one["max_input_tokens"], one["capabilities"]) == (8192, 8192, ["tools"])
+    assert (one["routes"], one["translated_routes"]) == (["chat", "messages"], ["messages"])
+    assert (other["context_length"], other["capabilities"], other["translated_routes"]) == (None, [], [])
 
 
 async def test_one_model_is_found_by_an_id_with_a_slash_and_also_while_it_is_gone() -> None:

@@ -1,0 +1,65 @@
+"""What a STATE says of deployments, to peers of every version (PROTOCOL §4.7)."""
+
+from dataclasses import replace
+from typing import Any
+
+import orjson
+import pytest
+
+from shared.protocol import limits
+from shared.protocol.errors import FrameMalformed
+from shared.protocol.messages import AgentState, AgentStatus, DeploymentState, state_within
+
+PLAIN = DeploymentState("e/m", "m", routes=("chat", "messages"), upgrades=True)
+SAYS_MORE = replace(PLAIN, translated=("messages",), capabilities=("tools", "vision"))
+NEW_MEMBERS = {"translated", "capabilities"}
+
+
+def state(*deployments: DeploymentState) -> AgentState:
+    return AgentState(AgentStatus.READY, deployments)
+
+
+def read(**said: Any) -> DeploymentState:
+    entry = {"id": "e/m", "model": "m", "status": "loaded", **said}
+    return AgentState.from_payload(orjson.dumps({"status": "READY", "deployments": [entry]})).deployments[0]
+
+
+def test_a_state_is_read_as_it_was_written() -> None:
+    for each in (state(PLAIN), state(SAYS_MORE), state(PLAIN, replace(SAYS_MORE, id="e/n"))):
+        assert AgentState.from_payload(each.to_payload()) == each
+
+
+def test_a_gateway_that_does_not_know_the_new_members_reads_what_it_always_did() -> None:
+    """It ignores members it does not know, and what has none of them is byte for byte as it was."""
+    (old,) = orjson.loads(state(PLAIN).to_payload())["deployments"]
+    (new,) = orjson.loads(state(SAYS_MORE).to_payload())["deployments"]
+    assert not NEW_MEMBERS & old.keys()
+    assert {name: value for name, value in new.items() if name not in NEW_MEMBERS} == old
+    assert b'"continues":{},"upgrades":true}' in state(PLAIN).to_payload()
+
+
+def test_an_agent_that_does_not_know_the_new_members_is_read_as_ever() -> None:
+    assert (read().translated, read().capabilities) == ((), ())
+
+
+def test_what_can_be_no_need_or_word_is_left_out() -> None:
+    assert read(translated=["messages", 7, "", "x" * 200]).translated == ("messages",)
+    assert read(capabilities=["tools", "two words", 7, "tools"]).capabilities == ("tools",)
+    many = read(capabilities=[f"c{number}" for number in range(100)]).capabilities
+    assert len(many) == limits.MODEL_CAPABILITIES
+
+
+def test_a_state_that_is_too_long_says_less_of_its_models_before_it_leaves_one_out() -> None:
+    many = [replace(SAYS_MORE, id=f"e/{number}") for number in range(20)]
+    plain_bytes = len(state(*[replace(each, capabilities=()) for each in many]).to_payload())
+    whole = state(*many)
+    assert state_within(whole, len(whole.to_payload())) == whole
+    assert [d.capabilities for d in state_within(whole, plain_bytes).deployments] == [()] * 20
+    cut = state_within(whole, plain_bytes - 1)
+    assert [each.id for each in cut.deployments] == [f"e/{number}" for number in range(19)]
+
+
+@pytest.mark.parametrize("member", sorted(NEW_MEMBERS))
+def test_what_is_no_list_is_malformed(member: str) -> None:
+    with pytest.raises(FrameMalformed):
+        read(**{member: "messages"})
