@@ -305,7 +305,9 @@ def make_uplink(
             dispatcher.timers,
             labels,
             wishes_to(dispatcher),
+            dispatcher.demand.look,
         )
+        dispatcher.demand.passed_on = capacity.slots.waiting
         return capacity, UplinkRunner(dispatcher, index, capacity, books, own_ids, labels)
 
     def make() -> Uplink:

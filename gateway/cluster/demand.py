@@ -60,6 +60,8 @@ class DemandSession(Protocol):
 class _Told:
     waiting: dict[str, int] = field(default_factory=dict)
     """What the agent believes waits, by model; models of which nothing does are left out."""
+    weightless: frozenset[str] = frozenset()
+    """Those of them that wait at a gateway that this one is an agent of."""
     at_s: float = -inf
     timer: Cancellable | None = None
     timer_s: float = inf
@@ -78,6 +80,9 @@ class DemandSender:
         self._timers = timers
         self._waiting = waiting
         self._serving = serving
+        self.passed_on: Callable[[str], Demand | None] = lambda model: None
+        """What waits for a model at a gateway that this one is an agent of. Agents are told of it while
+        nothing waits here."""
         self._told: WeakKeyDictionary[DemandSession, _Told] = WeakKeyDictionary()
 
     def add(self, session: DemandSession) -> None:
@@ -100,13 +105,15 @@ class DemandSender:
         """What waits for ``model`` may have changed."""
         if not self._told:
             return
-        demand, told_of = self._waiting(model), self._told
+        demand, told_of = self._demand(model), self._told
         asked = {each: told_of[each] for each in self._serving(model) if each in told_of}
         share = 0 if demand is None else _part(demand.waiting, len(asked))
+        weighs = demand is not None and demand.weight > 0
         soon_s = min(EVERY_S, max(SOON_S, len(asked) * PER_AGENT_S))
         for session, told in asked.items():
             if not session.closed:
-                self._tell(session, told, told.waiting.get(model, 0), share, soon_s)
+                other = model in told.waiting and weighs is (model in told.weightless)
+                self._tell(session, told, told.waiting.get(model, 0), share, soon_s, other=other)
 
     def opened(self, session: DemandSession, model: str) -> None:
         """A request for ``model`` was sent there."""
@@ -114,19 +121,25 @@ class DemandSender:
         if told is not None and (left := told.waiting.pop(model, 0)) > 1:
             told.waiting[model] = left - 1
 
-    def _tell(self, session: DemandSession, told: _Told, believed: int, share: int, soon_s: float) -> None:
-        """``believed`` requests wait, as the agent sees it; ``share`` really do."""
+    def _tell(
+        self, session: DemandSession, told: _Told, believed: int, share: int, soon_s: float, *, other: bool
+    ) -> None:
+        """``believed`` requests wait, as the agent sees it; ``share`` really do. ``other``: others' than it
+        believes, of this gateway or of one above."""
         if believed == share == 0:
             return
-        much = share >= 2 * believed or 2 * share <= believed
+        much = other or share >= 2 * believed or 2 * share <= believed
         due_s = told.at_s + (soon_s if much else EVERY_S)
         if (share and not believed) or self._timers.time() >= due_s:
             self._send(session, told)
-        elif share != believed and due_s < told.timer_s:
+        elif (other or share != believed) and due_s < told.timer_s:
             if told.timer is not None:
                 told.timer.cancel()
             told.timer_s = due_s
             told.timer = self._timers.call_at(due_s, lambda: self._send(session, told))
+
+    def _demand(self, model: str) -> Demand | None:
+        return self._waiting(model) or self.passed_on(model)
 
     def _share(self, model: str, waiting: int) -> int:
         return _part(waiting, len({each for each in self._serving(model) if each in self._told}))
@@ -139,12 +152,13 @@ class DemandSender:
             return
         demands: dict[str, Demand] = {}
         for model in {deployment.model for deployment in session.deployments.values()}:
-            demand = self._waiting(model)
+            demand = self._demand(model)
             if demand is not None:
                 share = self._share(model, demand.waiting)
                 realtime = min(share, demand.realtime)
                 demands[model] = Demand(share, realtime, demand.oldest_wait_s, demand.weight)
         told.waiting = {model: demand.waiting for model, demand in demands.items()}
+        told.weightless = frozenset(model for model, demand in demands.items() if not demand.weight)
         told.at_s = self._timers.time()
         try:
             session.endpoint.send_demand(demands)

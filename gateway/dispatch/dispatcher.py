@@ -37,7 +37,7 @@ from gateway.scheduling.queue.waiting_room import QueueSettings
 from shared.protocol.errors import ErrorCode, ProtocolError
 from shared.protocol.messages import Usage
 from shared.protocol.others import Others
-from shared.protocol.peers import DEMAND, EPOCHS, GPU_SECONDS, OTHERS, UPLINK
+from shared.protocol.peers import DEMAND, EPOCHS, GPU_SECONDS, OTHERS, PEERS, UPLINK
 from shared.protocol.routes import ANY_ROUTE
 
 __all__ = ["DispatchSettings", "Dispatcher", "EngineResponse", "QueueSettings"]
@@ -351,7 +351,7 @@ class Dispatcher(DispatchContext):
             session.endpoint.session.control_frames.allow_others()
         if DEMAND not in capabilities:
             return
-        if not self._gives_back:
+        if PEERS in capabilities and not self._gives_back:  # else nobody else is to have the slots
             self._gives_back = True
             self.index.subscribe(self._look_for_excess)
         self.demand.add(session)

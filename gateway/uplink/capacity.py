@@ -19,7 +19,7 @@ from gateway.fleet.model_index import ModelIndex
 from gateway.scheduling.base import DeploymentConstraints
 from gateway.uplink.groups import OfferedGroup, grouped, state_of
 from gateway.uplink.load_wishes import NOT_ON_DEMAND, LoadWishes, Wish
-from shared.link.session_slots import SessionSlots
+from gateway.uplink.parent_demand import UplinkSlots
 from shared.protocol import limits
 from shared.protocol.messages import (
     AgentState,
@@ -63,9 +63,11 @@ class UplinkCapacity:
         timers: Timers,
         labels: Mapping[str, str] = MappingProxyType({}),
         wish: Wish = lambda model, fit: NOT_ON_DEMAND,
+        parent_waits: Callable[[str], None] = lambda model: None,
     ) -> None:
         """``waiting`` says how many requests wait here for a model; ``parents`` are the parent's ids;
-        ``labels`` count for agents that do not have them; ``wish`` has a model loaded."""
+        ``labels`` count for agents that do not have them; ``wish`` has a model loaded; ``parent_waits``
+        is told models of which more or less waits at the parent now."""
         self._index = index
         self._waiting = waiting
         self._own_id = own_id
@@ -82,12 +84,13 @@ class UplinkCapacity:
         self.moves = 0
         self.on_change: Callable[[], None] = lambda: None
         self.on_levels: Callable[[], None] = lambda: None
-        self.slots = SessionSlots(
+        self.slots = UplinkSlots(
             timers.time,
             lambda: self.on_levels(),
             lambda delay_s, call: timers.call_at(timers.time() + delay_s, call),
+            parent_waits,
         )
-        """Divides the slots among the parent's processes, where it has several."""
+        """Divides the slots among the parent's processes, if it has several, and knows what waits there."""
         index.subscribe(self._changed)
         index.subscribe_slots(self._levels_changed)
         index.watch_taken(self._levels_changed)
@@ -109,6 +112,8 @@ class UplinkCapacity:
         that nothing serves any more."""
         self._settle()
         group = self._groups.get(group_id)
+        if group is not None:
+            self.slots.came(session, group.key.model)
         if self._draining:
             raise NoSlotFree("this gateway is draining")
         if group is None or not (group.members or group.out):

@@ -25,7 +25,7 @@ from shared.link.publisher import TICK_S, Publisher, Publishers
 from shared.link.session import GatewaySession
 from shared.link.state_directory import DirectoryInUse, locked_state_directory
 from shared.protocol.errors import JoinTokenInvalid
-from shared.protocol.peers import DECLINES, PROGRESS, UPLINK
+from shared.protocol.peers import DECLINES, DEMAND, PROGRESS, UPLINK
 
 _log = structlog.get_logger("gateway.uplink")
 
@@ -85,7 +85,7 @@ def open_membership(settings: UplinkSettings, own_ids: frozenset[str]) -> Member
             name=None if settings.name is None else settings.name_of(settings.name),
             default_name=settings.name_of(default_name()),
             required=(UPLINK,),
-            optional=(DECLINES, PROGRESS),
+            optional=(DECLINES, PROGRESS, DEMAND),
             how_to_join=HOW_TO_JOIN,
         )
     except (JoinTokenInvalid, MembershipError) as error:

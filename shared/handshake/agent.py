@@ -239,12 +239,14 @@ class AgentHandshake:
             limits=dict(self._limits),
             certificate=self._certificate,
             join=join,
-            capabilities=(
-                *(() if self.process is None else CAPABILITIES),
-                *self._required,
-                *self._optional,
-            ),
+            capabilities=self._capabilities,
         )
+
+    @property
+    def _capabilities(self) -> tuple[str, ...]:
+        """What HELLO names, each once."""
+        of_processes = () if self.process is None else CAPABILITIES
+        return tuple(dict.fromkeys((*of_processes, *self._required, *self._optional)))
 
     def _check_answer(self, frame: FrameType, payload: bytes, wall_s: float) -> Welcome:
         body = body_of(payload)

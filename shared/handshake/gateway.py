@@ -19,7 +19,7 @@ from shared.identity import AgentCertificate, GatewayIdentity, verify_certificat
 from shared.identity.keys import signature_holds
 from shared.protocol.errors import ErrorCode, HandshakeError, HandshakeMalformed, HandshakeRejected
 from shared.protocol.frames import FrameType
-from shared.protocol.peers import ANY_CAPABILITIES, CAPABILITIES, GatewayPeer
+from shared.protocol.peers import ANY_CAPABILITIES, CAPABILITIES, DEMAND, UPLINK, GatewayPeer
 
 
 class GatewayHandshakeState(Enum):
@@ -93,10 +93,13 @@ class GatewayHandshake:
 
     @property
     def capabilities(self) -> tuple[str, ...]:
-        """What both sides can do; nothing before HELLO. A gateway that is one process can do little of it."""
+        """What both sides can do; nothing before HELLO. A gateway that is one process can do little of it,
+        but tells an agent that is a gateway what waits."""
         if self.hello is None:
             return ()
-        own = ANY_CAPABILITIES if self._process is None else (*CAPABILITIES, *ANY_CAPABILITIES)
+        own: tuple[str, ...] = (*CAPABILITIES, *ANY_CAPABILITIES)
+        if self._process is None:
+            own = (DEMAND, *ANY_CAPABILITIES) if UPLINK in self.hello.capabilities else ANY_CAPABILITIES
         return tuple(each for each in own if each in self.hello.capabilities)
 
     def challenge(self) -> bytes:

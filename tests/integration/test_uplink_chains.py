@@ -135,3 +135,32 @@ async def test_every_worker_of_a_child_offers_its_slots_and_one_may_die(house: H
     await asyncio.to_thread(until, "both serve it after that", both_up, 2 * WAIT_S)
     assert await asked() in names
     assert (await asyncio.to_thread(engine.stats))["peak_running"] <= 4
+
+
+@pytest.mark.cluster
+async def test_slots_of_a_worker_without_an_uplink_are_lent_for_what_waits_above(house: House) -> None:
+    parent = await asyncio.to_thread(house.gateway, name="parent")
+    token = parent.token(uses=1)
+    child = await asyncio.to_thread(
+        lambda: house.gateway(
+            *("--uplink", parent.url, "--join", token, "--workers", "2"),
+            name="region",
+            environment={"TRUNKLINE_GATEWAY_UPLINK__NAME": "region"},
+        )
+    )
+    engine = await asyncio.to_thread(house.engine, "--model", MODEL)
+    agent = house.agent(child, engine.url, "--slots", "4", name="gpu-1")
+    key, log = parent.key("tests"), child.child.log
+    await asyncio.to_thread(house.wait_for_model, parent, key, MODEL)
+    left_out = '"event":"uplink_worker_left_out"'
+    await asyncio.to_thread(until, "one offers nothing", lambda: left_out in log.read_text(), 2 * WAIT_S)
+    await asyncio.to_thread(until, "both have slots", lambda: agent.log.read_text().count("connected ") >= 2)
+
+    async def ask() -> int:
+        """Long enough for the other ones to get their slots meanwhile."""
+        body = chat(max_tokens=2, script={"delay_s": 4.0})
+        async with client(parent, key) as fresh, fresh.post(CHAT, json=body) as answer:
+            return answer.status
+
+    assert await asyncio.gather(*(ask() for _ in range(4))) == [200] * 4
+    assert (await asyncio.to_thread(engine.stats))["peak_running"] == 4

@@ -198,3 +198,27 @@ def test_an_agent_whose_session_has_a_tunnel_again_is_told_again() -> None:
     assert told(session) == [3, 4]
     here.timers.pass_time(EVERY_S)
     assert told(session) == [3, 4], "the timer of before is called off"
+
+
+def test_what_waits_above_is_passed_on_while_nothing_waits_here() -> None:
+    session = Session()
+    here = Here(session)
+    above: dict[str, Demand] = {}
+    here.sender.passed_on = above.get
+
+    def waits_above(count: int) -> None:
+        above["m"] = Demand(count, 0, 0.5, 0.0)
+        here.sender.look("m")
+
+    waits_above(2)
+    assert session.told == [{"m": Demand(2, 0, 0.5, 0.0)}]
+    here.wait(2)
+    here.timers.pass_time(SOON_S)
+    assert session.told[1:] == [{"m": Demand(2, 0, 0.5, 2.0)}], "as many, but of this gateway's clients"
+    here.wait(0)
+    here.timers.pass_time(SOON_S)
+    assert session.told[2:] == [{"m": Demand(2, 0, 0.5, 0.0)}]
+    del above["m"]
+    here.sender.look("m")
+    here.timers.pass_time(SOON_S)
+    assert session.told[3:] == [{}]

@@ -79,6 +79,7 @@ class Child:
             dispatcher.timers,
             labels or {},
             wishes_to(dispatcher),
+            dispatcher.demand.look,
         )
         self.ledger, self.audited = UsageLedger(), list[RequestFacts]()
         books = UplinkBooks(self.ledger, fleet.metrics, self.audited.append, lambda model: FREE)

@@ -161,6 +161,23 @@ def test_a_level_falls_below_what_runs_for_realtime_requests_of_others() -> None
     assert levels(shares, "a", "b") == [3, 1]
 
 
+def test_demand_without_weight_gets_only_what_nobody_else_wants() -> None:
+    """As a gateway passes on what waits at the one above it (PROTOCOL §7.6)."""
+    shares = shares_of(4, "a", "b")
+    shares.set_demand("a", Demand(9, 0, 9.0, 0.0), 1.0)
+    shares.look(1.0 + MOST_RTT_S)
+    assert levels(shares, "a", "b") == [4, 0], "nobody else wants any"
+    for _ in range(4):
+        assert shares.enter("a", 1.5)
+    shares.set_demand("b", Demand(3, 3, 0.1, 1.0), 1.5)
+    shares.set_demand("a", Demand(9, 0, 9.0, 0.0), 1.5)
+    for _ in range(3):
+        shares.leave("a", 2.0)
+    assert (shares.level("b"), shares.held("a")) == (3, 0), "what is freed is for the other one's clients"
+    shares.leave("a", 2.0)
+    assert levels(shares, "a", "b") == [1, 3]
+
+
 def test_a_lower_limit_takes_unused_slots_first_and_more_is_lent_when_it_rises() -> None:
     shares = shares_of(8, "a", "b")
     for _ in range(3):

@@ -12,7 +12,7 @@ import pytest
 from shared.handshake import AgentHandshake, GatewayHandshake, ResumeRequest
 from shared.protocol.errors import ErrorCode, HandshakeRejected
 from shared.protocol.frames import FrameType
-from shared.protocol.peers import GPU_SECONDS, PROGRESS, UPLINK, GatewayPeer
+from shared.protocol.peers import DEMAND, GPU_SECONDS, PROGRESS, UPLINK, GatewayPeer
 from tests.support.identities import (
     AGENT_KEY,
     GATEWAY,
@@ -81,7 +81,9 @@ def test_a_session_that_goes_on_says_what_was_received() -> None:
     assert agent.receive_answer(FrameType.WELCOME, payload, WALL_S).received == 4
 
 
-def _dialled_parent(gateway: GatewayHandshake) -> tuple[AgentHandshake, bytes]:
+def _dialled_parent(
+    gateway: GatewayHandshake, optional: tuple[str, ...] = ()
+) -> tuple[AgentHandshake, bytes]:
     """A gateway that joins ``gateway`` as its agent, and the WELCOME that it is sent (PROTOCOL §7.6)."""
     child = AgentHandshake(
         AGENT_KEY,
@@ -90,6 +92,7 @@ def _dialled_parent(gateway: GatewayHandshake) -> tuple[AgentHandshake, bytes]:
         certificate_of(NAME, AGENT_KEY).der,
         pinned_fingerprint=GATEWAY.fingerprint,
         required=(UPLINK,),
+        optional=optional,
     )
     gateway.receive_hello(child.receive_challenge(gateway.challenge()), WALL_S)
     return child, gateway.welcome("s-1", 1, None, None, 10.0)
@@ -105,6 +108,18 @@ def test_a_gateway_agrees_to_be_a_parent_whether_it_is_one_process_or_several(
     found = child.receive_answer(FrameType.WELCOME, welcome, WALL_S).capabilities
     assert set(agreed) <= set(found)
     assert (len(found) == 1) is (process is None)
+
+
+@pytest.mark.parametrize("process", [None, GatewayPeer("a", 1)])
+def test_a_parent_tells_a_child_of_this_version_what_waits_and_an_earlier_one_of_one_process_does_not(
+    process: GatewayPeer | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    child, welcome = _dialled_parent(gateway_side(process=process), (DEMAND,))
+    assert DEMAND in child.receive_answer(FrameType.WELCOME, welcome, WALL_S).capabilities
+    if process is None:
+        monkeypatch.setattr("shared.handshake.gateway.DEMAND", "not known there")
+        child, welcome = _dialled_parent(gateway_side(), (DEMAND,))
+        assert child.receive_answer(FrameType.WELCOME, welcome, WALL_S).capabilities == (UPLINK,)
 
 
 def test_a_gateway_hangs_up_on_a_parent_of_an_earlier_release_and_comes_again_later(
