@@ -250,7 +250,11 @@ def make_backend(engine: EngineConfig, durations: Durations) -> Backend:
         if sys.platform == "win32":
             raise ConfigError(f"engine {engine.name}: command: not on Windows")
         return CommandBackend(
-            engine.settings(), engine.command_settings(), loading=engine.loading(), durations=durations
+            engine.settings(),
+            engine.command_settings(),
+            loading=engine.loading(),
+            restarts=engine.restarts(),
+            durations=durations,
         )
     if engine.python is not None:
         return _python_backend(engine, engine.python, durations)
@@ -272,6 +276,7 @@ def make_backend(engine: EngineConfig, durations: Durations) -> Backend:
             version=engine.version,
             continues=engine.continues,
             loading=engine.loading(),
+            restarts=engine.restarts(),
             durations=durations,
         )
     except ValueError as error:
@@ -297,6 +302,7 @@ def _python_backend(engine: EngineConfig, spec: str, durations: Durations) -> Ba
         slots=engine.slots,
         version=engine.version,
         loading=engine.loading(),
+        restarts=engine.restarts(),
         durations=durations,
     )
 

@@ -1,6 +1,7 @@
 """One ``[[engine]]`` of the agent's settings, and the ``[models]`` they share memory by."""
 
 import shlex
+from math import inf
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -19,6 +20,7 @@ from agent.engines.command.engine import PORT, CommandSettings
 from agent.engines.http.kind import check_continues
 from agent.engines.http.models import MODELS, is_nameable
 from agent.engines.managed import LoadAttempt
+from agent.engines.process import RestartPolicy
 from agent.engines.settings import EngineSettings, EngineTimeouts, base_url, origin_name
 from agent.serve.backend import PythonSettings
 from agent.serve.locate import check_spec
@@ -38,6 +40,8 @@ IDLE_TIMEOUT_S = 600.0
 """The default idle timeout of engines that are loaded on demand."""
 
 _OF_COMMANDS = ("port", "environment", "ready_s", "stop_s")
+_OF_RESTARTS = ("ready_s", "hung_s")
+"""Also of engines with a ``restart``."""
 _KSERVE = "kserve:"
 _OF_LOADING = ("load", "load_s", "memory", "idle_timeout_s")
 """Of engines that the agent starts; the first also of those that load their models by themselves."""
@@ -152,6 +156,11 @@ class EngineConfig(BaseModel):
     """For ``command``: added to the agent's own, without its settings."""
     ready_s: Seconds = 600.0
     """For ``command``: how long it may take to answer."""
+    restart: Command | None = None
+    """For ``url``: program and arguments that restart the engine, which the agent runs when it hangs."""
+    hung_s: Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)] = 60.0
+    """For engines that the agent starts, or has a ``restart`` for: without any answer for so long the engine
+    hangs and is restarted; 0: never."""
     stop_s: Annotated[float, Field(ge=0, le=300, allow_inf_nan=False)] = 10.0
     """For ``command``: how long it may take to end once asked (SIGTERM); then it is killed."""
     load: Literal["on-demand", "at-start"] | None = None
@@ -178,8 +187,11 @@ class EngineConfig(BaseModel):
         if self.python is None and "devices" in self.model_fields_set:
             raise ValueError("devices are for engines with python")
         of_commands = () if self.command is not None else _OF_COMMANDS
-        of_loading = () if self.url is None else _OF_LOADING[self._loads_by_itself :]
-        for key in sorted(self.model_fields_set.intersection((*of_commands, *of_loading))):
+        of_loading = () if self.url is None else (*_OF_LOADING[self._loads_by_itself :], "hung_s")
+        allowed = () if self.restart is None else _OF_RESTARTS
+        if self.restart is not None and self.url is None:
+            raise ValueError("restart is for engines with a url; the agent starts the others itself")
+        for key in sorted(self.model_fields_set.intersection((*of_commands, *of_loading)) - {*allowed}):
             raise ValueError(f"{key} is for engines that the agent starts itself")
         if self.health is not None and self.url is None:
             raise ValueError("health is for engines with a url")
@@ -244,6 +256,9 @@ class EngineConfig(BaseModel):
             version=self.version,
             continues=self.continues,
             stateful=self.stateful,
+            restart=self.restart or (),
+            hung_s=self.hung_s or inf,
+            ready_s=self.ready_s,
             refresh_s=self.refresh_s,
             timeouts=EngineTimeouts(
                 connect_s=self.connect_s, first_byte_s=self.first_byte_s, idle_s=self.idle_s
@@ -260,6 +275,10 @@ class EngineConfig(BaseModel):
             ready_s=self.ready_s,
             stop_s=self.stop_s,
         )
+
+    def restarts(self) -> RestartPolicy:
+        """For every engine that the agent starts."""
+        return RestartPolicy(hung_s=self.hung_s or inf)
 
     def python_settings(self) -> PythonSettings:
         """For :class:`agent.serve.backend.PythonBackend`."""

@@ -21,7 +21,7 @@ from shared.process.settings import (
 PREFIX = "TRUNKLINE_AGENT_"
 CONFIG_VARIABLE = f"{PREFIX}CONFIG"
 
-_SECRETS = frozenset({"join", "api_key", "engine_key", "command", "environment"})
+_SECRETS = frozenset({"join", "api_key", "engine_key", "command", "restart", "environment"})
 
 _ENGINE_FLAGS = {"url": "--engine", "torch": "--torch", "python": "--python", "devices": "--devices"}
 """The keys of an engine that have a flag, whose value is the key's."""

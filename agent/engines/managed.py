@@ -19,6 +19,7 @@ from agent.engines.backend import (
     BackendUnreachable,
     ResponseReceiver,
 )
+from agent.engines.hang import HangDetector, until_hung
 from agent.engines.http.openai import OpenAIHTTPBackend
 from agent.engines.http.states import engine_state
 from agent.engines.process import EngineEnd, RestartPolicy, first_of, to_the_end
@@ -93,6 +94,8 @@ class ManagedBackend(ABC):
         """Set to start a crashed engine again without waiting any longer."""
         self._http: OpenAIHTTPBackend | None = None
         """None unless the engine can serve."""
+        self._serving = asyncio.Event()
+        """Set while the engine can serve."""
         self._began_s = 0.0
         self._served = False
         """Whether the engine's present process could serve."""
@@ -196,14 +199,23 @@ class ManagedBackend(ABC):
         end = EngineEnd("the engine is being stopped")
         life = AsyncExitStack()
         try:
-            end = await self._run(life)
+            end = await first_of(self._run(life), self._until_hung())
         except (OSError, ValueError) as error:
             end = EngineEnd(f"the engine cannot be started: {error}")
         finally:
             self._http = None
+            self._serving.clear()
             self._set_status(DeploymentStatus.FAILED, end.reason)
             await to_the_end(life.aclose())
         return end
+
+    async def _until_hung(self) -> EngineEnd:
+        """The process runs, could serve, and answers nothing any more."""
+        await self._serving.wait()
+        assert self._http is not None
+        clock = asyncio.get_running_loop().time
+        detector = HangDetector(self._restarts.hung_s, self._http.still_s, clock())
+        return EngineEnd(await until_hung(detector, self._http.life_signs, clock))
 
     async def _supervise(self) -> None:
         """Keep an engine running. Ends when it would end the same way each time."""
@@ -236,6 +248,7 @@ class ManagedBackend(ABC):
         """Send requests to ``http``, which has been started. ``known``: what it serves, as far as the
         caller knows."""
         self._http, self._served = http, True
+        self._serving.set()
         self._known = known or self._served_now() or self._known
         if self._durations is not None:
             self._durations.note(self.name, self._clock() - self._began_s)

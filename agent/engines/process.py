@@ -175,7 +175,7 @@ class EngineEnd:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartPolicy:
-    """When a crashed engine is started again."""
+    """When a crashed engine is started again, and when one that runs counts as crashed."""
 
     most: int = 5
     """Crashes in a row after which there is little hope for one that never came to serve: it is tried
@@ -185,6 +185,8 @@ class RestartPolicy:
     rarely_s: float = 300.0
     healthy_s: float = 20.0
     """An engine that served for so long begins a new row."""
+    hung_s: float = 60.0
+    """An engine that answers nothing for so long hangs (:mod:`agent.engines.hang`); infinite: never."""
 
     def retries_rarely(self, crashes: int, *, served: bool) -> bool:
         """There is little hope after ``crashes`` in a row; ``served``: it could serve before the last."""

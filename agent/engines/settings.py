@@ -21,6 +21,13 @@ class EngineTimeouts:
     probe_s: float = 5.0
     """For a whole answer to a question about models, health or load."""
 
+    @property
+    def still_s(self) -> float | None:
+        """So long no request may be silent before or in its answer; None: for ever."""
+        if self.first_byte_s is None or self.idle_s is None:
+            return None
+        return max(self.first_byte_s, self.idle_s)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSettings:
@@ -53,6 +60,13 @@ class EngineSettings:
     stateful: bool | None = None
     """Whether requests for its own paths that belong together must go to the same engine; None: what is
     known of its kind."""
+    restart: tuple[str, ...] = ()
+    """A command that restarts an engine which the agent has not started, when it hangs; empty: there is
+    none."""
+    hung_s: float = 60.0
+    """With ``restart``: without any answer for so long it hangs."""
+    ready_s: float = 600.0
+    """With ``restart``: how long it may take to serve after it."""
     refresh_s: float = 5.0
     """How often models, health and load are asked for."""
     timeouts: EngineTimeouts = EngineTimeouts()

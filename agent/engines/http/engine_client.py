@@ -69,14 +69,31 @@ class EngineClient:
         self._form = RequestFormat(base, settings.api_key)
         self._connector = EngineConnector(base, settings.unix_socket, settings.timeouts.connect_s)
         self._pool = ConnectionPool(self._connector)
+        self._questions = ConnectionPool(self._connector)
+        """Apart, so that it shows whether requests go on while questions are answered."""
 
     async def close(self) -> None:
         await self._pool.close()
+        await self._questions.close()
 
     @property
     def heard_s(self) -> float:
         """When something of an answer came last, on the loop's clock; 0 if none ever did."""
+        return max(self._pool.heard_s, self._questions.heard_s)
+
+    @property
+    def worked_s(self) -> float:
+        """The same of requests, without questions."""
         return self._pool.heard_s
+
+    @property
+    def running(self) -> int:
+        """Requests that the engine has; no questions and no WebSockets."""
+        return self._pool.busy
+
+    def fail_all(self, error: Exception) -> None:
+        """End the requests that the engine has with ``error``; WebSockets end when the engine does."""
+        self._pool.fail_all(error)
 
     def request(
         self,
@@ -105,7 +122,9 @@ class EngineClient:
         answer = _WholeAnswer(asyncio.get_running_loop().create_future())
         fields = (("content-type", "application/json"), ("content-length", str(len(body)))) if body else ()
         head = RequestHead("", method, path, fields, "", "")
-        call = self.request(head, WholeBody(body) if body else NoBody(), answer)
+        whole = WholeBody(body) if body else NoBody()
+        call = EngineCall(self._questions, self._form, self._timeouts, head, whole, answer, None)
+        call.begin()
         try:
             async with asyncio.timeout(self._timeouts.probe_s if within_s is None else within_s):
                 await answer.over

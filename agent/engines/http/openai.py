@@ -11,21 +11,28 @@ from agent.engines.backend import (
     BackendBody,
     BackendBusy,
     BackendError,
+    BackendFailed,
     BackendRefused,
     BackendRequest,
     BackendTimeout,
+    BackendUnreachable,
     ResponseReceiver,
 )
 from agent.engines.dialects.call import REQUEST_BYTES, TranslatedCall
 from agent.engines.dialects.table import DIALECTS
+from agent.engines.hang import LifeSigns
+from agent.engines.http.client.connections import NoDescriptors
 from agent.engines.http.engine_client import EngineClient, SmallResponse
 from agent.engines.http.interrupted import InterruptionDetector
 from agent.engines.http.kind import TELL_ROUTES, WhileBusy
 from agent.engines.http.probe import EngineView, Lister, Prober
-from agent.engines.http.states import engine_state
+from agent.engines.http.states import engine_state, failed
 from agent.engines.http.videos import FollowedVideo, VideoRemovals, is_followed
+from agent.engines.process import RestartPolicy
+from agent.engines.restart import Restarter
 from agent.engines.settings import EngineSettings as EngineSettings
 from agent.engines.settings import EngineTimeouts as EngineTimeouts
+from shared.protocol import limits
 from shared.protocol.engine_state import EngineState
 from shared.protocol.messages import DeploymentState, DeploymentStatus, RequestHead
 from shared.protocol.routes import CONTINUED_ROUTES
@@ -73,6 +80,8 @@ class OpenAIHTTPBackend:
         self._prober = Prober(settings, self._ask, self._lister())
         self._view = EngineView()
         self._watch: asyncio.Task[None] | None = None
+        self._restarting: asyncio.Task[None] | None = None
+        """There for an engine with a restart command."""
         self._look = asyncio.Event()
         self._looking = asyncio.Lock()
         self._question = asyncio.Lock()
@@ -84,6 +93,10 @@ class OpenAIHTTPBackend:
         """Set when the last request is over; there while that is waited for."""
         self._interrupts = False
         """A request that runs is broken off when the engine is asked something else."""
+        self._unanswered = 0
+        """Questions in a row that the engine left unanswered, the last ones."""
+        self._hangs = ""
+        """Why the engine is being restarted; empty: it is not."""
         self._spoken: dict[str, bool] = {}
         """Paths of dialects that it was asked at to find out, and whether it speaks them."""
         self._on_change: Callable[[], None] = lambda: None
@@ -97,19 +110,29 @@ class OpenAIHTTPBackend:
         assert self._watch is None, "started twice"
         await self.refresh()
         self._watch = asyncio.create_task(self._watch_engine(), name=f"watch {self.name}")
+        settings = self._settings
+        if settings.restart:
+            restarts = RestartPolicy(hung_s=settings.hung_s)
+            restarter = Restarter(self, settings.restart, restarts, self.still_s, settings.ready_s)
+            self._restarting = asyncio.create_task(restarter.run(), name=f"restart {self.name}")
 
     async def close(self) -> None:
-        if self._watch is not None:
-            self._watch.cancel()
-            await asyncio.gather(self._watch, return_exceptions=True)
+        tasks = [task for task in (self._watch, self._restarting) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self._removals.close()
         await self._client.close()
 
     def deployments(self) -> tuple[DeploymentState, ...]:
+        if self._hangs:
+            return failed(self._view.deployments, self._hangs)
         return self._view.deployments
 
     def engine(self) -> EngineState:
         view = self._view
+        if self._hangs:
+            return EngineState(self.name, DeploymentStatus.FAILED, self._hangs, view.kind.name)
         kind = "" if view.gone and not view.deployments else view.kind.name  # not known before it was there
         if view.gone:
             status = DeploymentStatus.LOADING if view.loading else DeploymentStatus.FAILED
@@ -198,6 +221,35 @@ class OpenAIHTTPBackend:
         if isinstance(error, BackendError) and not isinstance(error, BackendRefused):
             self._look.set()
 
+    @property
+    def still_s(self) -> float | None:
+        """So long its requests may be silent; None: for ever."""
+        return self._settings.timeouts.still_s
+
+    def life_signs(self) -> LifeSigns:
+        """Whether the engine answers, as far as is known now."""
+        client = self._client
+        return LifeSigns(client.heard_s, self._unanswered, client.running, client.worked_s)
+
+    def serves(self) -> bool:
+        """The engine answered the last look in order."""
+        return not self._view.gone and any(
+            d.status is not DeploymentStatus.FAILED for d in self._view.deployments
+        )
+
+    def begin_restart(self, reason: str) -> None:
+        """The engine is restarted because of ``reason``: until :meth:`end_restart` its deployments are
+        failed. What it works on is given up, so that the gateway has other engines do it."""
+        self._hangs = reason[: limits.REASON_CHARS]
+        self._on_change()
+        self._client.fail_all(BackendFailed(reason))
+
+    async def end_restart(self) -> None:
+        """Looks at the engine, and offers what it serves."""
+        await self.refresh()
+        self._hangs, self._unanswered = "", 0
+        self._on_change()
+
     async def _question_answered(self) -> None:
         """The question that is under way has its answer."""
         async with self._question:
@@ -213,8 +265,16 @@ class OpenAIHTTPBackend:
             raise BackendBusy("requests run")
         try:
             async with self._question if self._interrupts else nullcontext():
-                return await self._client.ask(path, method, body)
+                answer = await self._client.ask(path, method, body)
+                self._unanswered = 0
+                return answer
+        except NoDescriptors:
+            raise
+        except (BackendFailed, BackendUnreachable):
+            self._unanswered += 1
+            raise
         except BackendTimeout:
+            self._unanswered += 1
             heard_s = max(self._client.heard_s, self._busy_since_s)
             if self._running and asyncio.get_running_loop().time() - heard_s < BUSY_SILENCE_S:
                 raise BackendBusy("it works on requests") from None

@@ -24,6 +24,7 @@ from agent.engines.http.kind import (
 )
 from agent.engines.http.load import Loads, slices
 from agent.engines.http.models import EngineModel, deployment_id, left_out, read_models
+from agent.engines.http.states import failed
 from agent.engines.settings import EngineSettings
 from shared.protocol import limits
 from shared.protocol.messages import DeploymentState, DeploymentStatus
@@ -325,12 +326,9 @@ class Prober:
     def _lost(before: EngineView, reason: str) -> EngineView:
         """What it served stays known, as failed, so that the gateway can say why a model is not there."""
         reason = reason[: limits.REASON_CHARS]
-        failed = tuple(
-            replace(state, status=DeploymentStatus.FAILED, reason=reason, running=0, waiting=0, kv_use=None)
-            for state in before.deployments
-        )
+        states = failed(before.deployments, reason)
         return replace(
-            before, deployments=failed, gone=True, reason=reason, late=0, foreign=False, loading=False
+            before, deployments=states, gone=True, reason=reason, late=0, foreign=False, loading=False
         )
 
 

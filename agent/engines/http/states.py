@@ -1,7 +1,7 @@
 """The state of an engine as a whole, from those of its deployments, and its log. Time is an argument."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 
@@ -27,6 +27,15 @@ def engine_state(
             return EngineState(name, status, found[0].reason, kind)
     reason = deployments[0].reason if deployments else without
     return EngineState(name, DeploymentStatus.FAILED, reason[: limits.REASON_CHARS], kind)
+
+
+def failed(deployments: Sequence[DeploymentState], reason: str) -> tuple[DeploymentState, ...]:
+    """``deployments`` as failed ones, so that it is known why a model is not there."""
+    reason = reason[: limits.REASON_CHARS]
+    return tuple(
+        replace(state, status=DeploymentStatus.FAILED, reason=reason, running=0, waiting=0, kv_use=None)
+        for state in deployments
+    )
 
 
 def reason_nothing_is_served(engines: Sequence[EngineState], without: str = "") -> str:

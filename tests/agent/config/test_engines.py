@@ -1,6 +1,7 @@
 """Engines that the agent starts, as they are written down."""
 
 import re
+from math import inf
 from pathlib import Path
 
 import pytest
@@ -88,6 +89,9 @@ def test_when_an_engine_is_loaded(tmp_path: Path, kind: str, keys: str, expected
         ('url = "http://x"\nmemory = "1 GiB"', "memory is for engines that the agent starts itself"),
         ('url = "http://x"\nload = "at-start"', "load is for engines that the agent starts itself"),
         ('torch = "demo"\nport = 1', "port is for engines that the agent starts itself"),
+        ('url = "http://x"\nhung_s = 5', "hung_s is for engines that the agent starts itself"),
+        ('torch = "demo"\nrestart = "x"', "restart is for engines with a url"),
+        ('url = "http://x"\nrestart = ""', "begins with a program"),
         (
             'torch = "demo"\nmemory = "9 GiB"\n[models]\nmemory = "8 GiB"',
             "torch: memory is more than there is",
@@ -113,12 +117,14 @@ def test_a_command_may_hold_a_key_and_is_not_repeated(tmp_path: Path) -> None:
 
 def test_the_examples_of_the_documentation_are_what_the_agent_takes(tmp_path: Path) -> None:
     text = (Path(__file__).parents[3] / "docs" / "engines.md").read_text("utf-8")
-    kserve, example = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+    kserve, example, hangs = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
     (server,) = settings(tmp_path, kserve).engines
     assert (server.protocol, server.models, server.slots) == ("kserve", ("iris",), 16)
     config = settings(tmp_path, re.sub(r'torch = ".*?"', 'torch = "demo"', example))
     assert [engine.name for engine in config.engines] == ["vllm", "llama-server", "torch"]
     assert all(engine.on_demand for engine in config.engines)
+    (restarted,) = settings(tmp_path, hangs).engines
+    assert restarted.restart == ("systemctl", "restart", "vllm")
 
 
 def test_the_room_for_models_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,3 +168,24 @@ def test_an_engine_of_kserves_protocol_is_named_by_its_url_or_by_its_key(tmp_pat
 def test_what_does_not_go_with_a_protocol_is_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(ConfigError):
         settings(tmp_path, f"[[engine]]\n{text}")
+
+
+def test_when_an_engine_hangs_and_what_restarts_it(tmp_path: Path) -> None:
+    text = """[[engine]]
+url = "http://x"
+restart = "systemctl restart 'my engine'"
+hung_s = 5
+ready_s = 90
+
+[[engine]]
+url = "http://y"
+
+[[engine]]
+torch = "demo"
+hung_s = 0
+"""
+    restarted, plain, started = settings(tmp_path, text).engines
+    assert restarted.settings().restart == ("systemctl", "restart", "my engine")
+    assert (restarted.settings().hung_s, restarted.settings().ready_s) == (5.0, 90.0)
+    assert (plain.settings().restart, plain.restarts().hung_s) == ((), 60.0)
+    assert started.restarts().hung_s == inf

@@ -5,9 +5,12 @@ from dataclasses import replace
 import pytest
 
 from agent.capacity.load_times import LoadTimes
+from agent.engines import hang
 from agent.engines.backend import BackendRefused
+from agent.engines.hang import LifeSigns
 from shared.protocol.engine_state import EngineState
 from shared.protocol.messages import DeploymentState, DeploymentStatus
+from tests.agent.support.canned import until
 from tests.agent.support.played_loading import PlayedLoading, settled
 from tests.support.clock import ManualClock
 
@@ -144,6 +147,23 @@ async def test_one_whose_process_runs_and_does_not_answer_has_to_be_unloaded_fir
     assert state_of(engine).reason == "the engine hangs"
     with pytest.raises(BackendRefused, match="unload it first"):
         engine.load()
+    await engine.close()
+
+
+async def test_one_that_answers_nothing_any_more_is_ended_and_started_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(hang, "LOOK_S", 0.0)
+    engine = await loaded(PlayedLoading(hung_s=0.01))
+    await settled()
+    assert state_of(engine).status is LOADED, "its questions are answered"
+    engine.http.signs = LifeSigns(unanswered=hang.QUESTIONS)
+    await until(lambda: engine.rests)
+    assert "the engine hangs: it has answered nothing for" in state_of(engine).reason
+    assert (engine.rests, engine.wanted) == ([1.0], True)
+    engine.rested.set()
+    await settled()
+    assert (state_of(engine).status, engine.lives) == (LOADED, 2)
     await engine.close()
 
 

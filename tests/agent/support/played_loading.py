@@ -4,6 +4,7 @@ import asyncio
 from contextlib import AsyncExitStack
 from typing import Any, cast
 
+from agent.engines.hang import LifeSigns
 from agent.engines.http.openai import OpenAIHTTPBackend
 from agent.engines.managed import Durations, LoadAttempt, ManagedBackend
 from agent.engines.process import EngineEnd, RestartPolicy
@@ -20,6 +21,11 @@ class _Http:
 
     def __init__(self, states: tuple[DeploymentState, ...]) -> None:
         self.states = states
+        self.still_s = None
+        self.signs = LifeSigns()
+
+    def life_signs(self) -> LifeSigns:
+        return self.signs
 
     def deployments(self) -> tuple[DeploymentState, ...]:
         return self.states
@@ -35,6 +41,7 @@ class PlayedLoading(ManagedBackend):
         *,
         models: int = 1,
         durations: Durations | None = None,
+        hung_s: float = 60.0,
         **loading: Any,
     ) -> None:
         names = [name, *(f"{name}-{number}" for number in range(2, models + 1))]
@@ -52,7 +59,7 @@ class PlayedLoading(ManagedBackend):
             name,
             states,
             LoadAttempt(**{"at_start": False, "managed": True} | loading),
-            restarts=RestartPolicy(most=2),
+            restarts=RestartPolicy(most=2, hung_s=hung_s),
             durations=durations,
             clock=clock or ManualClock(),
             sleep=self._rest_for,

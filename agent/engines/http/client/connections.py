@@ -23,6 +23,10 @@ NEXT_ADDRESS_S = 0.25
 """An address that has not answered for so long gets company of the next one (RFC 8305 §5)."""
 
 
+class NoDescriptors(BackendUnreachable):
+    """The agent has no file descriptors left. This says nothing of the engine."""
+
+
 class EngineConnector:
     """Connects to ``url``'s host, or to ``unix_socket``, within ``connect_s``."""
 
@@ -46,12 +50,12 @@ class EngineConnector:
             raise BackendUnreachable("the engine does not accept connections (timed out)") from None
         except (OSError, ValueError) as error:
             self._known_until_s = 0.0
+            if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+                raise NoDescriptors("the agent has no file descriptors left for connections") from error
             raise BackendUnreachable(self._why(error)) from error
 
     def _why(self, error: OSError | ValueError) -> str:
         match error:
-            case OSError(errno=errno.EMFILE | errno.ENFILE):
-                return "the agent has no file descriptors left for connections"
             case ConnectionRefusedError() | FileNotFoundError():
                 why = f"nobody listens at {self._unix_socket or f'{self._host} port {self._port}'}"
             case socket.gaierror():
@@ -120,6 +124,16 @@ class ConnectionPool:
     def heard_s(self) -> float:
         """When something of an answer came last, on the loop's clock; 0 if none ever did."""
         return max([self._heard_s, *(each.chunks.heard_s for each in self._busy if each.status)])
+
+    @property
+    def busy(self) -> int:
+        """How many have a request."""
+        return len(self._busy)
+
+    def fail_all(self, error: Exception) -> None:
+        """End all answers with ``error``, and their connections with them."""
+        for connection in tuple(self._busy):
+            connection.fail(error)
 
     def kept(self) -> EngineConnection | None:
         """The connection that has been at rest for the shortest time, if there is one."""

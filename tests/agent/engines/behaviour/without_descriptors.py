@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from agent.engines.backend import BackendUnreachable
+from agent.engines.http.client import connections
 from agent.engines.http.openai import EngineSettings, OpenAIHTTPBackend
 from shared.protocol.messages import DeploymentStatus
 from tests.agent.engines.http.test_engine_client import chat, head
@@ -43,6 +44,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 async def main() -> None:
+    connections.KEEP_IDLE_S = 0.0  # else questions go on over the connection that they have
     async with ScriptedEngine() as engine:
         backend = OpenAIHTTPBackend(EngineSettings(url=engine.url, name="e", refresh_s=0.01))
         await backend.start()

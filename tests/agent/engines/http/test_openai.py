@@ -1,15 +1,18 @@
 """The backend as the agent uses it: what it offers follows the engine."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import orjson
 import pytest
 import structlog
 
+from agent.engines import hang, restart
 from agent.engines.backend import BackendError, BackendFailed, BackendTimeout, BackendUnreachable
+from agent.engines.hang import LifeSigns
 from agent.engines.http.openai import BUSY_SILENCE_S, NO_MODELS, EngineSettings, OpenAIHTTPBackend
 from shared.protocol.engine_state import EngineState
 from shared.protocol.messages import DeploymentStatus, RequestHead
@@ -249,3 +252,65 @@ async def test_a_question_left_unanswered_while_requests_run_shows_a_busy_engine
                 await made.refresh()
             monkeypatch.undo()
             assert made.deployments()[0].status is DeploymentStatus.FAILED
+
+
+async def test_its_signs_of_life_tell_questions_from_requests(no_leaks: None) -> None:
+    async with ScriptedEngine() as engine, backend(engine.url) as made:
+        asked_s = made.life_signs().heard_s
+        assert asked_s > 0
+        assert made.life_signs() == LifeSigns(heard_s=asked_s)
+        await ask(made)
+        answered = made.life_signs()
+        assert (answered.worked_s, answered.running) == (answered.heard_s, 0)
+        assert answered.heard_s > asked_s
+        await engine.close()
+        for unanswered in (1, 2):
+            await made.refresh()
+            assert made.life_signs().unanswered == unanswered
+        assert not made.serves()
+
+
+async def test_while_it_is_restarted_nothing_is_offered_and_what_it_works_on_is_given_up() -> None:
+    async with ScriptedEngine() as engine, backend(engine.url) as made:
+        engine.default = Script(tokens=1000, tokens_per_s=5)
+        async with asked(made, HEAD, once(STREAM)) as response:
+            await until(lambda: engine.stats.running)
+            assert (made.life_signs().running, made.serves()) == (1, True)
+            made.begin_restart("the engine hangs")
+            with pytest.raises(BackendFailed, match="the engine hangs"):
+                await read(response)
+        state = made.deployments()[0]
+        assert (state.status, state.reason) == (DeploymentStatus.FAILED, "the engine hangs")
+        assert (made.engine().status, made.engine().reason) == (DeploymentStatus.FAILED, "the engine hangs")
+        await made.end_restart()
+        assert made.deployments()[0].status is DeploymentStatus.LOADED
+
+
+async def test_a_stopped_engine_is_restarted_by_its_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hang, "LOOK_S", 0.01)
+    monkeypatch.setattr(restart, "LOOK_S", 0.01)
+    done = tmp_path / "done"
+    async with ScriptedEngine() as engine:
+        settings = EngineSettings(
+            url=engine.url, name="e", restart=("touch", str(done)), hung_s=0.05, refresh_s=0.01
+        )
+        made = OpenAIHTTPBackend(settings)
+        await made.start()
+        states: list[str] = []
+        made.subscribe(lambda: states.append(made.engine().reason))
+        port = engine.port
+        await engine.close()
+        await until_real(done.exists)
+        async with ScriptedEngine(port=port):
+            await until_real(lambda: made.engine().status is DeploymentStatus.LOADED)
+        assert any(state.endswith("(it is being restarted)") for state in states)
+        await made.close()
+
+
+async def until_real(condition: Callable[[], object]) -> None:
+    """Processes and servers take time of the machine."""
+    async with asyncio.timeout(30):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
