@@ -161,7 +161,7 @@ class QuotaExceeded(RequestError):
     should_retry = False
 
     def __init__(self, message: str, *, retry_after_s: float | None = None, passing: bool = False) -> None:
-        """``passing``: it is not spent yet; requests that run have reserved what is left of it."""
+        """``passing``: it is not spent yet; requests that run, here or elsewhere, have reserved the rest."""
         super().__init__(message, retry_after_s=retry_after_s)
         self.passing = passing
 

@@ -15,6 +15,7 @@ import structlog
 
 from gateway.domain.jobs import JobOutcome, JobRecord, JobState, NewLease
 from gateway.domain.running_clock import running_s
+from gateway.jobs.budget_waits import BudgetWaits
 from gateway.jobs.ends import JobEnds
 from gateway.jobs.fleet_room import FleetRoom
 from gateway.jobs.leases import RunEnd, RunningJob, RunningJobs
@@ -33,6 +34,7 @@ from gateway.jobs.runs import (
     RunJob,
     TryAgain,
     Verdict,
+    log_fields,
     verdict,
 )
 from gateway.storage.errors import StateError
@@ -85,6 +87,7 @@ class JobRunner:
         self._waiting: Mapping[str, int] = {}
         """As the store said last, by model."""
         self._failing = False
+        self._budget_waits = BudgetWaits(clock)
         self._runs: asyncio.TaskGroup | None = None
         """Of all runs, while there may be new ones."""
 
@@ -216,6 +219,7 @@ class JobRunner:
             settings.lease_s,
             self._weights(),
             settings.tenant_at_once,
+            self._budget_waits.tenants,
         )
         for job in await asyncio.to_thread(self._claims.claim, claim, now_s):
             self.metrics.claim_s.observe(max(0.0, now_s - max(job.created_s, job.new.not_before_s)))
@@ -369,30 +373,14 @@ class JobRunner:
             await self._ends.give_back(running, output, result)
 
     def _note(self, job: JobRecord, result: Verdict) -> None:
+        self._budget_waits.note(job.new.tenant, result)
         if isinstance(result, Publish):
-            outcome = result.outcome
             self.metrics.attempts("ended")
-            self.metrics.ended(outcome.state.value)
-            code = None if outcome.error is None else outcome.error.get("code")
-            _log.info(
-                "job_ended",
-                job=job.id,
-                model=job.new.model,
-                state=outcome.state.value,
-                attempts=job.attempts,
-                **({} if outcome.status is None else {"status": outcome.status}),
-                **({} if code is None else {"error": code}),
-            )
+            self.metrics.ended(result.outcome.state.value)
         else:
             self.metrics.attempts("tried_again" if result.counts else "waits")
-            _log.info(
-                "job_queued_again",
-                job=job.id,
-                model=job.new.model,
-                after_s=round(result.after_s, 2),
-                attempts=job.attempts - (not result.counts),
-                reason=result.why,
-            )
+        event, fields = log_fields(job, result)
+        _log.info(event, **fields)
 
     def _fails_anew(self) -> bool:
         """The store does not answer. Whether it is to be told: once, until it answers again."""

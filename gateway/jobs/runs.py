@@ -149,7 +149,7 @@ def verdict(
     if _must_wait(ended):
         wait_s = WAIT_S
         if isinstance(ended, QuotaExceeded):
-            pass  # it says when the budget is renewed; what is reserved of it comes free sooner
+            pass  # it says when the budget is renewed; what is reserved of it, anywhere, comes free sooner
         elif isinstance(ended, RequestError) and ended.retry_after_s is not None:
             wait_s = min(max(wait_s, ended.retry_after_s), MOST_WAIT_S)
         return TryAgain(wait_s * (1.0 + 0.5 * jitter()), counts=False, why=_code(ended))
@@ -157,6 +157,20 @@ def verdict(
         status = ended.status if isinstance(ended, RequestError) else None
         return Publish(JobOutcome(JobState.FAILED, status, error=error_of(ended)))
     return TryAgain(backoff_s(job.attempts, settings, jitter), why=_code(ended))
+
+
+def log_fields(job: JobRecord, result: Verdict) -> tuple[str, dict[str, object]]:
+    """The event that tells of a run's end in the log, and its fields."""
+    fields: dict[str, object] = {"job": job.id, "model": job.new.model}
+    if isinstance(result, TryAgain):
+        attempts = job.attempts - (not result.counts)
+        again = {"after_s": round(result.after_s, 2), "attempts": attempts, "reason": result.why}
+        return "job_queued_again", fields | again
+    outcome = result.outcome
+    code = None if outcome.error is None else outcome.error.get("code")
+    fields |= {"state": outcome.state.value, "attempts": job.attempts}
+    fields |= {} if outcome.status is None else {"status": outcome.status}
+    return "job_ended", fields | ({} if code is None else {"error": code})
 
 
 def _of_answer(

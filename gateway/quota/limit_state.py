@@ -73,8 +73,8 @@ class LimitRefusal:
     share: float | None = None
     """What this gateway may use of the limit while it cannot be shared; None: there is no such bound."""
     passing: bool = False
-    """Of a budget: the request would fit beside what is spent, and requests that run here have reserved what
-    it lacks. Some of that may be free when they are over."""
+    """Of a budget: the request would fit beside what is spent. What it lacks is reserved for requests that
+    run, here or in another process, or leased by one, and some of that may be free when they are over."""
 
     @property
     def away_s(self) -> float:

@@ -205,9 +205,9 @@ class Pool(ABC):
         keep, spent = self._keep(now), self._spent()
         free = keep - self._in_use()
         need = max(0.0, sum(needs) - free) if needs else 0.0
-        least = max(0.0, min(needs) - free) if needs else 0.0
+        least = self._least(max(0.0, min(needs) - free)) if needs else 0.0
         self._sequence += 1
-        self._sent = (keep, least + free if needs else 0.0, spent)
+        self._sent = (keep, max(min(needs), free) if needs else 0.0, spent)
         self._said_s, self.dirty, self.unsaid = now, False, False
         return LeaseStatement(
             self.key,
@@ -223,6 +223,10 @@ class Pool(ABC):
             spent=spent,
             **self._terms(now),  # type: ignore[arg-type]
         )
+
+    def _least(self, missing: float) -> float:
+        """The least that is of use where ``missing`` is lacking for what was asked."""
+        return missing
 
     def _chunk(self) -> float:
         return float(self.most // (CHUNK_SHARE * max(1, self.link.processes.count)))

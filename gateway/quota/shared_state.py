@@ -148,14 +148,14 @@ class SharedLimitState(LimitState):
             needed = float(getattr(need, amount))
             if pool.has(needed, now):
                 continue
-            used, share, passing = pool.whole - pool.left(now), None, False
+            used, share = pool.whole - pool.left(now), None
             wait_s: float | None = pool.refused_wait_s(now)
             if used + needed > pool.whole or used >= pool.whole:  # it is spent, and not only out of reach
                 end_s = spending.month_ends_s if of_month else spending.day_ends_s
                 wait_s = None if needed > pool.whole else max(1.0, end_s - wall_s)
-                passing = self._only_reserved(amount, used, needed, pool.whole)
             elif pool.link.away_s is not None or pool.link.local(now):
                 share = max(0.0, pool.available(now))
+            passing = pool.fits_beside_spent(needed)
             yield LimitRefusal(limit, self.whose, pool.whole, used, needed, wait_s, share, passing)
 
     def concurrency_refusal(self) -> LimitRefusal | None:

@@ -91,6 +91,9 @@ class BudgetPool(Pool):
         self.reserve_refused_s = float("-inf")
         self._charged = 0.0
         """What was spent of the reserve: the engine does not hear of it."""
+        self._engine_spent = 0.0
+        """By all processes, as the engine said last in the period ``_engine_date``."""
+        self._engine_date = ""
         self._lapsed = False
 
     def change(self, limit: float) -> None:
@@ -174,6 +177,18 @@ class BudgetPool(Pool):
         used = self.reserve_used if self.reserve_date == self._date else 0.0
         return max(0.0, self.most - self.seen_used) + max(0.0, self.reserve - used) + max(0.0, available)
 
+    def fits_beside_spent(self, amount: float) -> bool:
+        """Whether ``amount`` would fit if nothing were reserved or leased by any process, as far as the
+        engine has said. What the SQL store has debited for other processes counts as spent, since they never
+        give it back."""
+        self._turn()
+        if self._engine_date == self._date:
+            debited = self.reserve_used if self.reserve_date == self._date else 0.0
+            spent = self._engine_spent + self._unsaid() + max(self.debited, debited) - self.credit
+        else:
+            spent = self._spent_now()
+        return spent < self.whole and spent + amount <= self.whole
+
     def due(self, now: float) -> bool:
         """See :class:`Pool`; what was spent is said every second."""
         return super().due(now) or (self._unsaid() != 0 and now >= self._said_s + 1.0)
@@ -205,6 +220,13 @@ class BudgetPool(Pool):
     def _chunk(self) -> float:
         return self.chunk_of(self.most)
 
+    def _least(self, missing: float) -> float:
+        """See :class:`Pool`. What the reserve may add need not be the engine's."""
+        if not self.link.reserve_share:
+            return missing
+        debited = self.reserve_used if self.reserve_date == self._date else 0.0
+        return max(min(missing, self.whole * LEAST_SHARE), missing - max(0.0, self.reserve - debited))
+
     def _spent(self) -> float:
         return self._spent_now() - self._charged
 
@@ -213,6 +235,7 @@ class BudgetPool(Pool):
 
     def _take_up(self, keep: float, grant: LeaseGrant, spent: float, now: float) -> None:
         self.held, self.acknowledged = keep + grant.granted, spent
+        self._engine_spent, self._engine_date = grant.spent, self._date
 
     def _turn(self) -> None:
         """Another day or month has come: nothing of it is leased yet, and all that was spent in it counts. In

@@ -47,6 +47,8 @@ class JobClaim:
     tenant_running: int | None = None
     """So many jobs of a tenant run at once, of all models and in all processes; None: as many as there is
     room for."""
+    waiting_tenants: frozenset[str] = frozenset()
+    """Of these no job is claimed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,9 @@ class JobClaims:
             return ()
         with self._database.write_concurrently() as connection:
             until = self._database.interval_s(connection) + claim.lease_s
-            chosen, after = _fair(connection, claim, _waiting(connection, claim.model), now_s)
+            queues = _waiting(connection, claim.model)
+            turns = {each: queues[each] for each in queues.keys() - claim.waiting_tenants}
+            chosen, after = _fair(connection, claim, turns, now_s)
             for tenant, virtual in after.items():
                 _set_virtual(connection, claim.model, tenant, virtual)
             numbers = [row.number for row in chosen]

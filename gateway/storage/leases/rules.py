@@ -68,6 +68,8 @@ class LeaseGrant(NamedTuple):
     """In how many seconds nothing counts that was used within the window."""
     seeded: bool = True
     """False: the engine has no sum of this budget and needs a seed. Nothing was changed."""
+    spent: float = 0.0
+    """Of a budget, by all processes: the part of ``used`` that nobody gives back."""
 
 
 class LeaseEngine(Protocol):
@@ -145,7 +147,7 @@ class SharedLimit:
         }
         before = self.records.get(process)
         if before is not None and before.sequence >= statement.sequence:
-            return LeaseGrant(0.0, 0.0, statement.limit, None, 0.0)
+            return LeaseGrant(0.0, 0.0, statement.limit, None, 0.0, spent=self.spent or 0.0)
         if statement.lasts_s and not self._account(statement, before):
             return LeaseGrant(0.0, 0.0, 0.0, None, 0.0, seeded=False)
         self.records.pop(process, None)
@@ -171,7 +173,8 @@ class SharedLimit:
         reset_s = max(
             (at_s for each in self.records.values() for at_s, _ in each.uses), default=now - window_s
         )
-        return LeaseGrant(granted, paid, total + granted, wait_s, max(0.0, reset_s + window_s - now))
+        reset_s = max(0.0, reset_s + window_s - now)
+        return LeaseGrant(granted, paid, total + granted, wait_s, reset_s, spent=self.spent or 0.0)
 
     def _account(self, statement: LeaseStatement, before: LeaseRecord | None) -> bool:
         """Add what the process has spent since it was heard last. Whether the sum is known."""

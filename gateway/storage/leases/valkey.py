@@ -155,8 +155,10 @@ def _grant(reply: object) -> LeaseGrant:
     """Raises ValueError and TypeError for what the script never says, and the error that it is."""
     if isinstance(reply, Exception):
         raise reply
-    if not isinstance(reply, list) or len(reply) != 6:
+    if not isinstance(reply, list) or len(reply) != 7:
         raise ValueError(f"the script gave {reply!r}")
-    granted, paid, used, wait_s, reset_s, seeded = reply
+    granted, paid, used, wait_s, reset_s, seeded, spent = reply
     wait = None if wait_s == b"" else float(wait_s)
-    return LeaseGrant(float(granted), float(paid), float(used), wait, float(reset_s), seeded == b"1")
+    return LeaseGrant(
+        float(granted), float(paid), float(used), wait, float(reset_s), seeded == b"1", float(spent)
+    )

@@ -18,12 +18,14 @@ local debt, spent, acknowledged = tonumber(ARGV[11]), tonumber(ARGV[12]), tonumb
 local budget, lasts, seed = ARGV[14] == '1', tonumber(ARGV[15]), tonumber(ARGV[16])
 
 local function text(number) return string.format('%.17g', number) end
-local function answer(granted, paid, used, wait, reset, seeded)
-  return {text(granted), text(paid), text(used), wait and text(wait) or '', text(reset), seeded}
-end
 
 -- what the others have, and what this process said before
 local others, debts, latest, counted, before = 0, 0, now - window, nil, nil
+local function answer(granted, paid, used, wait, reset, seeded)
+  local said = {text(granted), text(paid), text(used), wait and text(wait) or '', text(reset), seeded}
+  said[7] = text(counted or 0)
+  return said
+end
 local leaving = {}
 local fields = redis.call('HGETALL', key)
 for index = 1, #fields, 2 do

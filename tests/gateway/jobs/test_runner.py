@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.domain.errors import BadRequest, NoDeployment, RateLimited, StreamBroken
+from gateway.domain.errors import BadRequest, NoDeployment, QuotaExceeded, RateLimited, StreamBroken
 from gateway.domain.jobs import JobLease, JobRecord, JobState, NewJob, ObjectSlice
+from gateway.domain.running_clock import running_s
 from gateway.jobs.ends import EndSettings, JobEnds
 from gateway.jobs.fleet_room import FleetRoom
 from gateway.jobs.object_names import body_name, job_prefix
@@ -23,6 +24,7 @@ from gateway.storage import Store
 from gateway.storage.jobs import JobBounds, RenewedLeases, Submission
 from gateway.storage.objects import ObjectStore
 from shared.protocol.errors import ErrorCode
+from tests.support.clock import ManualClock
 
 FAST = RunnerSettings(
     lease_s=600.0,
@@ -72,11 +74,18 @@ class Shop:
         answer: JobAnswer = await found
         return answer
 
-    def start(self, name: str = "p", incarnation: int = 1, settings: RunnerSettings = FAST) -> JobRunner:
+    def start(
+        self,
+        name: str = "p",
+        incarnation: int = 1,
+        settings: RunnerSettings = FAST,
+        clock: Callable[[], float] = running_s,
+    ) -> JobRunner:
         claims, wall = self.store.job_claims, lambda: self.now_s
         ends = JobEnds(claims, self.store.jobs, self.opener, EndSettings(kept_s=100.0), wall)
+        process = (name, incarnation)
         runner = JobRunner(
-            claims, self.opener, self.room, self._run, ends, (name, incarnation), settings, wall=wall
+            claims, self.opener, self.room, self._run, ends, process, settings, clock=clock, wall=wall
         )
         self._tasks.append((runner, asyncio.create_task(runner.run())))
         return runner
@@ -338,6 +347,41 @@ async def test_a_run_whose_lease_is_lost_publishes_nothing(
     await until(lambda: shop.runs[job_id] == 2)
     assert await shop.result(job) == b"answer to job-1"
     assert shop.store.jobs.get(job_id).outcome == job.outcome
+
+
+async def test_jobs_wait_for_a_budget_that_is_reserved_without_being_tried_in_turn(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks, done, waiting = 0, asyncio.Event(), shop.store.job_claims.waiting
+    clock = ManualClock(0.0)
+
+    def noted(now_s: float) -> dict[str, int]:
+        nonlocal looks
+        looks += 1
+        return waiting(now_s)
+
+    async def reserves(run: JobRun) -> JobAnswer:
+        if run.job.id == ids[0]:
+            await done.wait()
+        elif not done.is_set():
+            raise QuotaExceeded("another one has reserved it", passing=True)
+        return await shop.answer(run)
+
+    monkeypatch.setattr(shop.store.job_claims, "waiting", noted)
+    shop.engine, shop.room.free = reserves, 3
+    ids = [await shop.submit() for _ in range(20)]
+    shop.start(clock=clock)
+    await until(lambda: len(shop.runs) == 3)
+    looks = 0
+    await until(lambda: looks > 5)
+    assert sum(shop.runs.values()) == 3, "the others have not begun"
+    clock.advance(3.0)
+    await until(lambda: len(shop.runs) > 3)
+    done.set()
+    shop.now_s += 3.0
+    for each in ids:
+        job = await shop.until(each, JobState.SUCCEEDED)
+        assert job.attempts == 1
 
 
 async def test_cancelling_ends_a_run(shop: Shop) -> None:

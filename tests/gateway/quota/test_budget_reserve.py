@@ -159,6 +159,30 @@ async def test_all_of_a_budget_is_had_while_both_engines_are_there(site: FakeSit
     assert BUDGET - 20 <= site.used <= BUDGET
 
 
+async def test_one_request_may_need_all_that_both_engines_have_left(site: FakeSite) -> None:
+    assert await site.ask(0, 10)
+    site.finish(-1)
+    await site.pass_time(6.0)
+    assert await site.ask(1, BUDGET - 10)
+
+
+async def test_what_others_hold_of_both_engines_passes_and_what_they_were_debited_does_not(
+    site: FakeSite,
+) -> None:
+    assert await site.ask(0, BUDGET - 50)
+    refusal = await site.processes[1].ask(100)
+    assert isinstance(refusal, LimitRefusal)
+    assert refusal.passing
+    debited = sum(pool.debited for *_, pool in site.processes[0].state._budget_pools)
+    assert debited >= 50
+    too_much = await site.processes[1].ask(int(BUDGET - debited) + 1)
+    assert isinstance(too_much, LimitRefusal)
+    assert not too_much.passing, "the other one never gives back what it was debited"
+    site.finish(-1, 0.1)
+    await site.pass_time(3.0)
+    assert await site.ask(1, 100)
+
+
 async def test_a_budget_leases_from_the_sql_store_while_the_shared_one_is_away(site: FakeSite) -> None:
     assert await site.ask(0, 60)
     site.shared.away = True

@@ -220,6 +220,53 @@ async def test_a_budget_begins_with_what_the_store_has_and_counts_it_once(clock:
     assert refusal.passing, "15 are reserved here"
 
 
+async def test_what_another_process_has_reserved_of_a_budget_passes_and_what_is_spent_does_not(
+    clock: ManualClock,
+) -> None:
+    engine = MemoryLeaseEngine(clock)
+    a, b = (Sharing(engine, clock, name) for name in ("a", "b"))
+    for each in (a, b):
+        each.limit(budgets=Budgets(tokens_per_day=100))
+    running = await a.ask(90)
+    assert isinstance(running, Reservation)
+    refusal = await b.ask(30)
+    assert isinstance(refusal, LimitRefusal)
+    assert refusal.passing, "nothing is spent yet"
+    too_much = await b.ask(101)
+    assert isinstance(too_much, LimitRefusal)
+    assert not too_much.passing, "it never fits"
+
+    a.spending.add("acme", 60, 0.0, 0.0, a.wall())
+    running.settle(60, clock())
+    clock.advance(1.1)
+    await a.client.exchange()
+    assert isinstance(await b.ask(30), Reservation)
+    clock.advance(1.1)
+    for each in (a, b):
+        await each.client.exchange()
+    refusal = await a.ask(41)
+    assert isinstance(refusal, LimitRefusal)
+    assert not refusal.passing, "60 are spent, and 41 do not fit beside them"
+    refusal = await a.ask(40)
+    assert isinstance(refusal, LimitRefusal)
+    assert refusal.passing, "30 are reserved by the other one"
+
+
+async def test_what_a_killed_process_had_reserved_of_a_budget_passes_with_its_lease(
+    clock: ManualClock,
+) -> None:
+    engine = MemoryLeaseEngine(clock)
+    killed, other = (Sharing(engine, clock, name) for name in ("killed", "other"))
+    for each in (killed, other):
+        each.limit(budgets=Budgets(tokens_per_day=100))
+    assert await killed.admitted(100)
+    refusal = await other.ask(100)
+    assert isinstance(refusal, LimitRefusal)
+    assert refusal.passing
+    clock.advance(15.1)
+    assert await other.admitted(100)
+
+
 async def test_a_new_day_has_a_new_budget(clock: ManualClock) -> None:
     sharing = Sharing(MemoryLeaseEngine(clock), clock, "a")
     sharing.limit(budgets=Budgets(tokens_per_day=100))
@@ -341,6 +388,7 @@ async def test_a_budget_that_is_only_out_of_reach_is_not_said_to_be_spent(clock:
     said = str(refusal_error(refusal))
     assert said.startswith("What all gateways have spent of a budget cannot be looked up just now")
     assert "only 0 left of its part of" in said
+    assert refusal.passing, "a job waits for the engine"
 
 
 async def test_headers_tell_what_all_processes_have_left(clock: ManualClock) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gateway.domain.jobs import JobLease, JobNote, JobOutcome, JobRecord, JobState
+from gateway.storage.jobs import JobClaim
 from shared.protocol.progress import Preview, Progress
 from tests.gateway.storage.jobs.desk import DONE, KEPT_S, LEASE_S, NOW_S, JobDesk
 
@@ -51,6 +52,14 @@ def test_who_comes_late_has_no_turns_to_make_up_for(desk: JobDesk) -> None:
     desk.submit(60, "late")
     taken = Counter(job.new.tenant for job in desk.claim("p", 20))
     assert taken == {"early": 10, "late": 10}
+
+
+def test_tenants_that_wait_have_no_turns(desk: JobDesk) -> None:
+    desk.submit(3, "waits")
+    others = desk.submit(2, "other")
+    claim = JobClaim("p", 1, "m", 10, LEASE_S, waiting_tenants=frozenset({"waits", "unknown"}))
+    assert tuple(job.id for job in desk.claims.claim(claim, NOW_S)) == others
+    assert len(desk.claim("p", 10)) == 3
 
 
 def test_a_job_waits_until_its_time_and_holds_up_nobody(desk: JobDesk) -> None:

@@ -158,9 +158,12 @@ def test_what_a_process_spent_counts_once_however_often_it_says_so() -> None:
     day: dict[str, Any] = {"window_s": 0.0, "lasts_s": 1000.0}
     for sequence in (1, 2, 3):
         grant = limit.state("p", said(sequence=sequence, spent=5.0, seed=0.0, **day), 0.0)
-    assert grant.used == 5.0
+    assert (grant.used, grant.spent) == (5.0, 5.0)
     later = limit.state("p", said(sequence=4, spent=6.0, acknowledged=5.0, **day), 100.0)
     assert later.used == 6.0
+    others = limit.state("q", said(need=4.0, least=4.0, seed=6.0, **day), 100.0)
+    assert (others.granted, others.used, others.spent) == (4.0, 10.0, 6.0), "a lease is not spent"
+    assert limit.state("q", said(**day), 100.0).spent == 6.0, "nor is it where a statement was overtaken"
 
 
 def test_a_lease_of_a_budget_that_is_not_renewed_ends() -> None:

@@ -87,7 +87,8 @@ def named(statement: LeaseStatement, run_name: str) -> LeaseStatement:
 def close_to(grant: LeaseGrant) -> Any:
     numbers = [pytest.approx(each, abs=1e-4) for each in grant[:3]]
     wait_s = None if grant.wait_s is None else pytest.approx(grant.wait_s, abs=1e-4)
-    return (*numbers, wait_s, pytest.approx(grant.reset_s, abs=1e-4), grant.seeded)
+    reset_s, spent = (pytest.approx(each, abs=1e-4) for each in (grant.reset_s, grant.spent))
+    return (*numbers, wait_s, reset_s, grant.seeded, spent)
 
 
 @given(steps)
