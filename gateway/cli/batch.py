@@ -5,7 +5,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any
@@ -72,6 +72,14 @@ def run(
     endpoint: Annotated[
         str, typer.Option("--endpoint", metavar="PATH", help="What is asked for.")
     ] = ENDPOINTS[0],
+    idempotency_key: Annotated[
+        str | None,
+        typer.Option(
+            "--idempotency-key",
+            metavar="TEXT",
+            help="The same key, file and options make one batch, for 24 hours.",
+        ),
+    ] = None,
     window: Annotated[
         str, typer.Option("--window", metavar="TIME", help="How long it may take: 24h, 7d.")
     ] = "24h",
@@ -101,11 +109,10 @@ def run(
             except OSError as error:
                 said = f"cannot read {printable(str(file))} ({error.strerror})"
                 raise typer.BadParameter(said, param_hint="FILE") from None
-            file_id = _upload(client, requests, file.name)
-        asked: Json = {"input_file_id": file_id, "endpoint": endpoint, "completion_window": window}
-        if try_anyway:
-            asked["metadata"] = {WINDOW_KEY: TRY_ANYWAY}
-        batch = _ask(client, "POST", "/v1/batches", asked)
+            asked: Json = {"endpoint": endpoint, "completion_window": window}
+            if try_anyway:
+                asked["metadata"] = {WINDOW_KEY: TRY_ANYWAY}
+            batch = _begin(client, requests, file.name, asked, idempotency_key)
         note(f"batch {batch['id']}")
         _follow(Place(client, url), batch, out, as_json=as_json)
 
@@ -186,22 +193,51 @@ def _path(batch_id: str) -> str:
     return f"/v1/batches/{quote(batch_id, safe='', errors='surrogateescape')}"
 
 
-def _ask(client: "GatewayClient", method: str, path: str, body: Json | None = None) -> Json:
-    with client.open(method, path, body=body) as response:
+def _ask(
+    client: "GatewayClient",
+    method: str,
+    path: str,
+    body: Json | None = None,
+    more: Mapping[str, str] | None = None,
+) -> Json:
+    with client.open(method, path, body=body, more=more) as response:
         found: Json = orjson.loads(response.read())
     return found
 
 
-def _upload(client: "GatewayClient", requests: IO[bytes], name: str) -> str:
-    size_bytes = requests.tell()
-    requests.seek(0)
-    with client.upload("/v1/files", {"purpose": "batch"}, requests, size_bytes, name, UPLOAD_S) as response:
-        return str(orjson.loads(response.read())["id"])
+def _begin(client: "GatewayClient", requests: IO[bytes], name: str, asked: Json, key: str | None) -> Json:
+    """The batch; requests that break off are made again, and make no second one. Raises GatewayFailed."""
+    from gateway.cli_support.asking_again import answered, new_idempotency_key
+    from gateway.cli_support.gateway_client import GatewayFailed, Unanswered
+
+    once, size_bytes = key or new_idempotency_key(), requests.tell()
+
+    def upload() -> str:
+        requests.seek(0)
+        more = {"idempotency-key": f"{once}-file"}
+        fields = {"purpose": "batch"}
+        with client.upload("/v1/files", fields, requests, size_bytes, name, UPLOAD_S, more) as response:
+            return str(orjson.loads(response.read())["id"])
+
+    try:
+        whole = asked | {"input_file_id": answered(upload)}
+        more = {"idempotency-key": f"{once}-batch"}
+        return answered(lambda: _ask(client, "POST", "/v1/batches", whole, more), reached=True)
+    except GatewayFailed as error:
+        if error.unanswered is Unanswered.BROKEN_OFF:
+            note(
+                "whether the batch was made is not known. Within 24 hours the same command with "
+                f"--idempotency-key {once} goes on with it, and makes it where there is none"
+            )
+        raise
 
 
 def _follow(place: Place, batch: Json, out: Path, *, as_json: bool) -> None:
     """Until the batch has ended and its answers are written. Ends the command with 1 where not every request
     was answered."""
+    from gateway.cli_support.asking_again import answered
+    from gateway.cli_support.gateway_client import GatewayFailed
+
     try:
         partial = PartialAnswers(out, batch["id"])
     except OSError as error:
@@ -209,16 +245,16 @@ def _follow(place: Place, batch: Json, out: Path, *, as_json: bool) -> None:
         raise typer.BadParameter(said, param_hint="--out") from None
     try:
         batch = _until_ended(place.client, batch, partial)
-        lines = _write(place.client, batch, out)
+        lines = answered(lambda: _write(place.client, batch, out), reached=True)
         partial.remove()
     except KeyboardInterrupt:
-        if len(partial):
-            note(f"{len(partial)} answers so far are in {partial.path}")
-        note(
-            f"{batch['id']} goes on. Come back with: trunkline batch wait {batch['id']} --out {out} "
-            f"--url {place.url}"
-        )
+        _say_how_to_come_back(place, batch, out, partial)
         raise typer.Exit(1) from None
+    except GatewayFailed as error:
+        if error.unanswered is None:
+            raise
+        _say_how_to_come_back(place, batch, out, partial)
+        raise
     counts = batch["request_counts"]
     if as_json:
         print_json(batch)
@@ -232,13 +268,25 @@ def _follow(place: Place, batch: Json, out: Path, *, as_json: bool) -> None:
         raise typer.Exit(1)
 
 
+def _say_how_to_come_back(place: Place, batch: Json, out: Path, partial: PartialAnswers) -> None:
+    if len(partial):
+        note(f"{len(partial)} answers so far are in {partial.path}")
+    note(
+        f"{batch['id']} goes on. Come back with: trunkline batch wait {batch['id']} --out {out} "
+        f"--url {place.url}"
+    )
+
+
 def _until_ended(client: "GatewayClient", batch: Json, partial: PartialAnswers) -> Json:
+    from gateway.cli_support.asking_again import answered
+
+    path = _path(batch["id"])
     with _progress() as progress:
         while batch["status"] not in ("completed", "failed", "expired", "cancelled"):
             progress.show(batch)
             _take_finished(client, batch, partial)
             time.sleep(POLL_S)
-            batch = _ask(client, "GET", _path(batch["id"]))
+            batch = answered(lambda: _ask(client, "GET", path), reached=True)
         progress.show(batch)
     return batch
 

@@ -3,10 +3,10 @@
 import contextlib
 import shutil
 import sys
-import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 from urllib.parse import quote, urlencode
@@ -27,9 +27,6 @@ WAIT_S = 20
 """Each request of a wait lasts so long at the most; proxies in front end none that short."""
 LOOK_S = 2
 """The same where somebody looks on, at a terminal."""
-PATIENCE_S = 120.0
-"""While a job is waited for, the gateway may be away so long."""
-AGAIN_S = 1.0
 _SLACK_S = 40.0
 ENDED = frozenset(("succeeded", "failed", "cancelled", "expired"))
 
@@ -83,9 +80,8 @@ def submit(
         asked["tier"] = tier.value
     if expires_after is not None:
         asked["expires_after"] = expires_after
-    headers = {} if idempotency_key is None else {"idempotency-key": idempotency_key}
     with gateway_client(url, key, ca_file, role=False) as client:
-        made = _ask(client, "POST", "", body=asked, headers=headers)
+        made = _submit(client, asked, idempotency_key)
         if wait:
             _finish(client, made, as_json=as_json)
             return
@@ -234,6 +230,23 @@ def _ask(
     return found
 
 
+def _submit(client: "GatewayClient", asked: Mapping[str, Any], key: str | None) -> dict[str, Any]:
+    """The job; a request that breaks off is made again, and makes no second one. Raises GatewayFailed."""
+    from gateway.cli_support.asking_again import answered, new_idempotency_key
+    from gateway.cli_support.gateway_client import GatewayFailed, Unanswered
+
+    once = key or new_idempotency_key()
+    try:
+        return answered(lambda: _ask(client, "POST", "", body=asked, headers={"idempotency-key": once}))
+    except GatewayFailed as error:
+        if error.unanswered is Unanswered.BROKEN_OFF:
+            note(
+                "Whether the job was made is not known. Within 24 hours the same command with "
+                f"--idempotency-key {once} gives that job, and makes it where there is none."
+            )
+        raise
+
+
 def _finish(client: "GatewayClient", found: dict[str, Any], *, as_json: bool) -> None:
     """Wait for the job's end and print its answer. Ends the command with 1 unless it has succeeded."""
     try:
@@ -255,9 +268,9 @@ def _finish(client: "GatewayClient", found: dict[str, Any], *, as_json: bool) ->
 
 def _ended(client: "GatewayClient", found: dict[str, Any]) -> dict[str, Any]:
     """The job once it has ended; a gateway that goes away meanwhile is waited for, too."""
-    from gateway.cli_support.gateway_client import GatewayFailed
+    from gateway.cli_support.asking_again import AWAY, answered
 
-    said, away_since_s, line, far = None, None, StatusLine(sys.stderr), ""
+    said, line, far = None, StatusLine(sys.stderr), ""
     wait_s = LOOK_S if line.in_place else WAIT_S
     while found["status"] not in ENDED:
         if found["status"] != said:
@@ -267,16 +280,8 @@ def _ended(client: "GatewayClient", found: dict[str, Any]) -> dict[str, Any]:
         if (now := _progress(found)) != far and said == "running":
             far = now
             line.show(f"Job {found['id']} is at {far}")
-        try:
-            found = _ask(client, "GET", _one(found["id"]), headers={"prefer": f"wait={wait_s}"})
-            away_since_s = None
-        except GatewayFailed as error:
-            now_s = time.monotonic()
-            away_since_s = now_s if away_since_s is None else away_since_s
-            passing = error.status is None or error.status in (429, 502, 503, 504)
-            if not passing or now_s - away_since_s > PATIENCE_S:
-                raise
-            time.sleep(AGAIN_S)
+        path, wanted = _one(found["id"]), {"prefer": f"wait={wait_s}"}
+        found = answered(partial(_ask, client, "GET", path, headers=wanted), reached=True, away=(*AWAY, 429))
     line.clear()
     return found
 

@@ -1,15 +1,18 @@
 """Asks a gateway over HTTP, for commands: its admin API, or what its clients ask."""
 
 import contextlib
+import errno
 import itertools
 import math
 import re
 import secrets
+import socket
 import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Iterable, Iterator, Mapping
-from http.client import HTTPException, HTTPResponse
+from enum import Enum, auto
+from http.client import HTTPException, HTTPResponse, IncompleteRead
 from pathlib import Path
 from typing import IO, Any
 
@@ -26,13 +29,23 @@ PIECE_BYTES = 256 * 1024
 """Of a file, at once."""
 
 
+class Unanswered(Enum):
+    """How far a request came that has no answer, where it may have one another time."""
+
+    NOT_HEARD = auto()
+    """Nobody took the connection."""
+    BROKEN_OFF = auto()
+    """The connection ended. The request may have been carried out."""
+
+
 class GatewayFailed(Exception):
     """The gateway cannot be asked, or does not do it. The message says why."""
 
-    def __init__(self, message: str, status: int | None = None) -> None:
+    def __init__(self, message: str, status: int | None = None, unanswered: Unanswered | None = None) -> None:
         """``status`` is what the gateway answered, None when it did not."""
         super().__init__(message)
         self.status = status
+        self.unanswered = unanswered
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -116,9 +129,10 @@ class GatewayClient:
         size_bytes: int,
         name: str,
         timeout_s: float = TIMEOUT_S,
+        more: Mapping[str, str] | None = None,
     ) -> Iterator[HTTPResponse]:
-        """The response to a form with these fields and a file, which is read while it is sent. Raises as
-        :meth:`open` does."""
+        """The response to a form with these fields and a file, which is read while it is sent.
+        Otherwise as :meth:`open`."""
         boundary = secrets.token_hex(16)
         parts = [
             f'--{boundary}\r\ncontent-disposition: form-data; name="{each}"\r\n\r\n{value}\r\n'
@@ -130,7 +144,7 @@ class GatewayClient:
         )
         head, tail = "".join(parts).encode(), f"\r\n--{boundary}--\r\n".encode()
         content = itertools.chain((head,), iter(lambda: file.read(PIECE_BYTES), b""), (tail,))
-        headers = {
+        headers = dict(more or {}) | {
             "content-type": f"multipart/form-data; boundary={boundary}",
             "content-length": str(len(head) + size_bytes + len(tail)),
         }
@@ -157,12 +171,28 @@ class GatewayClient:
             with error:
                 raise GatewayFailed(_reason(error), error.code) from None
         except (OSError, ValueError, HTTPException) as error:
-            raise GatewayFailed(f"cannot ask the gateway at {self._url}: {self._why(error)}") from error
+            said = f"cannot ask the gateway at {self._url}: {self._why(error)}"
+            raise GatewayFailed(said, unanswered=_unanswered(error)) from error
 
     def _why(self, error: Exception) -> str:
         reason = getattr(error, "reason", error)
         cause = reason if isinstance(reason, OSError) else error
         return explain_http_error(self._url, cause, self._proxy)
+
+
+def _unanswered(error: Exception) -> Unanswered | None:
+    """None: it would be the same another time."""
+    connecting = isinstance(error, urllib.error.URLError)
+    cause = getattr(error, "reason", error)
+    broken_off = (ConnectionResetError, ConnectionAbortedError, BrokenPipeError, IncompleteRead)
+    if isinstance(cause, (*broken_off, ssl.SSLEOFError)):
+        return Unanswered.BROKEN_OFF
+    if isinstance(cause, TimeoutError):
+        return Unanswered.NOT_HEARD if connecting else Unanswered.BROKEN_OFF
+    away = isinstance(cause, (ConnectionRefusedError, socket.gaierror))
+    if away or getattr(cause, "errno", None) in (errno.ENETUNREACH, errno.EHOSTUNREACH):
+        return Unanswered.NOT_HEARD
+    return None
 
 
 def _encoded(body: Mapping[str, Any]) -> bytes:

@@ -4,13 +4,14 @@ import asyncio
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Callable
 from dataclasses import dataclass
+from functools import partial
 
 import structlog
 
 from gateway.domain.files import MOST_FILE_BYTES, FileRecord, NewFile
 from gateway.jobs.objects import ObjectOpener
 from gateway.storage.errors import StateError
-from gateway.storage.files import FileStore, InTransaction
+from gateway.storage.files import FileKeptBefore, FileStore, InTransaction
 
 _log = structlog.get_logger(__name__)
 
@@ -50,16 +51,21 @@ class FileService:
         pieces: AsyncIterable[bytes],
         announced_bytes: int,
         described: Callable[[], NewFile] | None = None,
+        key: str | None = None,
     ) -> FileRecord:
         """Keep a file. ``announced_bytes``: as many as it will have at the most, 0 where that is not known.
-        ``described`` says what it is once its bytes are there, for what comes behind them.
+        ``described`` says what it is once its bytes are there, for what comes behind them. Where the same
+        file was kept with the same idempotency ``key`` before, it is that one.
 
-        Raises TooManyBytes for what the tenant has, ObjectTooLarge, and whatever ``pieces`` and ``described``
-        raise; then there is no such file.
+        Raises TooManyBytes for what the tenant has, ObjectTooLarge, IdempotencyConflict, and whatever
+        ``pieces`` and ``described`` raise; then there is no such file.
         """
         allowed = await asyncio.to_thread(self._files.begin, file, announced_bytes, self.bounds.tenant_bytes)
         most_bytes = min(self.bounds.file_bytes, allowed)
-        return await self.fill(file, pieces, most_bytes, described)
+        try:
+            return await self.fill(file, pieces, most_bytes, described, key=key)
+        except FileKeptBefore as error:
+            return await self.get(error.file_id, file.tenant)
 
     async def fill(
         self,
@@ -68,13 +74,16 @@ class FileService:
         most_bytes: int,
         described: Callable[[], NewFile] | None = None,
         also: InTransaction | None = None,
+        key: str | None = None,
     ) -> FileRecord:
         """Write a file that was begun in the store, and finish it there together with what ``also`` does.
-        Raises as :meth:`create` does, and what ``also`` raises; then there is no such file."""
+        Raises as :meth:`create` does, FileKeptBefore, and what ``also`` raises; then there is no such
+        file."""
         try:
             stored = await (await self.objects()).put(file.object_name, pieces, most_bytes=most_bytes)
             whole = file if described is None else described()
-            return await asyncio.to_thread(self._files.finish, whole, stored.size_bytes, stored.sha256, also)
+            finish = partial(self._files.finish, whole, stored.size_bytes, stored.sha256, also, key)
+            return await asyncio.to_thread(finish)
         except BaseException:
             await asyncio.shield(self.discard(file.id))
             raise

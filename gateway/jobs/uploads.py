@@ -13,6 +13,7 @@ from gateway.domain.uploads import MOST_PART_BYTES, NewUpload, UploadPart, Uploa
 from gateway.jobs.files import SWEEP_S, FileService
 from gateway.storage.errors import ObjectMissing, StateError
 from gateway.storage.files import FileStore
+from gateway.storage.submissions import OnceKey
 from gateway.storage.uploads import UnfitParts, UploadEnded, UploadStore
 
 _log = structlog.get_logger(__name__)
@@ -28,10 +29,12 @@ class UploadService:
         self._uploads = uploads
         self._store = store
 
-    async def begin(self, upload: NewUpload) -> UploadRecord:
-        """Raises TooManyBytes for what the tenant has."""
-        await asyncio.to_thread(self._uploads.begin, upload, self.files.bounds.tenant_bytes)
-        return await self.get(upload.id, upload.tenant)
+    async def begin(self, upload: NewUpload, once: OnceKey | None = None) -> UploadRecord:
+        """Where the same was begun with the same idempotency key before, it is that one. Raises TooManyBytes
+        for what the tenant has, IdempotencyConflict, UnknownRecord for one that is no more."""
+        most_bytes = self.files.bounds.tenant_bytes
+        upload_id = await asyncio.to_thread(self._uploads.begin, upload, most_bytes, once)
+        return await self.get(upload_id, upload.tenant)
 
     async def get(self, upload_id: str, tenant: str) -> UploadRecord:
         """Raises UnknownRecord."""

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import Connection, Row, and_, case, func, insert, or_, select, update
+from sqlalchemy.exc import IntegrityError
 
 from gateway.domain.batches import (
     CANCELLABLE,
@@ -28,6 +29,7 @@ from gateway.storage.errors import RecordError, UnknownRecord
 from gateway.storage.files import InTransaction
 from gateway.storage.jobs import JobBounds, JobStore, Submission
 from gateway.storage.jobs.store import UNPREDICTED_S
+from gateway.storage.submissions import OnceKey, made_before, note_made
 from gateway.storage.webhooks.events import note_events
 
 _TABLE = schema.batches
@@ -54,11 +56,23 @@ class BatchStore:
 
     # --- For clients ---
 
-    def create(self, batch: NewBatch) -> BatchRecord:
-        """From now on the bytes of its file stay until it has ended, even if that is deleted. Raises
-        UnknownRecord, UnfitFile."""
+    def create(self, batch: NewBatch, once: OnceKey | None = None) -> BatchRecord:
+        """From now on the bytes of its file stay until it has ended, even if that is deleted. Where the same
+        was asked for with the same idempotency key before, it is the batch of then. Raises UnknownRecord,
+        UnfitFile, IdempotencyConflict."""
+        try:
+            return self._create(batch, once)
+        except IntegrityError:  # the same key at the same moment: it is there now
+            return self._create(batch, once)
+
+    def _create(self, batch: NewBatch, once: OnceKey | None) -> BatchRecord:
         table = schema.files.c
         with self._database.write_concurrently() as connection:
+            if once is not None:
+                before = made_before(connection, once)
+                if before is not None:
+                    return _counted(connection, _get(connection, before[0], batch.tenant))
+                note_made(connection, once, [batch.id], batch.created_s)
             query = select(table.purpose).where(table.id == batch.input_file_id, table.tenant == batch.tenant)
             purpose = connection.execute(query.where(table.state == "ready").with_for_update()).scalar()
             if purpose is None:

@@ -1,16 +1,19 @@
 """Which files there are. Every object of a file has a row, from before its first byte is written until after
 it is deleted, so that nothing is left behind by whoever dies in between."""
 
+import hashlib
 from collections.abc import Callable, Collection
 from typing import Any
 
 from sqlalchemy import Connection, Row, and_, delete, func, insert, or_, select, update
+from sqlalchemy.exc import IntegrityError
 
 from gateway.domain.batches import ENDED_BATCHES
 from gateway.domain.files import MOST_FILE_BYTES, FilePurpose, FileRecord, NewFile
 from gateway.storage import schema
 from gateway.storage.database import Database
 from gateway.storage.errors import RecordError, UnknownRecord
+from gateway.storage.submissions import OnceKey, made_before, note_made
 
 ABANDONED_S = 86_400.0
 """An upload that takes longer than this was given up by a process that is no more."""
@@ -34,6 +37,15 @@ _READ_BY_BATCH = (
 
 class TooManyBytes(RecordError):
     """The tenant keeps as many bytes as it may."""
+
+
+class FileKeptBefore(Exception):
+    """The same file was uploaded with the same idempotency key before."""
+
+    def __init__(self, file_id: str) -> None:
+        """``file_id`` is that one's."""
+        super().__init__(file_id)
+        self.file_id = file_id
 
 
 class FileStore:
@@ -60,15 +72,30 @@ class FileStore:
         return left
 
     def finish(
-        self, file: NewFile, size_bytes: int, sha256: str, also: InTransaction | None = None
+        self,
+        file: NewFile,
+        size_bytes: int,
+        sha256: str,
+        also: InTransaction | None = None,
+        key: str | None = None,
     ) -> FileRecord:
         """The upload is complete: from now on there is this file, as it is said to be now. Raises
-        UnknownRecord where it was taken for abandoned, and what ``also`` raises."""
-        with self._database.write_concurrently() as connection:
-            record = self.finish_in(connection, file, size_bytes, sha256)
-            if also is not None:
-                also(connection)
-        return record
+        UnknownRecord where it was taken for abandoned, FileKeptBefore and IdempotencyConflict for the
+        idempotency ``key``, and what ``also`` raises."""
+
+        def finish() -> FileRecord:
+            with self._database.write_concurrently() as connection:
+                if key is not None:
+                    _note_key(connection, file, sha256, key)
+                record = self.finish_in(connection, file, size_bytes, sha256)
+                if also is not None:
+                    also(connection)
+            return record
+
+        try:
+            return finish()
+        except IntegrityError:  # the same key at the same moment: it is there now
+            return finish()
 
     def finish_in(self, connection: Connection, file: NewFile, size_bytes: int, sha256: str) -> FileRecord:
         """:meth:`finish` as a part of a transaction."""
@@ -154,6 +181,17 @@ class FileStore:
         with self._database.write_concurrently() as connection:
             gone = (table.c.id.in_(ids), table.c.state == _DELETED)
             connection.execute(delete(table).where(*gone))
+
+
+def _note_key(connection: Connection, file: NewFile, sha256: str, key: str) -> None:
+    """Raises FileKeptBefore, IdempotencyConflict."""
+    kept_s = None if file.expires_s is None else round(file.expires_s - file.created_s)
+    asked = f"POST /v1/files\n{file.purpose.value} {kept_s} {sha256} {file.filename}"
+    once = OnceKey(file.tenant, key, hashlib.sha256(asked.encode()).digest())
+    before = made_before(connection, once)
+    if before is not None:
+        raise FileKeptBefore(before[0])
+    note_made(connection, once, [file.id], file.created_s)
 
 
 def _values(file: NewFile) -> dict[str, Any]:

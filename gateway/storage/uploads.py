@@ -5,6 +5,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, Row, delete, func, insert, or_, select, update
+from sqlalchemy.exc import IntegrityError
 
 from gateway.domain.files import FilePurpose, NewFile
 from gateway.domain.uploads import MOST_PARTS, NewUpload, UploadPart, UploadRecord, UploadState
@@ -12,6 +13,7 @@ from gateway.storage import schema
 from gateway.storage.database import Database
 from gateway.storage.errors import RecordError, UnknownRecord
 from gateway.storage.files import FileStore
+from gateway.storage.submissions import OnceKey, made_before, note_made
 
 FORGOTTEN_S = 86_400.0
 """So long after its end an upload is still known, for whoever asks for it again."""
@@ -34,11 +36,28 @@ class UploadStore:
         self._database = database
         self._files = files
 
-    def begin(self, upload: NewUpload, most_bytes: int) -> None:
-        """``most_bytes``: what all files of the tenant may have. Raises TooManyBytes."""
-        self._files.begin(_reservation(upload), upload.size_bytes, most_bytes)
-        with self._database.write_concurrently() as connection:
-            connection.execute(insert(schema.uploads).values(_values(upload)))
+    def begin(self, upload: NewUpload, most_bytes: int, once: OnceKey | None = None) -> str:
+        """Its id; where the same was begun with the same idempotency key before, the id of then.
+        ``most_bytes``: what all files of the tenant may have. Raises TooManyBytes, IdempotencyConflict."""
+        if once is not None:
+            with self._database.read() as connection:
+                before = made_before(connection, once)
+            if before is not None:
+                return before[0]
+        reservation = _reservation(upload)
+        self._files.begin(reservation, upload.size_bytes, most_bytes)
+        try:
+            with self._database.write_concurrently() as connection:
+                if once is not None:
+                    note_made(connection, once, [upload.id], upload.created_s)
+                connection.execute(insert(schema.uploads).values(_values(upload)))
+        except IntegrityError:  # the same key at the same moment: it is there now
+            self._files.delete(reservation.id)
+            self._files.forget([reservation.id])
+            if once is None:
+                raise
+            return self.begin(upload, most_bytes, once)
+        return upload.id
 
     def get(self, upload_id: str, tenant: str, now_s: float) -> UploadRecord:
         """Raises UnknownRecord."""

@@ -38,7 +38,10 @@ def explain_http_error(url: str, error: Exception, proxy: str | None = None) -> 
     OSError from before the answer, or an HTTPException of :mod:`http.client`. Without the URL."""
     tunnel_url = "ws" + url.removeprefix("http")
     if isinstance(error, ConnectionResetError) and url.startswith("http:"):
-        return no_http(tunnel_url)
+        return (
+            "the connection was closed before an answer came. Either the gateway was stopped meanwhile, or "
+            f"{no_http(tunnel_url)}"
+        )
     if isinstance(error, BadStatusLine):
         return str(error) if isinstance(error, RemoteDisconnected) else no_http(tunnel_url)
     return explain_connection_error(tunnel_url, error, proxy)

@@ -1,10 +1,14 @@
 """What a client prefers (RFC 7240), and the key under which it asks for something once. Pure."""
 
+import hashlib
 import re
 from collections.abc import Mapping
 
+from gateway.api.exchange.exchange import HttpExchange
 from gateway.api.openai.handlers import PREFER
 from gateway.domain.errors import BadRequest
+from gateway.domain.request import Principal
+from gateway.storage.submissions import OnceKey
 from shared.process.frozen import frozen
 
 IDEMPOTENCY_KEY = b"idempotency-key"
@@ -52,3 +56,12 @@ def idempotency_key_of(fields: Mapping[bytes, bytes]) -> str | None:
             code="invalid_idempotency_key",
         )
     return key
+
+
+def once_key(exchange: HttpExchange, principal: Principal, asked: bytes) -> OnceKey | None:
+    """For a request that makes one thing of what was ``asked``. Raises BadRequest."""
+    key = idempotency_key_of(exchange.fields)
+    if key is None:
+        return None
+    fingerprint = hashlib.sha256(f"{exchange.method} {exchange.path}\n".encode() + asked).digest()
+    return OnceKey(principal.tenant, key, fingerprint)

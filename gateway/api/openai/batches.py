@@ -12,6 +12,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.api.exchange.exchange import HttpExchange
+from gateway.api.jobs.preferences import once_key
 from gateway.api.openai.handlers import JSON, KeyedHandler, KeyedPage
 from gateway.api.openai.json_bodies import read_json
 from gateway.api.openai.uploads import ExpiresAfter, sentence
@@ -30,6 +31,7 @@ from gateway.domain.errors import (
     BadRequest,
     BatchNotCancellable,
     Forbidden,
+    KeyReused,
     RecordNotFound,
     StorageFull,
 )
@@ -42,7 +44,7 @@ from gateway.jobs.webhooks.service import AcceptWebhook
 from gateway.pipeline.pipeline import KeyAuthenticator
 from gateway.storage.batches import BatchEnded, UnfitFile
 from gateway.storage.errors import UnknownRecord
-from gateway.storage.jobs import ResultsFull
+from gateway.storage.jobs import IdempotencyConflict, ResultsFull
 from shared.protocol.routes import PATHS
 
 BATCHES = "/v1/batches"
@@ -105,6 +107,8 @@ def _translated() -> Iterator[None]:
         raise BadRequest(f"{sentence(error)}.", param="input_file_id", code="invalid_value") from error
     except ResultsFull as error:
         raise StorageFull(f"{sentence(error)}.") from error
+    except IdempotencyConflict as error:
+        raise KeyReused(f"{sentence(error)}.", param="idempotency-key") from error
     except BatchEnded as error:
         raise BatchNotCancellable(f"{sentence(error)}.") from error
 
@@ -146,7 +150,8 @@ async def _create(
         webhook,
         output_kept_s=None if output is None else float(output.seconds),
     )
-    return batch_object(await batches.create(batch))
+    made = await batches.create(batch, once_key(exchange, principal, body.model_dump_json().encode()))
+    return batch_object(made)
 
 
 def _check_scopes(principal: Principal, endpoint: str) -> None:

@@ -14,11 +14,13 @@ import orjson
 from gateway.api.exchange.exchange import HttpExchange
 from gateway.api.exchange.form_upload import FormUpload
 from gateway.api.exchange.inbound import BodyLimits
+from gateway.api.jobs.preferences import idempotency_key_of
 from gateway.api.openai.handlers import JSON, KeyedHandler, KeyedPage
 from gateway.domain.errors import (
     BadRequest,
     BodyTooLarge,
     Forbidden,
+    KeyReused,
     QuotaExceeded,
     RecordNotFound,
     StorageFull,
@@ -38,6 +40,7 @@ from gateway.jobs.files import FileService
 from gateway.pipeline.pipeline import KeyAuthenticator
 from gateway.storage.errors import ObjectMissing, ObjectStorageFull, ObjectTooLarge, UnknownRecord
 from gateway.storage.files import TooManyBytes
+from gateway.storage.submissions import IdempotencyConflict
 
 FILES = "/v1/files"
 ROUTE = "files"
@@ -82,6 +85,8 @@ def _translated() -> Iterator[None]:
         yield
     except UnknownRecord as error:
         raise RecordNotFound(f"{str(error).capitalize()}.") from error
+    except IdempotencyConflict as error:
+        raise KeyReused(f"{str(error)[:1].upper()}{str(error)[1:]}.", param="idempotency-key") from error
     except TooManyBytes as error:
         raise QuotaExceeded(f"{error}.") from error
     except ObjectStorageFull as error:
@@ -91,6 +96,7 @@ def _translated() -> Iterator[None]:
 
 
 async def _create(files: FileService, exchange: HttpExchange, principal: Principal, _: str) -> None:
+    key = idempotency_key_of(exchange.fields)
     limits = BodyLimits(files.bounds.file_bytes + FORM_BYTES, rate_bytes_per_s=16 * 1024)
     form = FormUpload(exchange.fields.get(b"content-type", b""), exchange.inbound.pieces(limits))
     now_s = files.wall()
@@ -102,7 +108,7 @@ async def _create(files: FileService, exchange: HttpExchange, principal: Princip
         raise _too_large(files.bounds.file_bytes)
     try:
         made = await files.create(
-            new, _early(form), max(0, declared - FORM_BYTES), lambda: _described(new, form)
+            new, _early(form), max(0, declared - FORM_BYTES), lambda: _described(new, form), key
         )
     except ObjectTooLarge as error:
         raise _too_large(files.bounds.file_bytes) from error

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from gateway.api.exchange.exchange import HttpExchange
 from gateway.api.exchange.form_upload import FormUpload
 from gateway.api.exchange.inbound import BodyLimits
+from gateway.api.jobs.preferences import once_key
 from gateway.api.openai.files import FORM_BYTES, file_name, file_object, file_purpose, files_page
 from gateway.api.openai.handlers import JSON, KeyedPage
 from gateway.api.openai.json_bodies import read_json
@@ -118,7 +119,8 @@ async def _create(
         now_s + UPLOAD_KEPT_S,
         None if body.expires_after is None else float(body.expires_after.seconds),
     )
-    return upload_object(await uploads.begin(upload))
+    once = once_key(exchange, principal, body.model_dump_json().encode())
+    return upload_object(await uploads.begin(upload, once))
 
 
 async def _add_part(

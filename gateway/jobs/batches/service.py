@@ -7,6 +7,7 @@ from gateway.domain.batches import BatchRecord, NewBatch
 from gateway.domain.line_ranges import LineRanges
 from gateway.jobs.batches.result_lines import FinishedLines
 from gateway.storage.batches import BatchStore
+from gateway.storage.submissions import OnceKey
 
 
 class BatchService:
@@ -28,11 +29,12 @@ class BatchService:
         self._batches = batches
         self._wake = wake
 
-    async def create(self, batch: NewBatch) -> BatchRecord:
-        """Raises UnknownRecord, UnfitFile, and what ``admit`` raises."""
+    async def create(self, batch: NewBatch, once: OnceKey | None = None) -> BatchRecord:
+        """Where the same was asked for with the same idempotency key before, it is the batch of then. Raises
+        UnknownRecord, UnfitFile, IdempotencyConflict, and what ``admit`` raises."""
         if self._admit is not None:
             await self._admit(batch.tenant)
-        made = await asyncio.to_thread(self._batches.create, batch)
+        made = await asyncio.to_thread(self._batches.create, batch, once)
         self._wake()
         return made
 

@@ -2,7 +2,6 @@
 
 from gateway.storage.jobs.claims import JobClaim, JobClaims, RenewedLeases
 from gateway.storage.jobs.store import (
-    IdempotencyConflict,
     JobBounds,
     JobStore,
     QueuedWork,
@@ -10,6 +9,7 @@ from gateway.storage.jobs.store import (
     Submission,
     TooManyJobs,
 )
+from gateway.storage.submissions import IdempotencyConflict
 
 __all__ = [
     "IdempotencyConflict",

@@ -25,6 +25,7 @@ from gateway.storage.jobs.rows import (
     values_of,
 )
 from gateway.storage.queue_jobs import note_origin
+from gateway.storage.submissions import OnceKey, forget_made, made_before, note_made
 from gateway.storage.webhooks.events import note_job_ends
 from shared.protocol.progress import Preview
 
@@ -40,10 +41,6 @@ class TooManyJobs(RecordError):
 
 class ResultsFull(RecordError):
     """The results of the tenant's jobs have as many bytes as they may."""
-
-
-class IdempotencyConflict(RecordError):
-    """The idempotency key was used before, with another body."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +66,10 @@ class Submission:
     """The message that the one job was made of."""
     lease: NewLease | None = None
     """Who runs them already; None: they are queued."""
+
+    @property
+    def once(self) -> OnceKey | None:
+        return None if self.key is None else OnceKey(self.tenant, self.key, self.fingerprint)
 
 
 _OPEN = (JobState.QUEUED, JobState.RUNNING)
@@ -129,17 +130,15 @@ class JobStore:
         """:meth:`submit` as a part of a transaction. ``bounds``: None where they do not count. Raises
         IntegrityError where another process submits with the same idempotency key just now."""
         ids = tuple(job.id for job in submission.jobs)
-        if submission.key is not None:
-            before = self._made_before(connection, submission)
+        once = submission.once
+        if once is not None:
+            before = made_before(connection, once)
             if before is not None:
                 return before
         if full is not None:
             raise full
-        if submission.key is not None:
-            made = {"fingerprint": submission.fingerprint, "made": list(ids), "at_s": now_s}
-            connection.execute(
-                insert(schema.submissions).values(tenant=submission.tenant, key=submission.key, **made)
-            )
+        if once is not None:
+            note_made(connection, once, ids, now_s)
         waiting = _queued(connection, submission.tenant)
         if bounds is not None and submission.lease is None and waiting + len(ids) > bounds.queued:
             raise TooManyJobs(
@@ -323,19 +322,7 @@ class JobStore:
     def forget_submissions(self, before_s: float) -> None:
         """Idempotency keys of before a time mean nothing any more."""
         with self._database.write_concurrently() as connection:
-            connection.execute(delete(schema.submissions).where(schema.submissions.c.at_s < before_s))
-
-    def _made_before(self, connection: Connection, submission: Submission) -> tuple[str, ...] | None:
-        table = schema.submissions
-        here = (table.c.tenant == submission.tenant, table.c.key == submission.key)
-        row = connection.execute(select(table.c.fingerprint, table.c.made).where(*here)).first()
-        if row is None:
-            return None
-        if row.fingerprint != submission.fingerprint:
-            raise IdempotencyConflict(
-                f"the idempotency key {submission.key!r} was used before for another request: use a new one"
-            )
-        return tuple(row.made)
+            forget_made(connection, before_s)
 
     def _insert(
         self, connection: Connection, jobs: Sequence[NewJob], lease: NewLease | None, now_s: float

@@ -2,8 +2,9 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +15,7 @@ from typer.testing import CliRunner, Result
 
 from gateway.cli import batch as command
 from gateway.cli.batch import register
+from gateway.cli_support import asking_again
 from gateway.domain.request import Principal
 from gateway.jobs.batches.window import WindowCheck
 from gateway.storage import Store
@@ -21,7 +23,18 @@ from gateway.storage.errors import UnknownRecord
 from tests.gateway.api.support import KEY, FakeKeys, Surface, served
 from tests.gateway.jobs.batches.workshop import KnownSpeeds, Workshop, jsonl, request_line
 
-Run = Callable[..., "asyncio.Future[Result]"]
+
+@dataclass(frozen=True)
+class Run:
+    """``trunkline batch ARGUMENTS`` in a thread."""
+
+    app: typer.Typer
+    url: str
+
+    def __call__(self, *arguments: str) -> "asyncio.Future[Result]":
+        where = () if "--url" in arguments else ("--url", self.url)
+        given = ["batch", *arguments, *where]
+        return asyncio.ensure_future(asyncio.to_thread(CliRunner().invoke, self.app, given))
 
 
 @pytest.fixture
@@ -32,7 +45,6 @@ async def workshop(tmp_path: Path) -> AsyncIterator[Workshop]:
 
 @pytest.fixture
 async def run(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Run]:
-    """``trunkline batch ARGUMENTS`` in a thread."""
     monkeypatch.setenv("TRUNKLINE_KEY", KEY)
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setattr(command, "POLL_S", 0.02)
@@ -40,13 +52,41 @@ async def run(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
     register(app)
     keys = FakeKeys(Principal("k", "key", "t"))
     async with served(Surface(files=workshop.files, batches=workshop.service, keys=keys)) as address:
-        url = f"http://{address}"
+        yield Run(app, f"http://{address}")
 
-        def begin(*arguments: str) -> "asyncio.Future[Result]":
-            given = ["batch", *arguments, "--url", url]
-            return asyncio.ensure_future(asyncio.to_thread(CliRunner().invoke, app, given))
 
-        yield begin
+@asynccontextmanager
+async def breaking(url: str, request: bytes, times: int) -> AsyncIterator[tuple[str, list[bytes]]]:
+    """A way to ``url`` that is cut once the gateway has answered a request of this first line, so many times;
+    and the keys that such requests had."""
+    left, keys = times, list[bytes]()
+    host, _, port = url.removeprefix("http://").partition(":")
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal left
+        there, onward = await asyncio.open_connection(host, int(port))
+        head = await reader.readuntil(b"\r\n\r\n")
+        onward.write(head)
+
+        async def pass_on() -> None:
+            while piece := await reader.read(65536):
+                onward.write(piece)
+                await onward.drain()
+
+        passing = asyncio.create_task(pass_on())
+        answer = await there.read()  # the client wants the connection closed
+        passing.cancel()
+        onward.close()
+        if head.startswith(request):
+            keys.append(head.lower().partition(b"idempotency-key: ")[2].partition(b"\r\n")[0])
+            left -= 1
+        if not head.startswith(request) or left < 0:
+            writer.write(answer)
+            await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", keys
 
 
 async def working(workshop: Workshop, command: "asyncio.Future[Result]", status: int = 200) -> Result:
@@ -129,6 +169,65 @@ async def test_who_leaves_is_told_how_to_come_back(
     assert not out.exists()
     done = await working(workshop, run("wait", batch.id, "--out", str(out)))
     assert (done.exit_code, said(out)) == (0, ["line-1"])
+
+
+@pytest.mark.parametrize("request_line", [b"POST /v1/files ", b"POST /v1/batches "])
+async def test_a_request_whose_answer_is_lost_is_made_again_and_makes_one_thing(
+    run: Run, workshop: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request_line: bytes
+) -> None:
+    monkeypatch.setattr(asking_again, "AGAIN_S", 0.01)
+    prompts, out = tmp_path / "prompts.jsonl", tmp_path / "out.jsonl"
+    prompts.write_text("hello\n")
+    async with breaking(run.url, request_line, 2) as (url, keys):
+        done = await working(
+            workshop, run("run", str(prompts), "--model", "m", "--out", str(out), "--url", url)
+        )
+        assert (done.exit_code, said(out)) == (0, ["line-1"])
+        assert "broke off before an answer came; asking again" in done.stderr
+        assert (len(keys), len(set(keys))) == (3, 1)
+    assert len(workshop.store.batches.list("t")) == 1
+    assert len(workshop.store.files.list("t", purpose="batch")) == 1
+
+
+async def test_a_batch_of_which_no_answer_comes_is_gone_on_with_by_its_key(
+    run: Run, workshop: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asking_again, "AGAIN_S", 0.01)
+    monkeypatch.setattr(asking_again, "PATIENCE_S", 0.0)
+    prompts, out = tmp_path / "prompts.jsonl", tmp_path / "out.jsonl"
+    prompts.write_text("hello\n")
+    asked = ("run", str(prompts), "--model", "m", "--out", str(out))
+    async with breaking(run.url, b"POST /v1/batches ", 9) as (url, _):
+        left = await run(*asked, "--url", url)
+    assert left.exit_code == 1
+    assert "no plain HTTP" in left.stderr
+    told = left.stderr.partition("the same command with ")[2].split()[:2]
+    assert told[0] == "--idempotency-key"
+    done = await working(workshop, run(*asked, *told))
+    assert (done.exit_code, said(out)) == (0, ["line-1"])
+    assert len(workshop.store.batches.list("t")) == 1
+    prompts.write_text("another\n")
+    other = await run(*asked, *told)
+    assert other.exit_code == 1
+    assert "was used before for another request" in other.stderr
+
+
+async def test_a_gateway_that_is_away_while_a_batch_runs_is_waited_for(
+    run: Run, workshop: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asking_again, "AGAIN_S", 0.01)
+    prompts, out = tmp_path / "prompts.jsonl", tmp_path / "out.jsonl"
+    prompts.write_text("hello\n")
+    asked = ("run", str(prompts), "--model", "m", "--out", str(out))
+    async with breaking(run.url, b"GET /v1/batches/", 2) as (url, _):
+        done = await working(workshop, run(*asked, "--url", url))
+        assert (done.exit_code, said(out)) == (0, ["line-1"])
+    monkeypatch.setattr(asking_again, "PATIENCE_S", 0.0)
+    async with breaking(run.url, b"GET /v1/batches/", 99) as (url, _):
+        left = await run(*asked, "--url", url)
+    assert left.exit_code == 1
+    batch = workshop.store.batches.list("t")[0]
+    assert f"Come back with: trunkline batch wait {batch.id} --out {out} --url {url}" in left.stderr
 
 
 async def test_answers_are_there_as_they_come_and_a_command_that_was_left_goes_on(

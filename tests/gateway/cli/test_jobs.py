@@ -12,6 +12,7 @@ import typer
 from typer.testing import CliRunner, Result
 
 from gateway.cli import jobs
+from gateway.cli_support import asking_again
 
 KEY = "sk-tl-secret"
 QUEUED: dict[str, Any] = {
@@ -36,6 +37,8 @@ DONE = QUEUED | {
     "finished_at": 1_800_000_007,
     "result": {"status": 200, "bytes": 9, "content_type": "application/json", "url": "/v1/jobs/job-1/result"},
 }
+BREAKS_OFF = 0
+"""A status: the request is read, and its connection is closed."""
 FAILED = QUEUED | {"status": "failed", "error": {"message": "It broke.", "code": "engine_failed"}}
 
 
@@ -55,6 +58,8 @@ class JobServer:
                 outer.asked.append((asked, fields, body))
                 answers = outer.answers.get(asked, [(404, {"error": {"message": "There is no job here."}})])
                 status, found = answers.pop(0) if len(answers) > 1 else answers[0]
+                if status == BREAKS_OFF:
+                    return
                 data = found if isinstance(found, bytes) else json.dumps(found).encode()
                 self.send_response(status)
                 self.send_header("content-length", str(len(data)))
@@ -72,7 +77,7 @@ class JobServer:
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[JobServer]:
-    monkeypatch.setattr(jobs, "AGAIN_S", 0.01)
+    monkeypatch.setattr(asking_again, "AGAIN_S", 0.01)
     made = JobServer()
     thread = Thread(target=made.server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
@@ -115,6 +120,32 @@ def test_a_job_is_submitted_from_stdin_and_waited_for(server: JobServer) -> None
     assert (result.exit_code, result.stdout) == (0, '{"a": 1}\n')
     assert "Job job-1 succeeded after 7 s." in result.stderr
     assert server.asked[1][1]["prefer"] == f"wait={jobs.WAIT_S}"
+
+
+def test_a_submission_that_breaks_off_is_made_again_with_its_key(server: JobServer) -> None:
+    server.answers["POST /v1/jobs"] = [(BREAKS_OFF, {}), (202, QUEUED)]
+    result = run(server, "submit", "--path", "/p", "--body", "-", given="{}")
+    assert (result.exit_code, result.stdout) == (0, "job-1\n")
+    assert "broke off before an answer came; asking again" in result.stderr
+    first, second = server.asked
+    assert first[1]["idempotency-key"] == second[1]["idempotency-key"]
+    assert first[2] == second[2]
+    run(server, "submit", "--path", "/p", "--body", "-", given="{}")
+    assert server.asked[2][1]["idempotency-key"] != first[1]["idempotency-key"], "another job"
+
+
+def test_a_submission_that_is_never_answered_says_how_to_go_on(server: JobServer) -> None:
+    server.answers["POST /v1/jobs"] = [(BREAKS_OFF, {})]
+    result = run(server, "submit", "--path", "/p", "--body", "-", given="{}")
+    assert (result.exit_code, result.stdout) == (1, "")
+    key = server.asked[0][1]["idempotency-key"]
+    assert f"the same command with --idempotency-key {key} gives that job" in result.stderr
+    assert "Either the gateway was stopped meanwhile, or " in result.stderr
+    server.answers["POST /v1/jobs"] = [(429, {"error": {"message": "Too many jobs."}})]
+    refused = run(server, "submit", "--path", "/p", "--body", "-", given="{}")
+    assert refused.exit_code == 1
+    assert "Too many jobs" in refused.stderr
+    assert "--idempotency-key" not in refused.stderr
 
 
 def test_how_far_a_job_is_is_told_while_it_is_waited_for(server: JobServer) -> None:

@@ -10,7 +10,8 @@ from gateway.domain.jobs import JobState, NewJob, ObjectSlice
 from gateway.storage import Store
 from gateway.storage.batches import BatchLost, UnfitFile
 from gateway.storage.errors import UnknownRecord
-from gateway.storage.jobs import JobBounds, TooManyJobs
+from gateway.storage.jobs import IdempotencyConflict, JobBounds, TooManyJobs
+from gateway.storage.submissions import OnceKey
 
 NOW_S = 1_800_000_000.0
 NEW = NewBatch("batch_1", "t", "k", {"key_id": "k"}, "/v1/embeddings", "file-1", "24h", NOW_S, NOW_S + 86_400)
@@ -66,6 +67,19 @@ def test_files_of_others_and_for_others_make_none(store: Store) -> None:
         store.batches.create(replace(NEW, tenant="u"))
     with pytest.raises(UnfitFile, match="is for vision"):
         store.batches.create(replace(NEW, input_file_id="file-2"))
+
+
+def test_an_idempotency_key_makes_one_batch(store: Store) -> None:
+    once = OnceKey("t", "once", b"asked")
+    made = store.batches.create(NEW, once)
+    again = store.batches.create(replace(NEW, id="batch_2"), once)
+    assert (again.id, made.id) == (NEW.id, NEW.id)
+    with pytest.raises(IdempotencyConflict):
+        store.batches.create(replace(NEW, id="batch_3"), replace(once, fingerprint=b"something else"))
+    with pytest.raises(UnknownRecord):
+        store.batches.create(replace(NEW, id="batch_4", input_file_id="file-9"), replace(once, key="bad"))
+    assert store.batches.create(replace(NEW, id="batch_4"), replace(once, key="bad")).id == "batch_4"
+    assert [batch.id for batch in store.batches.list("t")] == ["batch_4", NEW.id]
 
 
 def test_a_batch_has_one_owner_until_its_lease_is_over(store: Store) -> None:

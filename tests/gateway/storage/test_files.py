@@ -7,7 +7,8 @@ import pytest
 from gateway.domain.files import FilePurpose, FileRecord, NewFile
 from gateway.storage import Store
 from gateway.storage.errors import UnknownRecord
-from gateway.storage.files import ABANDONED_S, TooManyBytes
+from gateway.storage.files import ABANDONED_S, FileKeptBefore, TooManyBytes
+from gateway.storage.submissions import IdempotencyConflict
 
 NOW_S = 1_800_000_000.0
 MOST = 1000
@@ -31,6 +32,25 @@ def test_a_file_is_there_once_it_is_whole(any_store: Store) -> None:
     described = new(1, filename="b.png", purpose=FilePurpose.VISION, expires_s=NOW_S + 5)
     made = files.finish(described, 12, "cd" * 32)
     assert made == files.get("file-1", "t") == FileRecord(made.number, described, 12, "cd" * 32)
+
+
+def test_an_idempotency_key_keeps_one_file(any_store: Store) -> None:
+    def finish(number: int, sha256: str = "ab", **given: float | str) -> FileRecord:
+        file = replace(new(number), **given)  # type: ignore[arg-type]
+        any_store.files.begin(file, 10, MOST)
+        return any_store.files.finish(file, 10, sha256, key="once")
+
+    made = finish(1, expires_s=NOW_S + 3600.0)
+    with pytest.raises(FileKeptBefore) as kept:
+        finish(2, created_s=NOW_S + 0.3, expires_s=NOW_S + 3600.3)
+    assert kept.value.file_id == made.id
+    with pytest.raises(IdempotencyConflict):
+        finish(3, "cd", expires_s=NOW_S + 3600.0)
+    with pytest.raises(IdempotencyConflict):
+        finish(4, filename="b", expires_s=NOW_S + 3600.0)
+    with pytest.raises(IdempotencyConflict):
+        finish(5, expires_s=NOW_S + 9.0)
+    assert [file.id for file in any_store.files.list("t")] == [made.id]
 
 
 def test_a_tenant_sees_its_own(any_store: Store) -> None:

@@ -76,6 +76,24 @@ async def test_a_batch_goes_its_way(sdk: AsyncOpenAI, workshop: Workshop) -> Non
     assert (await sdk.files.retrieve(done.output_file_id)).purpose == "batch_output"
 
 
+async def test_an_idempotency_key_makes_one_batch(sdk: AsyncOpenAI) -> None:
+    file = await sdk.files.create(file=("in.jsonl", jsonl(request_line("c"))), purpose="batch")
+
+    async def begin_once(window: str = "24h") -> str:
+        made = await sdk.batches.create(
+            input_file_id=file.id,
+            endpoint=CHAT,
+            completion_window=window,  # type: ignore[arg-type]
+            extra_headers={"Idempotency-Key": "once"},
+        )
+        return made.id
+
+    assert await begin_once() == await begin_once()
+    with pytest.raises(openai.UnprocessableEntityError, match="was used before for another request"):
+        await begin_once("48h")
+    assert len((await sdk.batches.list()).data) == 1
+
+
 async def test_a_bad_file_says_what_is_wrong(sdk: AsyncOpenAI, workshop: Workshop) -> None:
     file = await sdk.files.create(file=b"{\n", purpose="batch")
     made = await sdk.batches.create(input_file_id=file.id, endpoint=CHAT, completion_window="24h")

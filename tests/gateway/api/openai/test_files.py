@@ -46,6 +46,20 @@ def lines(size: int) -> bytes:
     return (b'{"custom_id":"x"}\n' * (size // 18 + 1))[:size]
 
 
+async def test_an_idempotency_key_keeps_one_file(sdk: AsyncOpenAI) -> None:
+    async def keep(content: bytes, key: str = "once") -> str:
+        headers = {"Idempotency-Key": key}
+        return (await sdk.files.create(file=("a", content), purpose="batch", extra_headers=headers)).id
+
+    made = await keep(b"one")
+    assert await keep(b"one") == made
+    with pytest.raises(openai.UnprocessableEntityError, match="was used before for another request"):
+        await keep(b"two")
+    with pytest.raises(openai.BadRequestError, match="Idempotency-Key"):
+        await keep(b"one", "a b")
+    assert [file.id async for file in sdk.files.list()] == [made]
+
+
 async def test_a_file_goes_in_and_out(sdk: AsyncOpenAI) -> None:
     content = lines(3 * MIB + 5)
     made = await sdk.files.create(file=("in put.jsonl", content), purpose="batch")

@@ -65,6 +65,22 @@ async def begin(sdk: AsyncOpenAI, size_bytes: int) -> str:
     return made.id
 
 
+async def test_an_idempotency_key_begins_one_upload(sdk: AsyncOpenAI, depot: Depot) -> None:
+    async def begin_once(size_bytes: int) -> str:
+        made = await sdk.uploads.create(
+            bytes=size_bytes,
+            filename="a.jsonl",
+            mime_type="text/jsonl",
+            purpose="batch",
+            extra_headers={"Idempotency-Key": "once"},
+        )
+        return made.id
+
+    assert await begin_once(9) == await begin_once(9)
+    with pytest.raises(openai.UnprocessableEntityError, match="was used before for another request"):
+        await begin_once(10)
+
+
 async def test_the_sdk_sends_a_file_in_parts(sdk: AsyncOpenAI, depot: Depot) -> None:
     content = bytes(range(256)) * (2 * MIB // 256 + 1)
     done = await sdk.uploads.upload_file_chunked(
