@@ -12,9 +12,10 @@ import orjson
 
 from gateway.api.errors import HeaderList
 from gateway.api.exchange.exchange import HttpExchange
+from gateway.api.exchange.idempotency import idempotency_key_of
 from gateway.api.jobs.events import EventsPosition, JobEvents
 from gateway.api.jobs.forms import JOBS, job_object, job_url
-from gateway.api.jobs.preferences import idempotency_key_of, preferences_of
+from gateway.api.jobs.preferences import preferences_of
 from gateway.api.jobs.results import send_result
 from gateway.api.jobs.submission import prepare_jobs
 from gateway.api.openai.handlers import JSON, KeyedPage

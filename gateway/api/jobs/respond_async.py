@@ -12,10 +12,11 @@ import orjson
 
 from gateway.api.errors import HeaderList
 from gateway.api.exchange.exchange import HttpExchange
+from gateway.api.exchange.idempotency import IDEMPOTENCY_KEY, idempotency_key_of
 from gateway.api.jobs.deferral import Deferral, path_of
 from gateway.api.jobs.forms import job_url
 from gateway.api.jobs.pages import JobAccess, replayed, translated
-from gateway.api.jobs.preferences import IDEMPOTENCY_KEY, idempotency_key_of, preferences_of
+from gateway.api.jobs.preferences import preferences_of
 from gateway.api.jobs.responses import BackgroundResponses, InBackground, refuse_background
 from gateway.api.jobs.results import send_result
 from gateway.api.openai.handlers import JSON, PREFER

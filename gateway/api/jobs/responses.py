@@ -13,8 +13,8 @@ import orjson
 
 from gateway.api.errors import HeaderList
 from gateway.api.exchange.exchange import HttpExchange
+from gateway.api.exchange.idempotency import idempotency_key_of
 from gateway.api.jobs.pages import JobAccess, jobs_page, remove_job, replayed, translated, whole_body
-from gateway.api.jobs.preferences import idempotency_key_of
 from gateway.api.jobs.response_events import ResponseFollower
 from gateway.api.jobs.submission import read_metadata
 from gateway.api.openai.handlers import JSON, KeyedPage

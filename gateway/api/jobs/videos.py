@@ -14,6 +14,7 @@ from pydantic import BaseModel, Field
 
 from gateway.api.errors import HeaderList
 from gateway.api.exchange.exchange import HttpExchange
+from gateway.api.exchange.idempotency import idempotency_key_of
 from gateway.api.exchange.ranges import range_of
 from gateway.api.jobs.pages import (
     JobAccess,
@@ -25,7 +26,6 @@ from gateway.api.jobs.pages import (
     send_page,
     whole_body,
 )
-from gateway.api.jobs.preferences import idempotency_key_of
 from gateway.api.jobs.respond_async import submit_request
 from gateway.api.jobs.results import JOB, no_result
 from gateway.api.jobs.video_bodies import (

@@ -12,7 +12,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.api.exchange.exchange import HttpExchange
-from gateway.api.jobs.preferences import once_key
+from gateway.api.exchange.idempotency import once_key
 from gateway.api.openai.handlers import JSON, KeyedHandler, KeyedPage
 from gateway.api.openai.json_bodies import read_json
 from gateway.api.openai.uploads import ExpiresAfter, sentence

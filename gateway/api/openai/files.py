@@ -13,8 +13,8 @@ import orjson
 
 from gateway.api.exchange.exchange import HttpExchange
 from gateway.api.exchange.form_upload import FormUpload
+from gateway.api.exchange.idempotency import idempotency_key_of
 from gateway.api.exchange.inbound import BodyLimits
-from gateway.api.jobs.preferences import idempotency_key_of
 from gateway.api.openai.handlers import JSON, KeyedHandler, KeyedPage
 from gateway.domain.errors import (
     BadRequest,

@@ -11,8 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.api.exchange.exchange import HttpExchange
 from gateway.api.exchange.form_upload import FormUpload
+from gateway.api.exchange.idempotency import once_key
 from gateway.api.exchange.inbound import BodyLimits
-from gateway.api.jobs.preferences import once_key
 from gateway.api.openai.files import FORM_BYTES, file_name, file_object, file_purpose, files_page
 from gateway.api.openai.handlers import JSON, KeyedPage
 from gateway.api.openai.json_bodies import read_json

@@ -1,7 +1,6 @@
 import pytest
 
-from gateway.api.jobs.preferences import MOST_WAIT_S, Preferences, idempotency_key_of, preferences_of
-from gateway.domain.errors import BadRequest
+from gateway.api.jobs.preferences import MOST_WAIT_S, Preferences, preferences_of
 
 
 @pytest.mark.parametrize(
@@ -25,11 +24,3 @@ def test_preferences_are_read_and_what_is_none_is_ignored(field: bytes, found: P
 
 def test_without_the_header_there_is_none() -> None:
     assert preferences_of({}) == Preferences()
-    assert idempotency_key_of({}) is None
-
-
-def test_an_idempotency_key_is_visible_text() -> None:
-    assert idempotency_key_of({b"idempotency-key": b" abc-1 "}) == "abc-1"
-    for wrong in (b"", b"a b", b"\xff", b"x" * 256):
-        with pytest.raises(BadRequest):
-            idempotency_key_of({b"idempotency-key": wrong})
