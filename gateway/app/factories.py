@@ -50,7 +50,7 @@ from gateway.storage.leases.rules import EngineUnusable, LeaseEngine
 from gateway.storage.leases.sql import SqlLeaseEngine
 from gateway.storage.leases.valkey import SCHEMES, ValkeyLeaseEngine
 from gateway.uplink.capacity import UplinkCapacity
-from gateway.uplink.load_wishes import wishes_to
+from gateway.uplink.load_wishes import DispatcherLoads
 from gateway.uplink.runner import UplinkBooks, UplinkRunner
 from gateway.uplink.uplink import Uplink, UplinkSettings, UplinkUnusable
 from gateway.uplink.worker_uplink import WorkerUplink, directory_of
@@ -304,7 +304,7 @@ def make_uplink(
             lambda: uplink.parents,
             dispatcher.timers,
             labels,
-            wishes_to(dispatcher),
+            DispatcherLoads(dispatcher),
             dispatcher.demand.look,
         )
         dispatcher.demand.passed_on = capacity.slots.waiting

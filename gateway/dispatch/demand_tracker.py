@@ -2,6 +2,7 @@
 load. Belongs to the event loop's thread."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from gateway.dispatch.load_commands import LoadCommands
 from gateway.domain.request import Tier
@@ -20,6 +21,20 @@ UNWELL_S = 15.0
 
 SENT_AWAY_S = 30.0
 """How long a request that was refused because loading takes too long still counts as waiting."""
+
+COPY_LOADS, COPY_S = 2.0, 10.0
+"""One more copy that another gateway wants is worth as much as if the last in line would wait for so many
+loads and so much longer: it is loaded where there is room, and in place of what is hardly missed."""
+
+
+@dataclass(frozen=True, slots=True)
+class _CopyWish:
+    """Another gateway wants one more place to have a model loaded than ``beyond``."""
+
+    fit: DeploymentConstraints
+    beyond: int
+    since_s: float
+    until_s: float
 
 
 class DemandTracker:
@@ -47,25 +62,48 @@ class DemandTracker:
         self._sent_away: dict[str, tuple[DeploymentConstraints, float, float]] = {}
         """Models for which a request was refused: its fit, since when, and until when this counts as
         demand."""
+        self._copy_wishes: dict[str, _CopyWish] = {}
+        """By model. Those that are fulfilled are removed."""
 
     def note_sent_away(self, model: str, fit: DeploymentConstraints, now: float) -> None:
         """A request was refused; its client will probably try again."""
         since_s = self._sent_away[model][1] if model in self._sent_away else now
         self._sent_away[model] = without_avoided(fit), since_s, now + SENT_AWAY_S
 
+    def wish_copy(self, model: str, fit: DeploymentConstraints, beyond: int, now: float) -> None:
+        """Another gateway wants ``model`` loaded at one more place than ``beyond``. Counts for
+        ``SENT_AWAY_S``, or until it is being loaded there."""
+        wish = self._copy_wishes.get(model)
+        since_s = now if wish is None else wish.since_s
+        self._copy_wishes[model] = _CopyWish(without_avoided(fit), beyond, since_s, now + SENT_AWAY_S)
+
+    def copies(self, model: str, fit: DeploymentConstraints) -> int:
+        """How many places for requests of this fit have ``model`` loaded, or are loading it."""
+        record, there = self._index.models.get(model), (LoadState.LOADED, LoadState.LOADING)
+        managed = () if record is None else record.managed.values()
+        return sum(each.suits(fit) and self._loading.load_state(each) in there for each in managed)
+
     def give_up(self, model: str) -> None:
         """``model`` cannot be loaded, so refused requests no longer count as demand for it."""
         self._sent_away.pop(model, None)
+        self._copy_wishes.pop(model, None)
 
     @property
     def sent_away_until_s(self) -> float | None:
-        """When the first refused request stops counting as demand; None if there is none."""
-        return min((until_s for _, _, until_s in self._sent_away.values()), default=None)
+        """When the first refused request, or wish of another gateway, stops counting as demand; None if there
+        is none."""
+        wishes = (wish.until_s for wish in self._copy_wishes.values())
+        return min((*(until_s for _, _, until_s in self._sent_away.values()), *wishes), default=None)
 
     def look(self, now: float) -> tuple[list[PlacementDemand], dict[str, list[DeploymentConstraints]]]:
         """The demand for each model, and by model the fits of waiting requests that no deployment serves."""
         demands, unserved = [], dict[str, list[DeploymentConstraints]]()
         self._sent_away = {model: each for model, each in self._sent_away.items() if now < each[2]}
+        self._copy_wishes = {
+            model: wish
+            for model, wish in self._copy_wishes.items()
+            if now < wish.until_s and self.copies(model, wish.fit) <= wish.beyond
+        }
         for model in list(self.wanted):
             record, fits, backlog = self._index.models.get(model), *self._waiting(model)
             if record is None or backlog is None:
@@ -76,9 +114,8 @@ class DemandTracker:
             if unserved[model]:
                 demands.append(_demand(model, unserved[model], managed, backlog))
             else:
-                demands.append(
-                    _demand(model, fits, managed, backlog, self._wait_s(model, fits, backlog, now))
-                )
+                wait_s = max(self._wait_s(model, fits, backlog, now), self._copy_worth_s(model, managed))
+                demands.append(_demand(model, fits, managed, backlog, wait_s))
         return demands, unserved
 
     def hosts(
@@ -102,7 +139,18 @@ class DemandTracker:
         if asked is not None:
             fits.setdefault(asked[0])
             backlog = backlog or Backlog(0, asked[1], Tier.STANDARD)
+        if (wish := self._copy_wishes.get(model)) is not None:
+            fits.setdefault(wish.fit)
+            backlog = backlog or Backlog(1, wish.since_s, Tier.STANDARD)
         return list(fits), backlog
+
+    def _copy_worth_s(self, model: str, managed: Mapping[str, Deployment]) -> float:
+        """What another gateway's wish for one more copy counts as, in seconds of waiting; 0 where there is
+        none."""
+        if (wish := self._copy_wishes.get(model)) is None:
+            return 0.0
+        loads_s = [self._load_s(each)[0] for each in managed.values() if each.suits(wish.fit)]
+        return COPY_LOADS * max(loads_s, default=0.0) + COPY_S
 
     def _served(
         self,

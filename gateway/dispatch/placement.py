@@ -191,16 +191,24 @@ class Placer:
         self._demands.note_sent_away(request.model, DeploymentConstraints.of(request), now)
         self.waiting(request.model)
 
-    def wish(self, model: str, fit: DeploymentConstraints, now: float) -> str | None:
-        """Another gateway wants ``model`` loaded for its requests. Counts as a request for
-        :data:`gateway.dispatch.demand_tracker.SENT_AWAY_S`. Why it cannot be loaded; None: it may be."""
+    def wish(self, model: str, fit: DeploymentConstraints, now: float, beyond: int = 0) -> str | None:
+        """Another gateway wants ``model`` loaded for its requests: at one more place than ``beyond``. Counts
+        as a request for :data:`gateway.dispatch.demand_tracker.SENT_AWAY_S`. Why it cannot be loaded; None:
+        it may be."""
         try:
             self._check_hope(model, now)
         except NoDeployment as error:
             return error.message
-        self._demands.note_sent_away(model, fit, now)
+        if beyond:
+            self._demands.wish_copy(model, fit, beyond, now)
+        else:
+            self._demands.note_sent_away(model, fit, now)
         self.waiting(model)
         return None
+
+    def copies(self, model: str, fit: DeploymentConstraints) -> int:
+        """How many places for requests of this fit have ``model`` loaded, or are loading it."""
+        return self._demands.copies(model, fit)
 
     def expected_s(self, model: str, now: float) -> float | None:
         """In how many seconds ``model`` is loaded somewhere, as far as is known."""

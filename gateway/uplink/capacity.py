@@ -17,8 +17,8 @@ from gateway.domain.timers import Timers
 from gateway.fleet.deployment import Deployment
 from gateway.fleet.model_index import ModelIndex
 from gateway.scheduling.base import DeploymentConstraints
-from gateway.uplink.groups import OfferedGroup, grouped, state_of
-from gateway.uplink.load_wishes import NOT_ON_DEMAND, LoadWishes, Wish
+from gateway.uplink.groups import OfferedGroup, copy_of, grouped, state_of
+from gateway.uplink.load_wishes import LoadWishes, ModelLoads, NoLoads
 from gateway.uplink.parent_demand import UplinkSlots
 from shared.protocol import limits
 from shared.protocol.messages import (
@@ -62,20 +62,22 @@ class UplinkCapacity:
         parents: Callable[[], Iterable[str]],
         timers: Timers,
         labels: Mapping[str, str] = MappingProxyType({}),
-        wish: Wish = lambda model, fit: NOT_ON_DEMAND,
+        loads: ModelLoads | None = None,
         parent_waits: Callable[[str], None] = lambda model: None,
     ) -> None:
         """``waiting`` says how many requests wait here for a model; ``parents`` are the parent's ids;
-        ``labels`` count for agents that do not have them; ``wish`` has a model loaded; ``parent_waits``
-        is told models of which more or less waits at the parent now."""
+        ``labels`` count for agents that do not have them; ``loads`` has models loaded, None: nothing
+        does; ``parent_waits`` is told models of which more or less waits at the parent now."""
         self._index = index
         self._waiting = waiting
         self._own_id = own_id
         self._parents = parents
         self._labels = labels
-        self._wishes = LoadWishes(wish, timers.time)
+        self._wishes = LoadWishes(loads or NoLoads(), timers.time)
         self._groups: dict[str, OfferedGroup] = {}
         self._by_model: dict[str, list[OfferedGroup]] = {}
+        self._copies: dict[str, OfferedGroup] = {}
+        """By the id of one more copy of what is loaded."""
         self._dirty: dict[str, None] = dict.fromkeys(index.models)
         """Models whose groups must be put together anew."""
         self._running: Counter[tuple[Hashable, str]] = Counter()
@@ -163,19 +165,21 @@ class UplinkCapacity:
 
     def _why_not(self, command: Command) -> str | None:
         self._settle()
-        group = self._groups.get(command.deployment)
+        offered, copy = command.deployment, command.deployment in self._copies
+        group = self._copies.get(offered) or self._groups.get(offered)
         if group is None or not (group.members or group.out):
             return "this gateway has no such deployment any more"
         if self._draining:
             return "this gateway is draining"
+        is_loaded = bool(group.members) and not copy
         if command.verb is CommandVerb.LOAD:
-            if not group.members:
-                self._wishes.begin(group.key.id, group.key.model, self._fit(group))
+            if not is_loaded:
+                self._wishes.begin(offered, group.key.model, self._fit(group), copy=copy)
                 self.on_change()
             return None
-        if group.members or not self._wishes.wanted(group.key.id):
+        if is_loaded or not self._wishes.wanted(offered):
             return "a gateway decides itself what its agents unload"
-        self._wishes.end(group.key.id)
+        self._wishes.end(offered)
         self.on_change()
         return None
 
@@ -193,8 +197,9 @@ class UplinkCapacity:
         """Repeats what the parent wants loaded."""
 
         def is_loading(key: str) -> bool:
-            group = self._groups.get(key)
-            return group is not None and group.state.status is DeploymentStatus.LOADING
+            group = self._copies.get(key) or self._groups.get(key)
+            state = None if group is None else group.copy if key in self._copies else group.state
+            return state is not None and state.status is DeploymentStatus.LOADING
 
         if self._wishes.look(is_loading):
             self.on_change()
@@ -204,6 +209,7 @@ class UplinkCapacity:
         loaded = [group for group in self._groups.values() if group.members]
         out = [group for group in self._groups.values() if group.out and not group.members]
         states = [self._described(group) for group in (*loaded, *out)]
+        states += [self._out_described(group.copy) for group in loaded if group.copy is not None]
         state = AgentState(
             AgentStatus.DRAINING if self._draining else AgentStatus.READY,
             tuple(states[: limits.DEPLOYMENTS]),
@@ -270,9 +276,11 @@ class UplinkCapacity:
         for group in groups:
             if group.key not in found:
                 group.members, group.out = [], []
+            self._offer_copy(group)
         for key in before.keys() - {group.key for group in groups}:
             self._groups.pop(key.id, None)
             self._wishes.end(key.id)
+            self._withdraw_copy(before[key])
             self.slots.withdraw(key.id)
         self._groups |= {group.key.id: group for group in groups}
         if groups:
@@ -282,20 +290,39 @@ class UplinkCapacity:
         for group in groups:
             self.slots.offer(group.key.id, [model], group.limit)
 
+    def _offer_copy(self, group: OfferedGroup) -> None:
+        """What is offered of one more copy of what the group has loaded."""
+        copy = copy_of(group.state, group.members, group.out)
+        if group.copy is not None and (copy is None or copy.id != group.copy.id):
+            self._withdraw_copy(group)
+        group.copy = copy
+        if copy is not None:
+            self._copies[copy.id] = group
+
+    def _withdraw_copy(self, group: OfferedGroup) -> None:
+        if group.copy is not None:
+            self._copies.pop(group.copy.id, None)
+            self._wishes.end(group.copy.id)
+
     def _may_go_up(self, deployment: Deployment) -> bool:
         """Whether the parent is offered it: not what comes from the parent, and no path that is too long."""
         via, barred = deployment.via, {self._own_id(), *self._parents()}
         return len(via) < limits.HOPS and barred.isdisjoint(via)
 
     def _described(self, group: OfferedGroup) -> DeploymentState:
-        state, key = group.state, group.key.id
-        if not group.members and state.status is not DeploymentStatus.LOADING:
-            if self._wishes.wanted(key):
-                state = replace(state, status=DeploymentStatus.LOADING)
-            elif state.status is DeploymentStatus.LOADABLE and (why_not := self._wishes.why_failed(key)):
-                state = replace(state, status=DeploymentStatus.FAILED, reason=why_not[: limits.REASON_CHARS])
+        state = group.state if group.members else self._out_described(group.state)
         return replace(
             state,
             running=sum(each.in_flight for each in group.members),
             waiting=self._waiting(group.key.model),
         )
+
+    def _out_described(self, state: DeploymentState) -> DeploymentState:
+        """The same of what is not loaded, and of what the parent wants of it."""
+        if state.status is DeploymentStatus.LOADING:
+            return state
+        if self._wishes.wanted(state.id):
+            return replace(state, status=DeploymentStatus.LOADING)
+        if state.status is DeploymentStatus.LOADABLE and (why_not := self._wishes.why_failed(state.id)):
+            return replace(state, status=DeploymentStatus.FAILED, reason=why_not[: limits.REASON_CHARS])
+        return state

@@ -53,6 +53,8 @@ class OfferedGroup:
     """Those that are loaded."""
     out: list[Deployment] = field(default_factory=list)
     """Those that agents would load, or are loading."""
+    copy: DeploymentState | None = None
+    """Where something is loaded, and agents would load one more: what is offered of that."""
     running: int = 0
     """Requests of the parent, from OPEN on."""
     opening: int = 0
@@ -111,6 +113,17 @@ def state_of(
         upgrades=UPGRADE_NEED not in lacks,
     )
     return state if loaded else _while_out(state, out)
+
+
+def copy_of(
+    state: DeploymentState, loaded: list[Deployment], out: list[Deployment]
+) -> DeploymentState | None:
+    """What is said of one more copy of a group with this state, of which something is loaded; None: no agent
+    would load one. Once one more is loaded, the next copy is another deployment with another id."""
+    spare = [each for each in out if each.status is not DeploymentStatus.LOADED]
+    if not (loaded and spare):
+        return None
+    return _while_out(replace(state, id=f"{state.id}+{len(loaded)}"), spare)
 
 
 def _serving(record: ModelRecord) -> list[Deployment]:

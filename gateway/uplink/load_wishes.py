@@ -6,6 +6,7 @@ decides as for requests of its own clients. A wish counts as one waiting request
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from gateway.dispatch.dispatcher import Dispatcher
 from gateway.scheduling.base import DeploymentConstraints
@@ -13,31 +14,57 @@ from gateway.scheduling.base import DeploymentConstraints
 HOLD_S = 300.0
 """A wish is kept for so long at most while nothing is loaded for it."""
 
-NO_ROOM = f"no agent had room for it within {HOLD_S:.0f} s"
+COPY_HOLD_S = 30.0
+"""The same for one more copy of a model that is loaded: the parent may have one loaded elsewhere."""
 
-Wish = Callable[[str, DeploymentConstraints], str | None]
-"""Has this gateway want a model loaded for requests of that fit, for half a minute. Why it cannot be loaded;
-None: it may be."""
-
+NO_ROOM = "no agent had room for it within {:.0f} s"
 
 NOT_ON_DEMAND = "this gateway does not load models on demand"
 
 
-def wishes_to(dispatcher: Dispatcher) -> Wish:
-    """Has models loaded by the placement of ``dispatcher``."""
+class ModelLoads(Protocol):
+    """What has models loaded here."""
 
-    def wish(model: str, fit: DeploymentConstraints) -> str | None:
-        if dispatcher.loads is None:
+    def wish(self, model: str, fit: DeploymentConstraints, beyond: int) -> str | None:
+        """Have a model loaded for requests of that fit at one more place than ``beyond``, for half a minute.
+        Why it cannot be loaded; None: it may be."""
+
+    def copies(self, model: str, fit: DeploymentConstraints) -> int:
+        """How many places for such requests have it loaded, or are loading it."""
+
+
+@dataclass(frozen=True, slots=True)
+class DispatcherLoads:
+    """Has models loaded by the placement of ``dispatcher``. Implements :class:`ModelLoads`."""
+
+    dispatcher: Dispatcher
+
+    def wish(self, model: str, fit: DeploymentConstraints, beyond: int) -> str | None:
+        if (loads := self.dispatcher.loads) is None:
             return NOT_ON_DEMAND
-        return dispatcher.loads.wish(model, fit, dispatcher.timers.time())
+        return loads.wish(model, fit, self.dispatcher.timers.time(), beyond)
 
-    return wish
+    def copies(self, model: str, fit: DeploymentConstraints) -> int:
+        return 0 if self.dispatcher.loads is None else self.dispatcher.loads.copies(model, fit)
+
+
+class NoLoads:
+    """Where nothing is loaded on demand. Implements :class:`ModelLoads`."""
+
+    def wish(self, model: str, fit: DeploymentConstraints, beyond: int) -> str | None:
+        return NOT_ON_DEMAND
+
+    def copies(self, model: str, fit: DeploymentConstraints) -> int:
+        return 0
 
 
 @dataclass(slots=True)
 class _Wish:
     model: str
     fit: DeploymentConstraints
+    beyond: int
+    """One more place is to have it loaded than so many."""
+    hold_s: float
     until_s: float
     why_not: str | None = None
     """It cannot be; said at the next look, so that the parent sees it begin and fail."""
@@ -46,18 +73,20 @@ class _Wish:
 class LoadWishes:
     """By the id of what is wanted. Bounded by what is offered."""
 
-    def __init__(self, wish: Wish, clock: Callable[[], float]) -> None:
-        self._wish = wish
+    def __init__(self, loads: ModelLoads, clock: Callable[[], float]) -> None:
+        self._loads = loads
         self._clock = clock
         self._wishes: dict[str, _Wish] = {}
         self._failed: dict[str, str] = {}
 
-    def begin(self, group: str, model: str, fit: DeploymentConstraints) -> None:
-        """The parent wants it loaded, for requests of this fit."""
+    def begin(self, group: str, model: str, fit: DeploymentConstraints, *, copy: bool = False) -> None:
+        """The parent wants it loaded, for requests of this fit. ``copy``: at one more place than now."""
         self._failed.pop(group, None)
         if group not in self._wishes:
-            wish = self._wishes[group] = _Wish(model, fit, self._clock() + HOLD_S)
-            wish.why_not = self._wish(model, fit)
+            beyond = max(1, self._loads.copies(model, fit)) if copy else 0
+            hold_s = COPY_HOLD_S if copy else HOLD_S
+            wish = self._wishes[group] = _Wish(model, fit, beyond, hold_s, self._clock() + hold_s)
+            wish.why_not = self._loads.wish(model, fit, beyond)
 
     def end(self, group: str) -> None:
         """It is loaded, is not offered any more, or is not wanted. Idempotent."""
@@ -76,11 +105,11 @@ class LoadWishes:
         failed = False
         for group, wish in list(self._wishes.items()):
             if is_loading(group):
-                wish.until_s = self._clock() + HOLD_S
+                wish.until_s = self._clock() + wish.hold_s
                 continue
-            why_not = wish.why_not or self._wish(wish.model, wish.fit)
+            why_not = wish.why_not or self._loads.wish(wish.model, wish.fit, wish.beyond)
             if why_not is None and self._clock() >= wish.until_s:
-                why_not = NO_ROOM
+                why_not = NO_ROOM.format(wish.hold_s)
             if why_not is not None:
                 failed = True
                 del self._wishes[group]

@@ -9,7 +9,7 @@ from gateway.domain.quotas import FREE
 from gateway.observability.audit import RequestFacts
 from gateway.quota.usage import UsageLedger
 from gateway.uplink.capacity import UplinkCapacity
-from gateway.uplink.load_wishes import wishes_to
+from gateway.uplink.load_wishes import DispatcherLoads
 from gateway.uplink.runner import UplinkBooks, UplinkRunner
 from shared.protocol.errors import ErrorCode
 from shared.protocol.messages import RequestHead, ResponseHead, Trailers, Usage
@@ -78,7 +78,7 @@ class Child:
             lambda: [PARENT],
             dispatcher.timers,
             labels or {},
-            wishes_to(dispatcher),
+            DispatcherLoads(dispatcher),
             dispatcher.demand.look,
         )
         self.ledger, self.audited = UsageLedger(), list[RequestFacts]()

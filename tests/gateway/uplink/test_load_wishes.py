@@ -1,7 +1,7 @@
 """What the parent wants loaded is wanted until it is loaded, or cannot be."""
 
 from gateway.scheduling.base import DeploymentConstraints
-from gateway.uplink.load_wishes import HOLD_S, NO_ROOM, LoadWishes
+from gateway.uplink.load_wishes import COPY_HOLD_S, HOLD_S, NO_ROOM, NOT_ON_DEMAND, LoadWishes, NoLoads
 from tests.support.clock import ManualClock
 
 FIT = DeploymentConstraints("chat")
@@ -10,12 +10,18 @@ FIT = DeploymentConstraints("chat")
 class Asked:
     def __init__(self) -> None:
         self.asked: list[str] = []
+        self.beyond: list[int] = []
         self.why_not: str | None = None
+        self.loaded = 0
 
-    def __call__(self, model: str, fit: DeploymentConstraints) -> str | None:
+    def wish(self, model: str, fit: DeploymentConstraints, beyond: int) -> str | None:
         assert fit is FIT
         self.asked.append(model)
+        self.beyond.append(beyond)
         return self.why_not
+
+    def copies(self, model: str, fit: DeploymentConstraints) -> int:
+        return self.loaded
 
 
 def made() -> tuple[LoadWishes, Asked, ManualClock]:
@@ -57,4 +63,23 @@ def test_without_room_it_is_given_up_in_the_end_but_not_while_it_loads() -> None
     assert not wishes.look(lambda group: False)
     clock.advance(1.0)
     assert wishes.look(lambda group: False)
-    assert wishes.why_failed("g") == NO_ROOM
+    assert wishes.why_failed("g") == NO_ROOM.format(HOLD_S)
+
+
+def test_one_more_copy_is_beyond_those_there_were_and_given_up_sooner() -> None:
+    wishes, asked, clock = made()
+    asked.loaded = 2
+    wishes.begin("g+2", "m", FIT, copy=True)
+    asked.loaded = 3
+    assert not wishes.look(lambda group: False)
+    assert asked.beyond == [2, 2]
+    clock.advance(COPY_HOLD_S)
+    assert wishes.look(lambda group: False)
+    assert wishes.why_failed("g+2") == NO_ROOM.format(COPY_HOLD_S)
+
+
+def test_a_gateway_that_loads_nothing_on_demand_says_so() -> None:
+    wishes = LoadWishes(NoLoads(), ManualClock())
+    wishes.begin("g", "m", FIT)
+    assert wishes.look(lambda group: False)
+    assert wishes.why_failed("g") == NOT_ON_DEMAND

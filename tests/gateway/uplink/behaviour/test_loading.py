@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.dispatch.placement import PlacementSettings
-from gateway.uplink.load_wishes import NO_ROOM
+from gateway.uplink.load_wishes import COPY_HOLD_S, HOLD_S, NO_ROOM
 from shared.protocol.errors import ErrorCode
 from shared.protocol.messages import Command, CommandResult, CommandVerb, DeploymentState
 from tests.gateway.scheduling.placement.loadable import (
@@ -106,7 +106,7 @@ def test_without_room_the_parent_is_told_in_the_end() -> None:
     _seconds(child, 3)
     found = _offered(child)["m"]
     assert found.status is FAILED
-    assert "memory" in found.reason or found.reason == NO_ROOM
+    assert "memory" in found.reason or found.reason == NO_ROOM.format(HOLD_S)
 
 
 @pytest.mark.parametrize("verb", CommandVerb)
@@ -132,3 +132,73 @@ async def test_a_request_that_comes_before_the_model_waits_for_it_at_the_parent(
     LoadingAgent(child.fleet, loadable("m"))
     stream = child.ask()
     assert stream.reset_with == (ErrorCode.REFUSED, "the model is not loaded now")
+
+
+def _copy(child: Child) -> DeploymentState:
+    """What is offered of one more copy."""
+    (copy,) = (each for each in child.capacity.state().deployments if each.status is not LOADED)
+    return copy
+
+
+def test_one_more_copy_is_offered_loaded_once_and_then_part_of_what_is_loaded() -> None:
+    child = _child()
+    agents = [
+        LoadingAgent(child.fleet, loadable("m", status=status, slots=2), name=f"a{n}")
+        for n, status in enumerate((LOADED, LOADABLE, LOADABLE))
+    ]
+    group, copy = child.capacity.state().deployments
+    assert (group.status, copy.status, copy.model, copy.managed, copy.slots) == (
+        LOADED,
+        LOADABLE,
+        "m",
+        True,
+        2,
+    )
+    assert child.capacity.levels(None) == {group.id: 2}
+    assert _told(child, copy.id).ok
+    assert [each.commands for each in agents] == [[], [("load", "m")], []]
+    assert (_copy(child).id, _copy(child).status) == (copy.id, LOADING)
+    _seconds(child, 5)
+    agents[1].become("m", LOADING, load_progress=0.5)
+    assert (_copy(child).status, _copy(child).load_progress) == (LOADING, 0.5)
+    agents[1].loaded("m")
+    _seconds(child, 40)
+    assert [each.commands for each in agents] == [[], [("load", "m")], []], "one more, and no third"
+    group, further = child.capacity.state().deployments
+    assert (group.slots, child.capacity.levels(None)) == (4, {group.id: 4})
+    assert (further.id != copy.id, further.status) == (True, LOADABLE)
+    assert "no such deployment" in _told(child, copy.id).error
+    assert _told(child, further.id).ok
+    assert agents[2].commands == [("load", "m")]
+
+
+def test_a_copy_for_which_there_is_no_room_fails_soon_and_nothing_that_is_used_goes_for_it() -> None:
+    child = _child()
+    LoadingAgent(child.fleet, loadable("m", status=LOADED), name="a")
+    busy = LoadingAgent(child.fleet, loadable("m"), loadable("n", status=LOADED), name="b")
+    running = child.fleet.submit(child.fleet.request("n"))
+    child.fleet.settle()
+    assert len(busy.agent.open_streams) == 1
+    copy = _offered_copy(child, "m")
+    assert _told(child, copy.id).ok
+    _seconds(child, int(COPY_HOLD_S) + 1)
+    found = _offered_copy(child, "m")
+    assert (found.status, found.reason) == (FAILED, NO_ROOM.format(COPY_HOLD_S))
+    assert busy.commands == []
+    running.cancel()
+
+
+def _offered_copy(child: Child, model: str) -> DeploymentState:
+    offered = [each for each in child.capacity.state().deployments if each.model == model]
+    return offered[-1]
+
+
+def test_the_parent_may_want_a_copy_no_more() -> None:
+    child = _child()
+    LoadingAgent(child.fleet, loadable("m", status=LOADED), name="a")
+    LoadingAgent(child.fleet, loadable("n", status=LOADED), loadable("m"), name="b")
+    copy = _offered_copy(child, "m")
+    assert "decides itself" in _told(child, copy.id, CommandVerb.UNLOAD).error
+    assert _told(child, copy.id).ok
+    assert _told(child, copy.id, CommandVerb.UNLOAD).ok
+    assert _offered_copy(child, "m").status is LOADABLE
