@@ -15,7 +15,7 @@ from agent.engines.torch.errors import ModelUnusable
 from agent.engines.torch.manager import ResilientManager
 from agent.engines.torch.models import LoadedModel
 from agent.engines.torch.parsing import Sampling
-from agent.engines.torch.sampling import KEYWORD
+from agent.engines.torch.sampling import KEYWORD, TextSampling
 
 _log = logging.getLogger(__name__)
 
@@ -169,7 +169,7 @@ def _prove(manager: ResilientManager, expected: Sequence[_Expected]) -> None:
     An architecture that does not pass the paged cache through to its attention would not fail but generate
     wrong text. This detects it, and warms the model up.
     """
-    settings: dict[str, Any] = {KEYWORD: Sampling()}
+    settings: dict[str, Any] = {KEYWORD: TextSampling(Sampling())}
     wanted = {
         manager.add_request(text.prompt, max_new_tokens=_PROOF_TOKENS, eos_token_id=[-1], **settings): text
         for text in expected

@@ -10,14 +10,19 @@ from typing import Any
 
 from agent.engines.admission import EngineAdmission
 from agent.engines.torch import batching
+from agent.engines.torch.answers import PreparedTexts, TextAnswer
+from agent.engines.torch.chat_requests import ChatRequest
 from agent.engines.torch.embedding import Embedder, Vector, embedder
-from agent.engines.torch.errors import InvalidRequest
-from agent.engines.torch.generation import Generation, Prompt, TextGenerator
+from agent.engines.torch.generation import TextGenerator
+from agent.engines.torch.logprobs import TokenTexts
 from agent.engines.torch.manager import ResilientManager
 from agent.engines.torch.models import LoadedModel, load
-from agent.engines.torch.parsing import ChatRequest, CompletionRequest, EmbeddingRequest, TextRequest
+from agent.engines.torch.parsing import CompletionRequest
+from agent.engines.torch.prompt_logprobs import prompt_logprobs
+from agent.engines.torch.prompts import PromptBuilder
 from agent.engines.torch.startup import PREPARING, READING, EngineFacts, EngineOptions
-from agent.engines.torch.text import Rendered, plain_text, render
+from agent.engines.torch.text import plain_text
+from agent.engines.torch.vector_requests import EmbeddingRequest
 from shared.process.request_errors import ContextTooLong, RouteNotFound
 
 _log = logging.getLogger(__name__)
@@ -33,6 +38,7 @@ class TorchEngine:
         if manager is not None:
             decode = partial(plain_text, model.tokenizer)
             self.texts = TextGenerator(manager, decode, eos_ids=model.eos_ids, slots=model.slots)
+        self.token_texts = TokenTexts(model.tokenizer)
         self.vectors: Embedder | None = None
         # An attention that knows the paged cache only leaves no plain forward pass to embed with.
         if manager is None or model.network.config._attn_implementation != "paged|eager":
@@ -43,6 +49,10 @@ class TorchEngine:
         self.failure: str | None = None
         """Why nothing can be computed any more."""
         self._tokenising = ThreadPoolExecutor(1, thread_name_prefix="tokenise")
+        self._preparing = ThreadPoolExecutor(1, thread_name_prefix="prepare")
+        """For what takes longer: grammars, and log probabilities of prompts."""
+        plain = manager is not None and self.vectors is not None
+        self._prompts = PromptBuilder(model, partial(prompt_logprobs, model) if plain else None)
         self.facts = EngineFacts(
             model=model.name,
             routes=self._routes(),
@@ -84,6 +94,7 @@ class TorchEngine:
         if self.vectors is not None:
             self.vectors.stop()
         self._tokenising.shutdown(wait=False, cancel_futures=True)
+        self._preparing.shutdown(wait=False, cancel_futures=True)
         return self.manager is None or self.manager.halt(timeout_s)
 
     @property
@@ -96,27 +107,29 @@ class TorchEngine:
         """Requests that wait to be."""
         return (self.texts.waiting if self.texts else 0) + max(0, self.embedding - self.model.slots)
 
-    async def chat(self, request: ChatRequest) -> Generation:
+    async def chat(self, request: ChatRequest) -> TextAnswer:
         """Begin the answer to a chat. Raises a RequestError; the caller closes what it gets."""
         if not self.model.has_template:
             raise RouteNotFound(
                 f"The model {self.model.name} has no chat template: it can complete text (/v1/completions) "
                 "but not chat."
             )
-        rendered = await self._in_thread(render, self.model.tokenizer, request)
-        return self._generate(rendered, request, "messages")
+        demanded = request.tool_choice not in ("none", "auto")
+        return await self._begin(
+            partial(self._prompts.chat, request), demanded or bool(request.response_format)
+        )
 
-    async def complete(self, request: CompletionRequest) -> Generation:
-        """Begin the continuation of a text. Raises a RequestError; the caller closes what it gets."""
-        ids = await self._in_thread(self._token_ids, request.prompt, "prompt")
-        return self._generate(Rendered(tuple(ids)), request, "prompt")
+    async def complete(self, request: CompletionRequest) -> TextAnswer:
+        """Begin the continuations of texts. Raises a RequestError; the caller closes what it gets."""
+        slow = bool(request.response_format) or (request.echo and request.logprobs is not None)
+        return await self._begin(partial(self._prompts.completion, request), slow)
 
     async def embed(self, request: EmbeddingRequest) -> tuple[list[Vector], int]:
         """The vectors and the number of tokens read. Raises a RequestError."""
         if self.vectors is None:
             raise RouteNotFound(f"The model {self.model.name} gives no embeddings.")
         texts: list[Sequence[int]] = await self._in_thread(
-            lambda: [self._token_ids(item, "input") for item in request.input]
+            lambda: [self._prompts.token_ids(item, "input") for item in request.input]
         )
         for index, ids in enumerate(texts):
             if len(ids) > self.model.context_tokens:
@@ -139,52 +152,16 @@ class TorchEngine:
         }
         return tuple(name for name, there in offered.items() if there)
 
-    def _generate(self, rendered: Rendered, request: TextRequest, param: str) -> Generation:
+    async def _begin(self, prepare: Callable[[], PreparedTexts], slow: bool) -> TextAnswer:
+        """``slow``: preparing may take seconds, so others do not wait for it."""
         if self.texts is None:
-            raise RouteNotFound(f"The model {self.model.name} gives embeddings only; it generates no text.")
-        return self.texts.submit(
-            Prompt(
-                ids=rendered.ids,
-                max_tokens=self._max_tokens(rendered, request, param),
-                sampling=request.sampling,
-                stop=tuple(request.stop),
-                ignore_eos=request.ignore_eos,
-                continued=rendered.continued,
-            )
-        )
+            raise RouteNotFound(f"The model {self.model.name} generates no text.")
+        prepared: PreparedTexts = await self._in_thread(prepare, pool=self._preparing if slow else None)
+        return TextAnswer(self.texts, prepared)
 
-    def _max_tokens(self, rendered: Rendered, request: TextRequest, param: str) -> int:
-        """How many tokens the answer may get. One that is continued ends where it would have ended
-        undisturbed."""
-        context, wanted, prompt_tokens = self.model.context_tokens, request.max_tokens, len(rendered.ids)
-        room = max(0, context - prompt_tokens)
-        if rendered.continued:
-            if isinstance(request, ChatRequest) and request.continued_max_tokens is not None:
-                wanted = max(0, request.continued_max_tokens - rendered.continued)
-            return room if wanted is None else min(room, wanted)
-        asked = f"The model's maximum context length is {context} tokens, but the {param} has {prompt_tokens}"
-        if not room:
-            raise ContextTooLong(f"{asked}. Shorten it.", param=param)
-        if wanted is not None and wanted > room:
-            raise ContextTooLong(
-                f"{asked} and {wanted} more were asked for. Shorten it, or ask for fewer.", param=param
-            )
-        return room if wanted is None else wanted
-
-    def _token_ids(self, text: str | Sequence[int], param: str) -> list[int]:
-        if isinstance(text, str):
-            ids = list(self.model.tokenizer(text).input_ids)
-        else:
-            ids = list(text)
-            if max(ids) >= self.model.vocabulary:
-                raise InvalidRequest(
-                    f"{param} holds the token id {max(ids)}; the model has {self.model.vocabulary} tokens.",
-                    param=param,
-                )
-        if not ids:
-            raise InvalidRequest(f"{param} must not be empty.", param=param)
-        return ids
-
-    async def _in_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
+    async def _in_thread(
+        self, function: Callable[..., Any], *arguments: Any, pool: ThreadPoolExecutor | None = None
+    ) -> Any:
         """Tokenising a long prompt takes long, so it happens outside the event loop."""
-        return await asyncio.get_running_loop().run_in_executor(self._tokenising, function, *arguments)
+        running = asyncio.get_running_loop().run_in_executor
+        return await running(pool or self._tokenising, function, *arguments)

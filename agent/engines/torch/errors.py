@@ -20,6 +20,12 @@ class OutOfMemory(RequestError):
     status, type, code = 503, "server_error", "out_of_memory"
 
 
+class GrammarFailed(RequestError):
+    """The answer's grammar became too complex on the way."""
+
+    status, type, code = 500, "server_error", "grammar_failed"
+
+
 class Stopping(RequestError):
     """The engine is being stopped."""
 

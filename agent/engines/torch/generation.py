@@ -5,14 +5,16 @@ import itertools
 import secrets
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from transformers.generation.continuous_batching.requests import GenerationOutput
 
-from agent.engines.torch.errors import Stopping, request_error
+from agent.engines.torch.errors import GrammarFailed, Stopping, request_error
+from agent.engines.torch.logprobs import TokenLogprob
 from agent.engines.torch.manager import ResilientManager
 from agent.engines.torch.parsing import Sampling
-from agent.engines.torch.sampling import KEYWORD
+from agent.engines.torch.sampling import KEYWORD, Guide, TextSampling
 from agent.engines.torch.shapes import TokenUsage
 from agent.engines.torch.text import TextAssembler
 from shared.process.request_errors import RequestError
@@ -21,7 +23,8 @@ from shared.process.request_errors import RequestError
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
     """Everything that decides a text. ``max_tokens`` fits the context together with ``ids``; 0: the text is
-    at its end already. ``continued``: how many of ``ids`` are the beginning of the text, if it has one."""
+    at its end already. ``continued``: how many of ``ids`` are the beginning of the text, if it has one.
+    ``guide`` is that of this text alone. ``decode`` makes text of tokens, if not the generator's way does."""
 
     ids: tuple[int, ...]
     max_tokens: int
@@ -29,38 +32,54 @@ class Prompt:
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
     continued: int | None = None
+    guide: Guide | None = field(default=None, compare=False)
+    decode: Callable[[list[int]], str] | None = field(default=None, compare=False)
+
+
+class TextPiece(NamedTuple):
+    """Text that was added, and its tokens, if their log probabilities were asked for."""
+
+    text: str
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 class Generation:
     """One text. Belongs to one reader, who closes it whatever happens."""
 
     def __init__(
-        self, owner: "TextGenerator", request_id: str, prompt: Prompt, assembler: TextAssembler
+        self,
+        owner: "TextGenerator",
+        request_id: str,
+        prompt: Prompt,
+        assembler: TextAssembler,
+        news: asyncio.Event,
     ) -> None:
+        """``news`` is set whenever :meth:`take` may have something new."""
         self.id = request_id
         self.prompt = prompt
+        self.sampling = TextSampling(prompt.sampling, begun=prompt.continued or 0, guide=prompt.guide)
         self.finish_reason: str | None = None
         """"stop" or "length" once the text is whole."""
         self._owner = owner
         self._assembler = assembler
         self._tokens = 0
-        self._pieces: list[str] = []
+        self._said = 0
+        self._unsaid: list[TokenLogprob] = []
+        """Tokens whose text was not said yet."""
+        self._pieces: list[TextPiece] = []
         """Not read yet. Bounded by the tokens of the context."""
         self._error: RequestError | None = None
-        self._news = asyncio.Event()
+        self._news = news
 
     @property
     def usage(self) -> TokenUsage:
         return TokenUsage(len(self.prompt.ids), self._tokens, self.prompt.continued)
 
-    async def next_pieces(self) -> list[str]:
-        """What was added since the last call, at least one piece; [] when the text is whole.
+    def take(self) -> list[TextPiece]:
+        """What was added since the last call; :attr:`finish_reason` says whether the text is whole with it.
 
         Raises a :class:`RequestError` when it never will be.
         """
-        while not self._pieces and self._error is None and self.finish_reason is None:
-            self._news.clear()
-            await self._news.wait()
         pieces, self._pieces = self._pieces, []
         if not pieces and self._error is not None:
             raise self._error
@@ -72,20 +91,44 @@ class Generation:
 
     def grow(self, output: GenerationOutput) -> bool:
         """Take in what a step added. Whether the text is whole."""
-        tokens = output.generated_tokens[self._tokens :]
+        start = self._tokens
+        tokens = output.generated_tokens[start:]
         self._tokens += len(tokens)
+        if self.sampling.error is not None:
+            self.fail(GrammarFailed(f"The grammar of the answer cannot be followed: {self.sampling.error}"))
+            return True
         ended = not self.prompt.ignore_eos and bool(tokens) and tokens[-1] in self._owner.eos_ids
-        text = self._assembler.push(tokens[:-1] if ended else tokens)
+        text = self._push(tokens[:-1] if ended else tokens, start)
         if self._assembler.stopped:
             self.finish_reason = "stop"
         elif output.is_finished():
             text += self._assembler.finish()
             self.finish_reason = "stop" if ended or self._assembler.stopped else "length"
-        if text:
-            self._pieces.append(text)
-        if text or self.finish_reason is not None:
-            self._news.set()
+        self._say(text)
         return self.finish_reason is not None
+
+    def _push(self, tokens: list[int], start: int) -> str:
+        """The text that can be said with ``tokens``, of which the first is the ``start``-th of the answer."""
+        if self.prompt.sampling.top_logprobs is None:
+            return self._assembler.push(tokens)
+        text = ""
+        for token, entry in zip(tokens, self.sampling.logprobs[start:], strict=False):
+            self._unsaid.append(entry._replace(offset=self._assembler.decoded))
+            text += self._assembler.push([token])
+        return text
+
+    def _say(self, text: str) -> None:
+        ended = self.finish_reason is not None
+        self._said += len(text)
+        cut = self._said
+        if ended and not self._assembler.stopped:
+            cut = self._assembler.decoded + 1  # tokens without text at the end count too
+        said = tuple(entry for entry in self._unsaid if entry.offset < cut)
+        if text or (ended and said):
+            self._pieces.append(TextPiece(text, said))
+            self._unsaid = self._unsaid[len(said) :]
+        if text or ended:
+            self._news.set()
 
     def fail(self, error: RequestError) -> None:
         self._error = error
@@ -124,14 +167,14 @@ class TextGenerator:
     def waiting(self) -> int:
         return len(self._waiting)
 
-    def submit(self, prompt: Prompt) -> Generation:
-        """Begin a text, or let it wait. Raises :class:`Stopping`."""
+    def submit(self, prompt: Prompt, news: asyncio.Event | None = None) -> Generation:
+        """Begin a text, or let it wait. ``news`` is set when there is more of it. Raises Stopping."""
         if self._stopped is not None:
             raise self._stopped
         if prompt.sampling.seed is None:
             prompt = replace(prompt, sampling=replace(prompt.sampling, seed=secrets.randbits(62)))
-        assembler = TextAssembler(self._decode, prompt.stop)
-        generation = Generation(self, f"text-{next(self._ids)}", prompt, assembler)
+        assembler = TextAssembler(prompt.decode or self._decode, prompt.stop)
+        generation = Generation(self, f"text-{next(self._ids)}", prompt, assembler, news or asyncio.Event())
         if prompt.max_tokens <= 0:
             generation.finish_reason = "length"
             return generation
@@ -188,7 +231,7 @@ class TextGenerator:
                 max_new_tokens=prompt.max_tokens,
                 streaming=True,
                 eos_token_id=[-1] if prompt.ignore_eos else None,
-                **{KEYWORD: prompt.sampling},
+                **{KEYWORD: generation.sampling},
             )
             if taken is None:
                 del self._running[generation.id]

@@ -23,18 +23,18 @@ from starlette.types import Receive, Scope, Send
 
 from agent.engines.process import first_of
 from agent.engines.torch import shapes
+from agent.engines.torch.answers import TextAnswer
+from agent.engines.torch.chat_requests import ChatRequest
 from agent.engines.torch.engine import TorchEngine
 from agent.engines.torch.errors import InvalidRequest, request_error, retry_headers
-from agent.engines.torch.generation import Generation
 from agent.engines.torch.metrics import CONTENT_TYPE, TorchMetrics
 from agent.engines.torch.parsing import (
-    ChatRequest,
     CompletionRequest,
-    EmbeddingRequest,
     EngineRequest,
     TextRequest,
     read_object,
 )
+from agent.engines.torch.vector_requests import EmbeddingRequest
 from shared.process.request_errors import (
     BodyTooLarge,
     MethodNotAllowed,
@@ -122,14 +122,14 @@ class EngineHTTP:
     async def _text(
         self,
         kind: type[X],
-        begin: Callable[[X], Coroutine[Any, Any, Generation]],
+        begin: Callable[[X], Coroutine[Any, Any, TextAnswer]],
         request: Request,
     ) -> "Response | TextStream":
         """The answer's response once there is something to say, streamed or whole."""
         with ExitStack() as holding:
             wanted = await self._enter(kind, request, holding)
-            generation = await unless_disconnected(request.receive, begin(wanted))
-            holding.callback(generation.close)
+            answer = await unless_disconnected(request.receive, begin(wanted))
+            holding.callback(answer.close)
             began = time.monotonic()
             chat = kind is ChatRequest
             shape = shapes.TextShape(
@@ -138,19 +138,20 @@ class EngineHTTP:
                 model=self._engine.facts.model,
                 created=int(time.time()),
                 include_usage=wanted.include_usage,
+                tokens=None if wanted.wanted_logprobs is None else self._engine.token_texts,
             )
-            pieces = await unless_disconnected(request.receive, generation.next_pieces())
+            chunks = await unless_disconnected(request.receive, answer.next())
             self.metrics.first_token_s.observe(time.monotonic() - began)
 
             def ended() -> None:
-                reason = generation.finish_reason or ""
-                self.metrics.finished(reason, generation.usage, time.monotonic() - began)
+                reason = answer.generations[0].finish_reason or ""
+                self.metrics.finished(reason, answer.usage, time.monotonic() - began)
 
             if wanted.stream:
-                return TextStream(generation, pieces, shape, holding.pop_all(), ended)
-            text = "".join(pieces) + await unless_disconnected(request.receive, _rest(generation))
+                return TextStream(answer, chunks, shape, holding.pop_all(), ended)
+            chunks += await unless_disconnected(request.receive, _rest(answer))
             ended()
-            return _json(shape.whole(text, generation.finish_reason or "", generation.usage))
+            return _json(shape.whole(chunks, answer.usage))
 
     async def _embed(self, request: Request) -> Response:
         with ExitStack() as holding:
@@ -194,11 +195,11 @@ class EngineHTTP:
         return _json(refusal.openai_body(), status=refusal.status, headers=retry_headers(refusal))
 
 
-async def _rest(generation: Generation) -> str:
-    text = []
-    while pieces := await generation.next_pieces():
-        text.extend(pieces)
-    return "".join(text)
+async def _rest(answer: TextAnswer) -> list[shapes.ChoiceChunk]:
+    found = []
+    while chunks := await answer.next():
+        found += chunks
+    return found
 
 
 async def _body(request: Request) -> bytes:
@@ -240,16 +241,16 @@ async def _disconnected(receive: Receive) -> NoReturn:
 
 @dataclass
 class TextStream:
-    """The server-sent events of one text. ``holding`` is closed when the stream ends, however it ends.
+    """The server-sent events of an answer. ``holding`` is closed when the stream ends, however it ends.
 
     The head is sent with the first text, so that an error before it still gets its own status. A later error
     closes the connection: an error written into the stream would look like the end of the answer, while an
     answer that is visibly cut off can be continued by another engine.
     """
 
-    generation: Generation
-    first: list[str]
-    """The pieces that came first."""
+    answer: TextAnswer
+    first: list[shapes.ChoiceChunk]
+    """The chunks that came first."""
     shape: shapes.TextShape
     holding: ExitStack
     on_end: Callable[[], None]
@@ -263,16 +264,18 @@ class TextStream:
             await send({"type": "http.response.body", "body": data, "more_body": more})
 
         await send({"type": "http.response.start", "status": 200, "headers": _STREAM_HEADERS})
-        generation, shape = self.generation, self.shape
-        pieces, opening = self.first, shape.first()
+        answer, shape = self.answer, self.shape
+        chunks, data = self.first, shape.first(self.answer.choices)
         try:
-            while pieces or opening:
-                await write(opening + b"".join(shape.text(piece) for piece in pieces))
-                opening = b""
-                pieces = await generation.next_pieces()
+            while chunks:
+                data += b"".join(shape.chunk(chunk) for chunk in chunks)
+                if answer.ended:
+                    break
+                await write(data)
+                data = b""
+                chunks = await answer.next()
         except RequestError as error:
             _log.warning("an answer was broken off (%s): %s", error.code, error.message)
             return
-        assert generation.finish_reason is not None
         self.on_end()
-        await write(shape.last(generation.finish_reason, generation.usage), more=False)
+        await write(data + shape.end(answer.usage), more=False)

@@ -5,7 +5,7 @@ is an :class:`~agent.engines.torch.errors.InvalidRequest` that names it; only th
 ``_WITHOUT_EFFECT`` pass.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
@@ -29,16 +29,17 @@ from shared.process.excerpt import json_excerpt
 _STOPS = 16
 """More stop strings than OpenAI's 4, as other engines allow; each is searched for in every piece of text."""
 _STOP_CHARS = 256
-_MESSAGES = 4096
-_EMBEDDING_INPUTS = 2048
-"""OpenAI's own limit."""
+CHOICES = 128
+"""Choices of one request: ``n`` times the prompts. OpenAI's limit of ``n``."""
+TOP_LOGPROBS = 20
+"""OpenAI's limit of chat. That of completions is 5; other engines take more there too."""
+_BIASED_TOKENS = 4096
 _COMPLETION_TOKENS = 16
 """OpenAI's default for completions; chat goes on to the end of the context."""
 
 _WITHOUT_EFFECT = frozenset(
     {
         "metadata",
-        "parallel_tool_calls",
         "prompt_cache_key",
         "prompt_cache_retention",
         "safety_identifier",
@@ -48,8 +49,6 @@ _WITHOUT_EFFECT = frozenset(
     }
 )
 """Parameters that never change the answer."""
-
-_MESSAGE_WITHOUT_EFFECT = frozenset({"name", "refusal", "annotations"})
 
 _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "n": (1,),
@@ -62,7 +61,8 @@ _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "min_p": (0,),
     "logit_bias": ({},),
     "tools": ([],),
-    "tool_choice": ("none", "auto"),
+    "parallel_tool_calls": (True,),
+    "tool_choice": ("auto",),
     "functions": ([],),
     "function_call": ("none", "auto"),
     "response_format": ({"type": "text"},),
@@ -75,7 +75,8 @@ _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "verbosity": (),
     "web_search_options": (),
 }
-"""Known parameters without support, and the values that ask for nothing."""
+"""Known parameters, and the values that ask for nothing. What a request has no field for is refused with
+other values."""
 
 Body = Mapping[str, Any]
 
@@ -87,12 +88,28 @@ Tokens = Annotated[list[Annotated[Integer, Field(ge=0)]], Field(min_length=1)]
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How the next token is chosen. ``temperature`` 0: the likeliest; ``top_k`` 0: of all tokens."""
+    """How the next token is chosen. ``temperature`` 0: the likeliest; ``top_k`` 0: of all tokens.
+
+    ``presence_penalty`` and ``frequency_penalty`` count the tokens of the answer, ``repetition_penalty``
+    those of the prompt as well. ``logit_bias`` has tokens and what is added to their logits.
+    ``top_logprobs``: how many alternatives to each token are reported with their log probabilities; None:
+    nothing is.
+    """
 
     temperature: float = 0.0
     top_p: float = 1.0
     top_k: int = 0
     seed: int | None = None
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    top_logprobs: int | None = None
+
+    @property
+    def penalises(self) -> bool:
+        return bool(self.presence_penalty or self.frequency_penalty or self.repetition_penalty != 1.0)
 
 
 class EngineRequest(BaseModel):
@@ -114,16 +131,17 @@ class EngineRequest(BaseModel):
     def _refusal(cls, error: ErrorDetails) -> InvalidRequest:
         """What a client is told of an error of pydantic's. A field's description says what is wanted."""
         name, *place = error["loc"]
-        param = str(name)
-        field = cls.model_fields.get(param)
-        if name == "messages" and place:
-            param += f"[{place[0]}]" + "".join(f".{step}" for step in place[1:2])
-            field = Message.model_fields.get("".join(map(str, place[1:2])))
+        param, wanted = cls._expected(str(name), place)
         if error["type"] == "extra_forbidden":
             return _unsupported(param, error["input"], *map(str, place))
-        wanted = field.description if field is not None else "an object with a role and a content"
         reason = f"must be {wanted}" if wanted else f"is refused: {error['msg']}"
         return InvalidRequest(f"{param} {reason}.", param=param)
+
+    @classmethod
+    def _expected(cls, name: str, place: Sequence[int | str]) -> tuple[str, str | None]:
+        """How a client is told of a parameter, and what it must be. ``place`` is where in it the error is."""
+        field = cls.model_fields.get(name)
+        return name, None if field is None else field.description
 
 
 class StreamOptions(BaseModel):
@@ -131,6 +149,29 @@ class StreamOptions(BaseModel):
 
     include_usage: StrictBool | None = None
     include_obfuscation: Any = None
+
+
+class JSONSchemaFormat(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+    name: StrictStr | None = None
+    description: StrictStr | None = None
+    strict: StrictBool | None = None
+    schema_: dict[str, Any] | StrictBool | None = Field(default=None, alias="schema")
+
+
+class ResponseFormat(BaseModel):
+    """What the answer has to be: any JSON object, or JSON of a schema."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    type: Literal["json_object", "json_schema"]
+    json_schema: JSONSchemaFormat | None = None
+
+    @property
+    def schema_of_answer(self) -> Any:
+        schema = None if self.json_schema is None else self.json_schema.schema_
+        return {"type": "object"} if schema is None else schema
 
 
 def _as_list(value: Any) -> Any:
@@ -144,6 +185,19 @@ class TextRequest(EngineRequest):
     temperature: Annotated[Number, Field(ge=0.0, le=2.0)] | None = None
     top_p: Annotated[Number, Field(ge=0.0, le=1.0)] | None = None
     top_k: Annotated[Integer, Field(ge=-1)] | None = None
+    min_p: Annotated[Number, Field(ge=0.0, le=1.0)] = 0.0
+    presence_penalty: Annotated[Number, Field(ge=-2.0, le=2.0)] = 0.0
+    frequency_penalty: Annotated[Number, Field(ge=-2.0, le=2.0)] = 0.0
+    repetition_penalty: Annotated[Number, Field(gt=0.0, le=100.0)] = 1.0
+    logit_bias: Annotated[
+        dict[Annotated[int, Field(ge=0)], Annotated[Number, Field(ge=-100.0, le=100.0)]],
+        Field(max_length=_BIASED_TOKENS),
+    ] = Field(default={}, description="an object of token ids and numbers from -100 to 100")
+    response_format: ResponseFormat | None = Field(
+        default=None, description="text, json_object, or json_schema with its schema"
+    )
+    n: Annotated[Integer, Field(ge=1, le=CHOICES)] = 1
+    best_of: Integer | None = None
     seed: Annotated[Integer, Field(ge=-(2**63))] | None = None
     stop: Annotated[
         list[Annotated[StrictStr, Field(min_length=1, max_length=_STOP_CHARS)]],
@@ -162,108 +216,73 @@ class TextRequest(EngineRequest):
         if temperature is None:
             temperature = 0.0 if self.top_p is None and self.top_k is None else 1.0
         top_p = 1.0 if self.top_p is None else self.top_p
-        return Sampling(temperature=temperature, top_p=top_p, top_k=max(0, self.top_k or 0), seed=self.seed)
+        return Sampling(
+            temperature=temperature,
+            top_p=top_p,
+            top_k=max(0, self.top_k or 0),
+            seed=self.seed,
+            min_p=self.min_p,
+            presence_penalty=self.presence_penalty,
+            frequency_penalty=self.frequency_penalty,
+            repetition_penalty=self.repetition_penalty,
+            logit_bias=tuple(self.logit_bias.items()),
+            top_logprobs=self.wanted_logprobs,
+        )
+
+    @property
+    def wanted_logprobs(self) -> int | None:
+        """As :attr:`Sampling.top_logprobs`."""
+        return None
 
     @property
     def include_usage(self) -> bool:
         return self.stream_options is not None and bool(self.stream_options.include_usage)
 
     @model_validator(mode="after")
-    def _check_stream_options(self) -> Self:
+    def _check_together(self) -> Self:
         if self.stream_options is not None and not self.stream:
             raise InvalidRequest("stream_options are allowed only with stream=true.", param="stream_options")
-        return self
-
-
-class TextPart(BaseModel):
-    type: Literal["text"]
-    text: StrictStr
-
-
-class Message(BaseModel):
-    """One message of a chat. :class:`ChatRequest` looks at members that are not known here."""
-
-    model_config = ConfigDict(extra="allow", frozen=True)
-
-    role: Literal["system", "developer", "user", "assistant"] = Field(
-        description="system, developer, user or assistant: this engine calls no tools"
-    )
-    content: StrictStr | list[TextPart] = Field(
-        description="a string or a list of text parts: this engine reads text"
-    )
-
-    @property
-    def text(self) -> str:
-        return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
-
-    def plain(self) -> dict[str, str]:
-        """As chat templates take it."""
-        return {"role": "system" if self.role == "developer" else self.role, "content": self.text}
-
-
-class ChatRequest(TextRequest):
-    """``continue_final_message``: the last message is the beginning of the answer, not one to answer.
-    ``continued_max_tokens``: how long the whole answer may be, that beginning included; ``max_tokens`` then
-    says nothing."""
-
-    messages: Annotated[list[Message], Field(min_length=1, max_length=_MESSAGES, repr=False)]
-    max_completion_tokens: TokenCount | None = None
-    add_generation_prompt: StrictBool = True
-    continue_final_message: StrictBool = False
-    continued_max_tokens: TokenCount | None = None
-
-    @model_validator(mode="after")
-    def _settle(self) -> Self:
-        self.max_tokens = self.max_completion_tokens or self.max_tokens
-        for index, message in enumerate(self.messages):
-            for name, value in (message.model_extra or {}).items():
-                if name not in _MESSAGE_WITHOUT_EFFECT and value not in (None, []):
-                    param = f"messages[{index}].{name}"
-                    raise InvalidRequest(f"This engine does not support {param}.", param=param)
-        if not self.continue_final_message:
-            return self
-        if "add_generation_prompt" in self.model_fields_set and self.add_generation_prompt:
+        form = self.response_format
+        if form is not None and (form.type == "json_schema") != (form.json_schema is not None):
+            raise InvalidRequest("json_schema belongs to the type json_schema.", param="response_format")
+        if form is not None and self.ignore_eos:
+            raise InvalidRequest("An answer in JSON ends where the JSON does.", param="ignore_eos")
+        if self.best_of not in (None, self.n):
             raise InvalidRequest(
-                "add_generation_prompt and continue_final_message exclude each other.",
-                param="continue_final_message",
+                "This engine does not support best_of: it returns every text that it computes. Use n.",
+                param="best_of",
+                code="unsupported_parameter",
             )
-        self.add_generation_prompt = False
         return self
 
 
-def _only_one(value: Any) -> Any:
-    if not isinstance(value, list) or not all(isinstance(item, str | list) for item in value):
-        return value
-    if len(value) > 1:
-        raise InvalidRequest(
-            "This engine takes one prompt per request; send one request for each.",
-            param="prompt",
-            code="unsupported_parameter",
-        )
-    return value[0] if value else value
-
-
-class CompletionRequest(TextRequest):
-    max_tokens: TokenCount | None = _COMPLETION_TOKENS
-    prompt: Annotated[StrictStr | Tokens, BeforeValidator(_only_one)] = Field(
-        repr=False, description="a string or a list of token ids"
-    )
-
-
-def _several(value: Any) -> Any:
+def _as_prompts(value: Any) -> Any:
     return value if isinstance(value, list) and not (value and isinstance(value[0], int)) else [value]
 
 
-class EmbeddingRequest(EngineRequest):
-    input: Annotated[
-        list[Annotated[StrictStr, Field(min_length=1)] | Tokens],
-        Field(min_length=1, max_length=_EMBEDDING_INPUTS),
-        BeforeValidator(_several),
-    ] = Field(
-        repr=False,
-        description=f"1 to {_EMBEDDING_INPUTS} strings or lists of token ids, and none of them empty",
-    )
-    encoding_format: Literal["float", "base64"] = "float"
+class CompletionRequest(TextRequest):
+    """``max_tokens`` may be 0 with ``echo``: then the answer is the prompt."""
+
+    max_tokens: Annotated[Integer, Field(ge=0)] | None = _COMPLETION_TOKENS
+    prompt: Annotated[
+        list[StrictStr | Tokens], Field(min_length=1, max_length=CHOICES), BeforeValidator(_as_prompts)
+    ] = Field(repr=False, description=f"a string, a list of token ids, or a list of 1 to {CHOICES} of either")
+    echo: StrictBool = False
+    logprobs: Annotated[Integer, Field(ge=0, le=TOP_LOGPROBS)] | None = None
+
+    @property
+    def wanted_logprobs(self) -> int | None:
+        return self.logprobs
+
+    @model_validator(mode="after")
+    def _check_amount(self) -> Self:
+        if self.max_tokens == 0 and not self.echo:
+            raise InvalidRequest("max_tokens must be at least 1 without echo.", param="max_tokens")
+        if len(self.prompt) * self.n > CHOICES:
+            raise InvalidRequest(
+                f"n times the prompts must be at most {CHOICES}. Send several requests.", param="n"
+            )
+        return self
 
 
 def read_object(data: bytes) -> dict[str, Any]:

@@ -2,12 +2,13 @@
 
 import base64
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
+from agent.engines.torch.logprobs import TokenLogprob, TokenTexts, chat_logprobs, completion_logprobs
 from agent.engines.torch.startup import EngineFacts
 
 DONE = b"data: [DONE]\n\n"
@@ -38,10 +39,38 @@ def event(value: Any) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
+class CallDelta:
+    """What was added to a tool call. ``id`` and ``name`` come once, with the first of it."""
+
+    index: int
+    id: str | None = None
+    name: str | None = None
+    arguments: str = ""
+
+    def body(self) -> dict[str, Any]:
+        if self.id is None:
+            return {"index": self.index, "function": {"arguments": self.arguments}}
+        function = {"name": self.name, "arguments": self.arguments}
+        return {"index": self.index, "id": self.id, "type": "function", "function": function}
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceChunk:
+    """What was added to a choice. Its last one has the ``finish_reason`` and nothing else."""
+
+    index: int
+    text: str = ""
+    logprobs: tuple[TokenLogprob, ...] = ()
+    calls: tuple[CallDelta, ...] = ()
+    finish_reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class TextShape:
     """The bodies of one chat or completion answer. ``created`` in seconds since 1970.
 
     With ``include_usage`` every chunk has a ``usage`` member, null but in the last, as OpenAI's have.
+    ``tokens`` is needed for log probabilities only; None: none were asked for.
     """
 
     chat: bool
@@ -49,34 +78,59 @@ class TextShape:
     model: str
     created: int
     include_usage: bool = False
+    tokens: TokenTexts | None = None
 
-    def first(self) -> bytes:
-        """What goes before the first text: in chat the chunk with the role."""
-        return self._chunk({"role": "assistant", "content": ""}) if self.chat else b""
+    def first(self, choices: int = 1) -> bytes:
+        """What goes before the first text: in chat a chunk with the role for each choice."""
+        if not self.chat:
+            return b""
+        return b"".join(self._event(index, {"role": "assistant", "content": ""}) for index in range(choices))
 
-    def text(self, text: str) -> bytes:
-        return self._chunk({"content": text} if self.chat else text)
+    def chunk(self, chunk: ChoiceChunk) -> bytes:
+        content: Any = chunk.text
+        if self.chat:
+            content = {"content": chunk.text} if chunk.text else {}
+            if chunk.calls:
+                content["tool_calls"] = [call.body() for call in chunk.calls]
+        return self._event(chunk.index, content, chunk.finish_reason, self._logprobs(chunk.logprobs))
 
-    def last(self, finish_reason: str, usage: TokenUsage) -> bytes:
-        """The chunk with the finish reason, the usage if it was asked for, and the end of the stream."""
-        end = self._chunk({} if self.chat else "", finish_reason)
-        if self.include_usage:
-            end += event(self._envelope(stream=True) | {"choices": [], "usage": usage.body()})
-        return end + DONE
+    def end(self, usage: TokenUsage) -> bytes:
+        """The usage if it was asked for, and the end of the stream."""
+        if not self.include_usage:
+            return DONE
+        return event(self._envelope(stream=True) | {"choices": [], "usage": usage.body()}) + DONE
 
-    def whole(self, text: str, finish_reason: str, usage: TokenUsage) -> dict[str, Any]:
-        """The body of an answer that is not streamed."""
+    def whole(self, chunks: Iterable[ChoiceChunk], usage: TokenUsage) -> dict[str, Any]:
+        """The body of an answer that is not streamed, of all its chunks."""
+        choices: dict[int, list[ChoiceChunk]] = {}
+        for chunk in chunks:
+            choices.setdefault(chunk.index, []).append(chunk)
+        bodies = [self._choice(index, choices[index]) for index in sorted(choices)]
+        return self._envelope(stream=False) | {"choices": bodies, "usage": usage.body()}
+
+    def _choice(self, index: int, chunks: Sequence[ChoiceChunk]) -> dict[str, Any]:
+        text = "".join(chunk.text for chunk in chunks)
         answer: dict[str, Any] = {"text": text}
         if self.chat:
-            answer = {"message": {"role": "assistant", "content": text, "refusal": None}}
-        choice = {"index": 0, **answer, "logprobs": None, "finish_reason": finish_reason}
-        return self._envelope(stream=False) | {"choices": [choice], "usage": usage.body()}
+            message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
+            if calls := _joined_calls([call for chunk in chunks for call in chunk.calls]):
+                message |= {"content": text or None, "tool_calls": calls}
+            answer = {"message": message}
+        logprobs = self._logprobs([entry for chunk in chunks for entry in chunk.logprobs], always=True)
+        return {"index": index, **answer, "logprobs": logprobs, "finish_reason": chunks[-1].finish_reason}
 
-    def _chunk(self, content: Any, finish_reason: str | None = None) -> bytes:
+    def _logprobs(self, entries: Sequence[TokenLogprob], *, always: bool = False) -> dict[str, Any] | None:
+        if self.tokens is None or not (entries or always):
+            return None
+        return (chat_logprobs if self.chat else completion_logprobs)(entries, self.tokens)
+
+    def _event(
+        self, index: int, content: Any, finish_reason: str | None = None, logprobs: Any = None
+    ) -> bytes:
         choice = {
-            "index": 0,
+            "index": index,
             "delta" if self.chat else "text": content,
-            "logprobs": None,
+            "logprobs": logprobs,
             "finish_reason": finish_reason,
         }
         body = self._envelope(stream=True) | {"choices": [choice]}
@@ -85,6 +139,17 @@ class TextShape:
     def _envelope(self, *, stream: bool) -> dict[str, Any]:
         kind = ("chat.completion.chunk" if stream else "chat.completion") if self.chat else "text_completion"
         return {"id": self.id, "object": kind, "created": self.created, "model": self.model}
+
+
+def _joined_calls(deltas: Iterable[CallDelta]) -> list[dict[str, Any]]:
+    """The calls that the deltas add up to."""
+    calls: dict[int, dict[str, Any]] = {}
+    for delta in deltas:
+        if delta.id is not None:
+            function = {"name": delta.name, "arguments": ""}
+            calls[delta.index] = {"id": delta.id, "type": "function", "function": function}
+        calls[delta.index]["function"]["arguments"] += delta.arguments
+    return list(calls.values())
 
 
 def embeddings(

@@ -9,8 +9,9 @@ from typing import Any
 
 import jinja2
 
+from agent.engines.torch.chat_requests import ChatRequest
 from agent.engines.torch.errors import InvalidRequest
-from agent.engines.torch.parsing import ChatRequest, Message
+from agent.engines.torch.tool_prompt import PlainMessage, tools_in_words
 
 _SEAM_TOKENS = 8
 """So many tokens before a text decide how its first ones are decoded."""
@@ -42,34 +43,49 @@ def render(tokenizer: Any, request: ChatRequest) -> Rendered:
 
     Raises :class:`InvalidRequest` for messages that the model's template refuses.
     """
+    messages = [message.plain() for message in request.messages]
+    tools = [tool.plain() for tool in request.offered]
+    if not knows_tools(tokenizer):
+        messages, tools = tools_in_words(messages, tools), []
     try:
         if not request.continue_final_message:
             return Rendered(
-                _applied(tokenizer, request.messages, add_generation_prompt=request.add_generation_prompt)
+                _applied(tokenizer, messages, tools, add_generation_prompt=request.add_generation_prompt)
             )
-        return _continued(tokenizer, request.messages)
-    except (jinja2.TemplateError, ValueError) as error:
+        return _continued(tokenizer, messages, tools)
+    except (jinja2.TemplateError, ValueError, TypeError) as error:
         raise InvalidRequest(
             f"The model's chat template does not take these messages: {error}", param="messages"
         ) from error
 
 
-def _continued(tokenizer: Any, messages: Sequence[Message]) -> Rendered:
+def knows_tools(tokenizer: Any) -> bool:
+    """Whether the model's chat template has a place for tools."""
+    return "tools" in template_of(tokenizer)
+
+
+def template_of(tokenizer: Any) -> str:
+    """The chat template; of several, all of them."""
+    template = getattr(tokenizer, "chat_template", None) or ""
+    return "\n".join(template.values()) if isinstance(template, dict) else str(template)
+
+
+def _continued(tokenizer: Any, messages: Sequence[PlainMessage], tools: Sequence[Any]) -> Rendered:
     """What the model had before it when it wrote the last message, and then that message's own tokens.
 
     The template with the last message in it would do for many models. But templates tidy messages up (white
     space at the end, reasoning), and tokens may merge across the place where the answer begins; then the
     model would go on from another text than the one it left off at.
     """
-    text = messages[-1].text
+    text = messages[-1]["content"]
     try:
-        before = _applied(tokenizer, messages[:-1], add_generation_prompt=True)
+        before = _applied(tokenizer, messages[:-1], tools, add_generation_prompt=True)
     except (jinja2.TemplateError, ValueError, IndexError):
         before = ()  # a template that wants something before the answer
     begun = tuple(tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True))
     if before and _continues(tokenizer, before, begun, text):
         return Rendered(before + begun, len(begun))
-    whole = _applied(tokenizer, messages, continue_final_message=True)
+    whole = _applied(tokenizer, messages, tools, continue_final_message=True)
     shared = 0
     while shared < min(len(before), len(whole)) and before[shared] == whole[shared]:
         shared += 1
@@ -82,9 +98,11 @@ def _continues(tokenizer: Any, before: tuple[int, ...], begun: tuple[int, ...], 
     return plain_text(tokenizer, [*seam, *begun]) == plain_text(tokenizer, seam) + text
 
 
-def _applied(tokenizer: Any, messages: Sequence[Message], **how: bool) -> tuple[int, ...]:
+def _applied(
+    tokenizer: Any, messages: Sequence[PlainMessage], tools: Sequence[Any], **how: bool
+) -> tuple[int, ...]:
     found = tokenizer.apply_chat_template(
-        [message.plain() for message in messages], return_dict=False, sanitize_control_tokens=True, **how
+        list(messages), tools=list(tools) or None, return_dict=False, sanitize_control_tokens=True, **how
     )
     return tuple(found)
 
@@ -169,6 +187,8 @@ class TextAssembler:
     def __init__(self, decode: Callable[[list[int]], str], stops: Sequence[str] = ()) -> None:
         self._decoder = IncrementalDecoder(decode)
         self._stops = StopStrings(stops)
+        self.decoded = 0
+        """Characters of text so far, with those that are held back."""
 
     @property
     def stopped(self) -> bool:
@@ -176,7 +196,11 @@ class TextAssembler:
         return self._stops.found
 
     def push(self, token_ids: Iterable[int]) -> str:
-        return self._stops.push(self._decoder.push(token_ids))
+        return self._pass(self._decoder.push(token_ids))
 
     def finish(self) -> str:
-        return self._stops.push(self._decoder.finish()) + self._stops.finish()
+        return self._pass(self._decoder.finish()) + self._stops.finish()
+
+    def _pass(self, text: str) -> str:
+        self.decoded += len(text)
+        return self._stops.push(text)

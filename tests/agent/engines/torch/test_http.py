@@ -3,8 +3,6 @@
 import asyncio
 import base64
 import struct
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -14,30 +12,10 @@ import torch
 
 from agent.engines.torch.engine import TorchEngine
 from agent.engines.torch.http import EngineHTTP
-from agent.engines.torch.startup import EngineOptions
 from tests.agent.engines.torch.spoil import POISON, spoil
 
 HELLO = {"model": "tiny", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 8}
 TEXT = {"model": "tiny", "prompt": "hello", "max_tokens": 8}
-
-
-@pytest.fixture(scope="module")
-def engine(tiny_directory: Path) -> Iterator[TorchEngine]:
-    torch.set_num_threads(1)
-    options = EngineOptions(model=tiny_directory, name="tiny", device="cpu", slots=2, queue=1)
-    engine = TorchEngine.load(options)
-    yield engine
-    assert engine.stop(timeout_s=5.0)
-
-
-@pytest.fixture
-async def client(engine: TorchEngine) -> AsyncIterator[httpx.AsyncClient]:
-    engine.start(lambda reason: None)
-    transport = httpx.ASGITransport(EngineHTTP(engine, None).app(), raise_app_exceptions=False)
-    async with httpx.AsyncClient(transport=transport, base_url="http://engine", timeout=30) as client:
-        yield client
-    assert engine.admission.taken == 0
-    assert (engine.running, engine.waiting) == (0, 0)
 
 
 def events(response: httpx.Response) -> list[Any]:
@@ -156,7 +134,7 @@ async def test_embeddings_are_normalised_and_counted(client: httpx.AsyncClient) 
     ("path", "body", "status", "code", "param"),
     [
         ("/v1/chat/completions", HELLO | {"model": "other"}, 404, "model_not_found", None),
-        ("/v1/chat/completions", HELLO | {"n": 2}, 400, "unsupported_parameter", "n"),
+        ("/v1/chat/completions", HELLO | {"best_of": 2}, 400, "unsupported_parameter", "best_of"),
         ("/v1/chat/completions", HELLO | {"max_tokens": 600}, 400, "context_length_exceeded", "messages"),
         ("/v1/completions", TEXT | {"prompt": "x" * 600}, 400, "context_length_exceeded", "prompt"),
         ("/v1/completions", TEXT | {"prompt": [9999]}, 400, "invalid_value", "prompt"),

@@ -22,6 +22,7 @@ from agent.engines.torch.parsing import Sampling
 from agent.engines.torch.startup import EngineOptions
 from agent.engines.torch.text import plain_text
 from shared.process.request_errors import RequestError
+from tests.agent.engines.torch.reading import begin, next_text, rest_of
 from tests.agent.engines.torch.spoil import POISON, spoil
 
 SLOTS = 8
@@ -61,16 +62,11 @@ async def generate(
     manager.deliver_to(asyncio.get_running_loop(), texts)
 
     async def one(ids: list[int]) -> str | RequestError:
-        generation = texts.submit(
-            Prompt(ids=tuple(ids), max_tokens=max_tokens, sampling=sampling or Sampling())
-        )
-        said = ""
+        prompt = Prompt(ids=tuple(ids), max_tokens=max_tokens, sampling=sampling or Sampling())
         try:
-            while pieces := await generation.next_pieces():
-                said += "".join(pieces)
+            return await rest_of(begin(texts, prompt))
         except RequestError as error:
             return error
-        return said
 
     async with asyncio.timeout(60):
         return list(await asyncio.gather(*map(one, wanted)))
@@ -151,14 +147,13 @@ async def test_a_request_that_comes_to_break_a_batch_does_not_disturb_what_it_sa
     undisturbed = await generate(computing, ids, max_tokens=100)
     texts = TextGenerator(manager, partial(plain_text, model.tokenizer), eos_ids=model.eos_ids, slots=SLOTS)
     manager.deliver_to(asyncio.get_running_loop(), texts)
-    running = [texts.submit(Prompt(ids=tuple(p), max_tokens=100, sampling=Sampling())) for p in ids]
-    said = ["".join(await one.next_pieces()) for one in running]
+    running = [begin(texts, Prompt(ids=tuple(p), max_tokens=100, sampling=Sampling())) for p in ids]
+    said = [await next_text(one) or "" for one in running]
     with spoil(model.network, MemoryError):
         with pytest.raises(OutOfMemory):
-            await texts.submit(Prompt(ids=(POISON, 1), max_tokens=5, sampling=Sampling())).next_pieces()
+            await begin(texts, Prompt(ids=(POISON, 1), max_tokens=5, sampling=Sampling())).next()
         for index, one in enumerate(running):
-            while pieces := await one.next_pieces():
-                said[index] += "".join(pieces)
+            said[index] += await rest_of(one)
     assert said == undisturbed
 
 

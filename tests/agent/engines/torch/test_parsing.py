@@ -4,14 +4,9 @@ from typing import Any
 
 import pytest
 
+from agent.engines.torch.chat_requests import ChatRequest
 from agent.engines.torch.errors import InvalidRequest
-from agent.engines.torch.parsing import (
-    ChatRequest,
-    CompletionRequest,
-    EmbeddingRequest,
-    Sampling,
-    read_object,
-)
+from agent.engines.torch.parsing import CompletionRequest, Sampling, read_object
 
 HELLO = {"messages": [{"role": "user", "content": "hello"}]}
 
@@ -29,16 +24,6 @@ def test_a_plain_chat_is_greedy_unlimited_and_whole() -> None:
     assert request.max_tokens is None
     assert not request.stream
     assert request.add_generation_prompt
-
-
-def test_text_parts_are_joined() -> None:
-    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
-    assert ChatRequest.read({"messages": [{"role": "user", "content": parts}]}).messages[0].text == "ab"
-
-
-def test_developer_messages_count_as_system_messages() -> None:
-    request = ChatRequest.read({"messages": [{"role": "developer", "content": "be kind"}]})
-    assert request.messages[0].plain()["role"] == "system"
 
 
 def test_max_completion_tokens_wins_over_max_tokens() -> None:
@@ -59,28 +44,18 @@ def test_asking_for_top_p_asks_for_sampling() -> None:
     "prompt", ["text", ["text"], [1, 2, 3], [[1, 2, 3]]], ids=["text", "one text", "tokens", "one of tokens"]
 )
 def test_a_prompt_is_text_or_tokens(prompt: Any) -> None:
-    assert CompletionRequest.read({"prompt": prompt}).prompt in ("text", [1, 2, 3])
+    assert CompletionRequest.read({"prompt": prompt}).prompt in (["text"], [[1, 2, 3]])
 
 
-@pytest.mark.parametrize("given", ["a", ["a"], [5, 6], [[5, 6]]])
-def test_embedding_input_is_one_or_several_of_text_or_tokens(given: Any) -> None:
-    assert EmbeddingRequest.read({"input": given}).input in (["a"], [[5, 6]])
+def test_there_may_be_several_prompts() -> None:
+    assert CompletionRequest.read({"prompt": ["a", [1, 2]]}).prompt == ["a", [1, 2]]
+    assert refusal(CompletionRequest.read, {"prompt": ["a"] * 43, "n": 3}).param == "n"
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("n", 2),
         ("best_of", 3),
-        ("logprobs", True),
-        ("logprobs", 0),
-        ("top_logprobs", 5),
-        ("tools", [{"type": "function"}]),
-        ("tool_choice", "required"),
-        ("response_format", {"type": "json_object"}),
-        ("logit_bias", {"5": 1}),
-        ("presence_penalty", 0.5),
-        ("frequency_penalty", -1),
         ("echo", True),
         ("suffix", "x"),
         ("reasoning_effort", "low"),
@@ -123,6 +98,18 @@ def test_values_that_ask_for_nothing_pass(name: str, value: Any) -> None:
         ("max_tokens", 0),
         ("max_tokens", 1.5),
         ("seed", "x"),
+        ("n", 0),
+        ("n", 129),
+        ("presence_penalty", 2.1),
+        ("frequency_penalty", -3),
+        ("repetition_penalty", 0),
+        ("min_p", 1.5),
+        ("logit_bias", {"x": 1}),
+        ("logit_bias", {"5": 101}),
+        ("logit_bias", {"-5": 1}),
+        ("response_format", {"type": "yaml"}),
+        ("response_format", {"type": "json_schema"}),
+        ("response_format", {"type": "json_schema", "json_schema": {"schema": "x"}}),
         ("stop", ["a"] * 17),
         ("stop", [""]),
         ("stop", 5),
@@ -134,30 +121,9 @@ def test_impossible_values_are_refused_by_name(name: str, value: Any) -> None:
     assert refusal(ChatRequest.read, HELLO | {name: value}).param == name
 
 
-@pytest.mark.parametrize(
-    ("messages", "where"),
-    [
-        (None, "messages"),
-        ([], "messages"),
-        (["hi"], "messages[0]"),
-        ([{"role": "user", "content": None}], "messages[0].content"),
-        ([{"role": "tool", "content": "x"}], "messages[0].role"),
-        ([{"role": "assistant", "content": "x", "tool_calls": [1]}], "messages[0].tool_calls"),
-        ([{"role": "user", "content": [{"type": "image_url"}]}], "messages[0].content"),
-    ],
-)
-def test_a_bad_message_is_named(messages: Any, where: str) -> None:
-    assert refusal(ChatRequest.read, {"messages": messages}).param == where
-
-
-@pytest.mark.parametrize("prompt", [None, [], 5, ["a", "b"], [True], [-1], [[1], [2]]])
+@pytest.mark.parametrize("prompt", [None, [], 5, [True], [-1], ["a", 5], [[]], ["a"] * 129])
 def test_a_bad_prompt_is_refused(prompt: Any) -> None:
     assert refusal(CompletionRequest.read, {"prompt": prompt}).param == "prompt"
-
-
-@pytest.mark.parametrize("given", [None, [], "", [""], [[]], [1.5], ["a"] * 2049])
-def test_bad_embedding_input_is_refused(given: Any) -> None:
-    assert refusal(EmbeddingRequest.read, {"input": given}).param == "input"
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b'"x"', b"\xff"])
@@ -165,12 +131,45 @@ def test_a_body_must_be_a_json_object(data: bytes) -> None:
     assert refusal(read_object, data).code == "invalid_json"
 
 
-def test_continuing_the_last_message_excludes_a_new_prompt() -> None:
-    assert not ChatRequest.read(HELLO | {"continue_final_message": True}).add_generation_prompt
-    both = HELLO | {"continue_final_message": True, "add_generation_prompt": True}
-    assert refusal(ChatRequest.read, both).param == "continue_final_message"
-
-
 def test_prompts_do_not_show_in_a_requests_repr() -> None:
     assert "hello" not in repr(ChatRequest.read(HELLO))
     assert "secret" not in repr(CompletionRequest.read({"prompt": "secret"}))
+
+
+def test_what_shapes_the_choice_of_tokens_is_read() -> None:
+    body: dict[str, Any] = {
+        "presence_penalty": 0.5,
+        "frequency_penalty": -1,
+        "repetition_penalty": 1.2,
+        "min_p": 0.1,
+    }
+    sampling = CompletionRequest.read(
+        {"prompt": "x", "logit_bias": {"5": -100, "7": 2}, "logprobs": 3, **body}
+    ).sampling
+    assert sampling == Sampling(logit_bias=((5, -100.0), (7, 2.0)), top_logprobs=3, **body)
+
+
+def test_an_answer_without_tokens_is_for_echo() -> None:
+    assert refusal(CompletionRequest.read, {"prompt": "x", "max_tokens": 0}).param == "max_tokens"
+    assert CompletionRequest.read({"prompt": "x", "max_tokens": 0, "echo": True}).max_tokens == 0
+
+
+def test_best_of_is_refused_unless_it_is_n() -> None:
+    assert CompletionRequest.read({"prompt": "x", "n": 2, "best_of": 2}).n == 2
+    error = refusal(CompletionRequest.read, {"prompt": "x", "n": 2, "best_of": 3})
+    assert (error.param, error.code) == ("best_of", "unsupported_parameter")
+
+
+def test_json_without_a_schema_is_any_object() -> None:
+    form = ChatRequest.read(HELLO | {"response_format": {"type": "json_object"}}).response_format
+    assert form is not None
+    assert form.schema_of_answer == {"type": "object"}
+    schema = {"type": "array"}
+    wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema, "strict": True}}
+    form = ChatRequest.read(HELLO | {"response_format": wanted}).response_format
+    assert form is not None
+    assert form.schema_of_answer == schema
+    assert (
+        refusal(ChatRequest.read, HELLO | {"response_format": wanted, "ignore_eos": True}).param
+        == "ignore_eos"
+    )

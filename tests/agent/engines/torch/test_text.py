@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
+from agent.engines.torch.chat_requests import ChatRequest
 from agent.engines.torch.demo import DEMO_ANSWERS_FILE, DEMO_COMPLETIONS_FILE, DEMO_MODEL_DIR
-from agent.engines.torch.parsing import ChatRequest
 from agent.engines.torch.text import IncrementalDecoder, Rendered, StopStrings, TextAssembler, render
 
 
@@ -196,3 +196,34 @@ def test_a_template_that_wants_a_question_before_the_answer_is_taken_whole(
     found = continued(tokenizer, "a slot")
     assert tokenizer.decode(found.ids) == "What is a slot?<|end|>a slot"
     assert found.continued == len(tokenizer.encode("a slot"))
+
+
+ADD = {"type": "function", "function": {"name": "add", "description": "sum"}}
+CALL = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
+
+
+def test_tools_and_calls_are_rendered_by_a_template_that_knows_them(
+    tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tools = (
+        "{% for tool in tools or [] %}[{{ tool.function.name }}:{{ tool.function.description }}]{% endfor %}"
+    )
+    calls = "{% for call in message.tool_calls or [] %}{{ call.function.arguments.a + 1 }}{% endfor %}"
+    told = "{{ message.role }}:{{ message.content }}" + calls
+    template = tools + "{% for message in messages %}" + told + ";{% endfor %}"
+    monkeypatch.setattr(tokenizer, "chat_template", template)
+    messages: list[Any] = [
+        {"role": "user", "content": "x"},
+        {"role": "assistant", "tool_calls": [CALL]},
+        {"role": "tool", "tool_call_id": "c1", "content": "2"},
+    ]
+    text = tokenizer.decode(rendered(tokenizer, *messages, tools=[ADD]).ids)
+    assert text == "[add:sum]user:x;assistant:2;tool:2;"
+    assert "add" not in tokenizer.decode(
+        rendered(tokenizer, messages[0], tools=[ADD], tool_choice="none").ids
+    )
+
+
+def test_tools_are_told_in_words_to_a_template_that_knows_none(tokenizer: Any) -> None:
+    text = tokenizer.decode(rendered(tokenizer, {"role": "user", "content": "x"}, tools=[ADD]).ids)
+    assert '{"type":"function","function":{"name":"add","description":"sum"}}' in text

@@ -11,10 +11,12 @@ import orjson
 import pytest
 import torch
 
+from agent.engines.torch.chat_requests import ChatRequest
 from agent.engines.torch.demo import DEMO_ANSWERS_FILE, DEMO_COMPLETIONS_FILE
 from agent.engines.torch.engine import TorchEngine
-from agent.engines.torch.parsing import ChatRequest, CompletionRequest
+from agent.engines.torch.parsing import CompletionRequest
 from agent.engines.torch.startup import EngineOptions, locate
+from tests.agent.engines.torch.reading import rest_of
 
 ANSWERS = 24
 """Of those recorded, evenly spread; all of them take the test of the model itself half a minute."""
@@ -37,17 +39,11 @@ MEMBERS = {"messages", "continue_final_message", "max_tokens"}
 
 async def answer(engine: TorchEngine, asked: dict[str, Any]) -> tuple[str, str | None, int]:
     if "messages" in asked:
-        generation = await engine.chat(
-            ChatRequest.read({name: asked[name] for name in MEMBERS & asked.keys()})
-        )
+        begun = await engine.chat(ChatRequest.read({name: asked[name] for name in MEMBERS & asked.keys()}))
     else:
-        generation = await engine.complete(
-            CompletionRequest.read({"prompt": asked["prompt"], "max_tokens": 512})
-        )
-    said = ""
-    while pieces := await generation.next_pieces():
-        said += "".join(pieces)
-    return said, generation.finish_reason, generation.usage.completion_tokens
+        begun = await engine.complete(CompletionRequest.read({"prompt": asked["prompt"], "max_tokens": 512}))
+    said = await rest_of(begun)
+    return said, begun.generations[0].finish_reason, begun.usage.completion_tokens
 
 
 async def test_answers_are_the_recorded_ones_in_any_company(engine: TorchEngine) -> None:
