@@ -19,6 +19,7 @@ from gateway.api.exchange.deferrable import DeferrableExchange
 from gateway.api.exchange.exchange import HttpExchange
 from gateway.api.exchange.job_runs import JobBooks
 from gateway.api.jobs.pages import JobAccess, translated
+from gateway.api.jobs.preferences import webhook_of
 from gateway.domain.errors import RequestError
 from gateway.domain.jobs import JobRecord, NewLease
 from gateway.jobs.runner import JobRunner
@@ -134,7 +135,8 @@ class Deferral:
         assert principal is not None
         assert request is not None
         deferrable.reserve(self.budget)
-        terms = JobTerms(webhook=await self.access.accept_webhook(None, principal.tenant))
+        webhook = await self.access.accept_webhook(webhook_of(exchange.fields), principal.tenant)
+        terms = JobTerms(webhook=webhook)
         asked = JobRequest(request, path_of(exchange), kept_headers(exchange.head))
         new = replace(service.job_of(deferrable.job_id, asked, terms), model=deferrable.model)
         bodies = {new.id: b"".join(deferrable.pieces)}

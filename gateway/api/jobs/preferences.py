@@ -9,6 +9,9 @@ from shared.process.frozen import frozen
 MOST_WAIT_S = 600.0
 """Longest wait for a job in one request."""
 
+WEBHOOK = b"x-trunkline-webhook"
+"""Who is told of the end of a job whose body is its engine's."""
+
 _WAIT = re.compile(r"[0-9]{1,9}\Z")
 
 
@@ -33,3 +36,9 @@ def preferences_of(fields: Mapping[bytes, bytes]) -> Preferences:
         elif name == "wait" and wait_s is None and _WAIT.match(value := value.strip('"')):
             wait_s = min(float(value), MOST_WAIT_S)
     return Preferences(respond_async, wait_s)
+
+
+def webhook_of(fields: Mapping[bytes, bytes]) -> str | None:
+    """The URL that is to be told of the job's end, unchecked; None: the request says nothing of it."""
+    given = fields.get(WEBHOOK)
+    return None if given is None else given.decode("latin-1").strip()

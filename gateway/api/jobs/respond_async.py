@@ -16,7 +16,7 @@ from gateway.api.exchange.idempotency import IDEMPOTENCY_KEY, idempotency_key_of
 from gateway.api.jobs.deferral import Deferral, path_of
 from gateway.api.jobs.forms import job_url
 from gateway.api.jobs.pages import JobAccess, replayed, translated
-from gateway.api.jobs.preferences import preferences_of
+from gateway.api.jobs.preferences import preferences_of, webhook_of
 from gateway.api.jobs.responses import BackgroundResponses, InBackground, refuse_background
 from gateway.api.jobs.results import send_result
 from gateway.api.openai.handlers import JSON, PREFER
@@ -153,7 +153,8 @@ async def submit_request(
     classified = classify_job if lease is None else classify_unhurried
     request = classified(head, body, principal, knows)
     metadata = describe(request)
-    terms = JobTerms(webhook=await access.accept_webhook(None, principal.tenant), metadata=metadata)
+    webhook = await access.accept_webhook(webhook_of(exchange.fields), principal.tenant)
+    terms = JobTerms(webhook=webhook, metadata=metadata)
     path = path_of(exchange)
     new = service.job_of(job_id, JobRequest(request, path, kept_headers(head)), terms)
     stored = _HashedBody(path, pieces, rest)

@@ -15,6 +15,7 @@ from gateway.api.errors import HeaderList
 from gateway.api.exchange.exchange import HttpExchange
 from gateway.api.exchange.idempotency import idempotency_key_of
 from gateway.api.jobs.pages import JobAccess, jobs_page, remove_job, replayed, translated, whole_body
+from gateway.api.jobs.preferences import webhook_of
 from gateway.api.jobs.response_events import ResponseFollower
 from gateway.api.jobs.submission import read_metadata
 from gateway.api.openai.handlers import JSON, KeyedPage
@@ -96,7 +97,7 @@ class BackgroundResponses:
         key, metadata = idempotency_key_of(exchange.fields), read_metadata(members.get("metadata"))
         data = b"".join(body.content.pieces)
         request = classify_job(head, body, principal, self.knows)
-        webhook = await self.access.accept_webhook(None, principal.tenant)
+        webhook = await self.access.accept_webhook(webhook_of(exchange.fields), principal.tenant)
         terms, job_id = JobTerms(webhook=webhook, metadata=metadata), new_response_id()
         new = service.job_of(job_id, JobRequest(request, RESPONSES, kept_headers(head)), terms)
         stored = await asyncio.to_thread(engine_body, data)

@@ -26,6 +26,7 @@ from gateway.api.jobs.pages import (
     send_page,
     whole_body,
 )
+from gateway.api.jobs.preferences import webhook_of
 from gateway.api.jobs.respond_async import submit_request
 from gateway.api.jobs.results import JOB, no_result
 from gateway.api.jobs.video_bodies import (
@@ -230,7 +231,8 @@ async def _remix(access: JobAccess, exchange: HttpExchange, principal: Principal
         permitted_tier(principal.scopes, source.new.model, Route.VIDEOS.value, Tier(source.new.tier))
     new_id, key = new_video_id(), idempotency_key_of(exchange.fields)
     async with exchange.while_here():
-        new = await _remixed(access, source, new_id, principal)
+        webhook = await access.accept_webhook(webhook_of(exchange.fields), principal.tenant)
+        new = _remixed(access, source, new_id, principal, webhook)
         body = await _with_prompt(access, source, prompt)
         said = f"POST {VIDEOS}/{source.id}/remix\n{prompt}".encode()
         (made,) = await access.service.submit(
@@ -243,7 +245,9 @@ async def _remix(access: JobAccess, exchange: HttpExchange, principal: Principal
         await _answer_made(access, exchange, principal, made, before=made != new_id)
 
 
-async def _remixed(access: JobAccess, source: JobRecord, new_id: str, principal: Principal) -> NewJob:
+def _remixed(
+    access: JobAccess, source: JobRecord, new_id: str, principal: Principal, webhook: str | None
+) -> NewJob:
     """The source's job with another id."""
     return replace(
         source.new,
@@ -252,7 +256,7 @@ async def _remixed(access: JobAccess, source: JobRecord, new_id: str, principal:
         body=ObjectSlice(body_name(new_id)),
         deadline_s=access.service.wall() + DEADLINE_S,
         not_before_s=0.0,
-        webhook=await access.accept_webhook(None, principal.tenant),
+        webhook=webhook,
         metadata={**(source.new.metadata or {}), REMIXED_FROM: source.id},
     )
 

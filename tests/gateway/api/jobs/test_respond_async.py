@@ -35,6 +35,20 @@ async def test_a_request_becomes_a_job(surface: Surface, access: JobAccess, doer
     assert surface.dispatcher.requests == []
 
 
+async def test_a_header_says_who_is_told_of_its_end(surface: Surface, access: JobAccess) -> None:
+    call = await surface.post(CHAT, ASK, JSON_TYPE, ASYNC, (b"x-trunkline-webhook", b"https://e.example/h"))
+    made = orjson.loads(call.content)
+    assert made["webhook"] == "https://e.example/h"
+    job = await access.service.get(made["id"], "default")
+    assert "x-trunkline-webhook" not in dict(job.new.headers)
+    refused = await surface.post(
+        CHAT, ASK, JSON_TYPE, ASYNC, (b"x-trunkline-webhook", b"https://refused.example/")
+    )
+    assert (refused.status, error_in(refused.content)["code"]) == (400, "webhook_refused")
+    plain = await surface.post(CHAT, ASK, JSON_TYPE, ASYNC)
+    assert orjson.loads(plain.content)["webhook"] == "https://operator.example/hook"
+
+
 async def test_its_path_keeps_its_query_and_its_model(surface: Surface, access: JobAccess) -> None:
     call = surface.ask(
         "POST", "/engines/org%2Fm/run", BEARER, ASYNC, JSON_TYPE, query=b"a=1", decoded="/engines/org/m/run"

@@ -90,6 +90,14 @@ async def numbered(stream: Any) -> list[tuple[int, str]]:
     return [(each.sequence_number, each.type) async for each in stream]
 
 
+async def test_a_header_says_who_is_told_of_its_end(sdk: AsyncOpenAI, doer: JobDoer) -> None:
+    headers = {"x-trunkline-webhook": "https://e.example/hook"}
+    await sdk.responses.create(**ASKED, extra_headers=headers)
+    assert doer.claim().new.webhook == headers["x-trunkline-webhook"]
+    with pytest.raises(openai.BadRequestError, match="Not there"):
+        await sdk.responses.create(**ASKED, extra_headers={"x-trunkline-webhook": "https://refused.example/"})
+
+
 async def test_a_response_is_queued_runs_and_is_complete(
     sdk: AsyncOpenAI, surface: Surface, doer: JobDoer
 ) -> None:

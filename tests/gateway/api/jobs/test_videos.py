@@ -47,10 +47,14 @@ async def make_whole(surface: Surface, doer: JobDoer, body: bytes = ASK) -> str:
 async def test_a_video_is_made_shown_downloaded_and_deleted(
     sdk: AsyncOpenAI, doer: JobDoer, access: JobAccess
 ) -> None:
-    video = await sdk.videos.create(prompt="rain", model="m", seconds="8", size="1280x720")
+    headers = {"x-trunkline-webhook": "https://e.example/made"}
+    video = await sdk.videos.create(
+        prompt="rain", model="m", seconds="8", size="1280x720", extra_headers=headers
+    )
     assert (video.status, video.prompt, video.seconds, video.size) == ("queued", "rain", "8", "1280x720")
     job = doer.claim()
     assert (job.id, job.new.path, job.new.model) == (video.id, PATH, "m")
+    assert job.new.webhook == headers["x-trunkline-webhook"]
     assert (await sdk.videos.retrieve(video.id)).status == "in_progress"
     await doer.answer(job, FILM, content_type="video/mp4")
     found = await sdk.videos.poll(video.id)
@@ -104,11 +108,12 @@ async def test_a_remix_asks_again_with_another_prompt(
     with pytest.raises(openai.ConflictError):
         await sdk.videos.remix(source, prompt="snow")
     await doer.answer(doer.claim(), FILM, content_type="video/mp4")
-    remix = await sdk.videos.remix(source, prompt="snow")
+    headers = {"x-trunkline-webhook": "https://e.example/remixed"}
+    remix = await sdk.videos.remix(source, prompt="snow", extra_headers=headers)
     assert remix.remixed_from_video_id == source
     assert (remix.prompt, remix.seconds, remix.status) == ("snow", "8", "queued")
     job = doer.claim()
-    assert job.id == remix.id
+    assert (job.id, job.new.webhook) == (remix.id, headers["x-trunkline-webhook"])
     body = await doer.objects.read_bytes(job.new.body.name, 1 << 20)
     if as_form:
         upload = Upload(dict(job.new.headers)["content-type"])
