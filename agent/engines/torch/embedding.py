@@ -21,8 +21,8 @@ _WINDOW_TEXTS = 256
 """Texts looked at together: they are sorted by length and cut into batches, so that little of a batch is
 padding."""
 
-_CPU_BATCH_TOKENS = 2048
-_CUDA_BATCH_TOKENS = 32_768
+CPU_BATCH_TOKENS = 2048
+CUDA_BATCH_TOKENS = 32_768
 """Most tokens of one batch, padding included; a single longer text is a batch of its own."""
 
 _BATCH_TEXTS = 64
@@ -165,7 +165,7 @@ def embedder(model: LoadedModel) -> Embedder:
         return found
 
     cuda = model.device.type == "cuda"
-    return Embedder(compute, _CUDA_BATCH_TOKENS if cuda else _CPU_BATCH_TOKENS)
+    return Embedder(compute, CUDA_BATCH_TOKENS if cuda else CPU_BATCH_TOKENS)
 
 
 def pooled(hidden: torch.Tensor, mask: torch.Tensor, pooling: str) -> torch.Tensor:

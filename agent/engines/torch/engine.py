@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -12,7 +12,8 @@ from agent.engines.admission import EngineAdmission
 from agent.engines.torch import batching
 from agent.engines.torch.answers import PreparedTexts, TextAnswer
 from agent.engines.torch.chat_requests import ChatRequest
-from agent.engines.torch.embedding import Embedder, Vector, embedder
+from agent.engines.torch.classification import classifier
+from agent.engines.torch.embedding import Embedder, embedder
 from agent.engines.torch.generation import TextGenerator
 from agent.engines.torch.logprobs import TokenTexts
 from agent.engines.torch.manager import ResilientManager
@@ -22,8 +23,8 @@ from agent.engines.torch.prompt_logprobs import prompt_logprobs
 from agent.engines.torch.prompts import PromptBuilder
 from agent.engines.torch.startup import PREPARING, READING, EngineFacts, EngineOptions
 from agent.engines.torch.text import plain_text
-from agent.engines.torch.vector_requests import EmbeddingRequest
-from shared.process.request_errors import ContextTooLong, RouteNotFound
+from agent.engines.torch.text_reading import TextReader
+from shared.process.request_errors import RouteNotFound
 
 _log = logging.getLogger(__name__)
 
@@ -42,9 +43,7 @@ class TorchEngine:
         self.vectors: Embedder | None = None
         # An attention that knows the paged cache only leaves no plain forward pass to embed with.
         if manager is None or model.network.config._attn_implementation != "paged|eager":
-            self.vectors = embedder(model)
-        self.embedding = 0
-        """Embedding requests that are being computed or wait for it."""
+            self.vectors = classifier(model) if model.labels else embedder(model)
         self.admission = EngineAdmission(model.slots, queue, time.monotonic)
         self.failure: str | None = None
         """Why nothing can be computed any more."""
@@ -53,6 +52,7 @@ class TorchEngine:
         """For what takes longer: grammars, and log probabilities of prompts."""
         plain = manager is not None and self.vectors is not None
         self._prompts = PromptBuilder(model, partial(prompt_logprobs, model) if plain else None)
+        self.reader = TextReader(model, self.vectors, self._prompts.token_ids, self._tokenising)
         self.facts = EngineFacts(
             model=model.name,
             routes=self._routes(),
@@ -100,12 +100,12 @@ class TorchEngine:
     @property
     def running(self) -> int:
         """Requests being computed."""
-        return (self.texts.running if self.texts else 0) + min(self.embedding, self.model.slots)
+        return (self.texts.running if self.texts else 0) + min(self.reader.reading, self.model.slots)
 
     @property
     def waiting(self) -> int:
         """Requests that wait to be."""
-        return (self.texts.waiting if self.texts else 0) + max(0, self.embedding - self.model.slots)
+        return (self.texts.waiting if self.texts else 0) + max(0, self.reader.reading - self.model.slots)
 
     async def chat(self, request: ChatRequest) -> TextAnswer:
         """Begin the answer to a chat. Raises a RequestError; the caller closes what it gets."""
@@ -124,33 +124,9 @@ class TorchEngine:
         slow = bool(request.response_format) or (request.echo and request.logprobs is not None)
         return await self._begin(partial(self._prompts.completion, request), slow)
 
-    async def embed(self, request: EmbeddingRequest) -> tuple[list[Vector], int]:
-        """The vectors and the number of tokens read. Raises a RequestError."""
-        if self.vectors is None:
-            raise RouteNotFound(f"The model {self.model.name} gives no embeddings.")
-        texts: list[Sequence[int]] = await self._in_thread(
-            lambda: [self._prompts.token_ids(item, "input") for item in request.input]
-        )
-        for index, ids in enumerate(texts):
-            if len(ids) > self.model.context_tokens:
-                raise ContextTooLong(
-                    f"input[{index}] has {len(ids)} tokens; the model's maximum context length is "
-                    f"{self.model.context_tokens}.",
-                    param="input",
-                )
-        self.embedding += 1
-        try:
-            return await self.vectors.embed(texts), sum(len(ids) for ids in texts)
-        finally:
-            self.embedding -= 1
-
     def _routes(self) -> tuple[str, ...]:
-        offered = {
-            "chat": self.model.has_template,
-            "completions": self.model.generates,
-            "embeddings": self.vectors is not None,
-        }
-        return tuple(name for name, there in offered.items() if there)
+        offered = {"chat": self.model.has_template, "completions": self.model.generates}
+        return (*(name for name, there in offered.items() if there), *self.reader.routes)
 
     async def _begin(self, prepare: Callable[[], PreparedTexts], slow: bool) -> TextAnswer:
         """``slow``: preparing may take seconds, so others do not wait for it."""

@@ -34,7 +34,13 @@ from agent.engines.torch.parsing import (
     TextRequest,
     read_object,
 )
-from agent.engines.torch.vector_requests import EmbeddingRequest
+from agent.engines.torch.text_reading import Reading, Scores
+from agent.engines.torch.vector_requests import (
+    ClassifyRequest,
+    EmbeddingRequest,
+    RerankRequest,
+    ScoreRequest,
+)
 from shared.process.request_errors import (
     BodyTooLarge,
     MethodNotAllowed,
@@ -53,6 +59,7 @@ here."""
 T = TypeVar("T")
 R = TypeVar("R", bound=EngineRequest)
 X = TypeVar("X", bound=TextRequest)
+V = TypeVar("V", Reading, Scores)
 
 _STREAM_HEADERS = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -85,7 +92,7 @@ class EngineHTTP:
                     partial(self._text, CompletionRequest, self._engine.complete),
                     methods=["POST"],
                 ),
-                Route("/v1/embeddings", self._embed, methods=["POST"]),
+                *self._reading_routes(),
                 Route("/health", self._health),
                 Route("/metrics", self._metrics),
             ],
@@ -93,6 +100,20 @@ class EngineHTTP:
                 (RequestError, HTTPException, StreamAbandoned, Exception), self._on_error
             ),
         )
+
+    def _reading_routes(self) -> list[Route]:
+        reader = self._engine.reader
+        kinds: dict[tuple[str, ...], Any] = {
+            ("/v1/embeddings",): partial(self._read, EmbeddingRequest, reader.embed, self._embeddings),
+            ("/v1/rerank", "/rerank", "/v2/rerank"): partial(
+                self._read, RerankRequest, reader.rerank, self._rerank
+            ),
+            ("/v1/score", "/score"): partial(self._read, ScoreRequest, reader.score, self._score),
+            ("/v1/classify", "/classify"): partial(
+                self._read, ClassifyRequest, reader.classify, self._classify
+            ),
+        }
+        return [Route(path, answer, methods=["POST"]) for paths, answer in kinds.items() for path in paths]
 
     # --- Questions about the engine
 
@@ -134,7 +155,7 @@ class EngineHTTP:
             chat = kind is ChatRequest
             shape = shapes.TextShape(
                 chat=chat,
-                id=f"{'chatcmpl' if chat else 'cmpl'}-{self._engine.facts.created:x}{next(self._ids):08x}",
+                id=self._id("chatcmpl" if chat else "cmpl"),
                 model=self._engine.facts.model,
                 created=int(time.time()),
                 include_usage=wanted.include_usage,
@@ -153,15 +174,45 @@ class EngineHTTP:
             ended()
             return _json(shape.whole(chunks, answer.usage))
 
-    async def _embed(self, request: Request) -> Response:
+    async def _read(
+        self,
+        kind: type[R],
+        read: Callable[[R], Coroutine[Any, Any, V]],
+        answer: Callable[[R, V], Any],
+        request: Request,
+    ) -> Response:
+        """The answer to a request that has texts read and none written."""
         with ExitStack() as holding:
             began = time.monotonic()
-            wanted = await self._enter(EmbeddingRequest, request, holding)
-            vectors, tokens = await unless_disconnected(request.receive, self._engine.embed(wanted))
-            self.metrics.finished("stop", shapes.TokenUsage(tokens, 0), time.monotonic() - began)
-            as_base64 = wanted.encoding_format == "base64"
-            model = self._engine.facts.model
-            return _json(shapes.embeddings(vectors, model=model, prompt_tokens=tokens, as_base64=as_base64))
+            wanted = await self._enter(kind, request, holding)
+            found = await unless_disconnected(request.receive, read(wanted))
+            self.metrics.finished("stop", shapes.TokenUsage(found.tokens, 0), time.monotonic() - began)
+            return _json(answer(wanted, found))
+
+    def _embeddings(self, wanted: EmbeddingRequest, found: Reading) -> Any:
+        as_base64 = wanted.encoding_format == "base64"
+        model = self._engine.facts.model
+        return shapes.embeddings(found.vectors, model=model, prompt_tokens=found.tokens, as_base64=as_base64)
+
+    def _rerank(self, wanted: RerankRequest, found: Scores) -> Any:
+        facts = self._engine.facts
+        return shapes.rerank(
+            wanted, found.scores, answer_id=self._id("rerank"), model=facts.model, tokens=found.tokens
+        )
+
+    def _score(self, wanted: ScoreRequest, found: Scores) -> Any:
+        return shapes.score(found.scores, **self._listing("score", found.tokens))
+
+    def _classify(self, wanted: ClassifyRequest, found: Reading) -> Any:
+        labels = self._engine.model.labels
+        return shapes.classify(found.vectors, labels, **self._listing("classify", found.tokens))
+
+    def _listing(self, kind: str, tokens: int) -> dict[str, Any]:
+        model = self._engine.facts.model
+        return {"answer_id": self._id(kind), "model": model, "created": int(time.time()), "tokens": tokens}
+
+    def _id(self, kind: str) -> str:
+        return f"{kind}-{self._engine.facts.created:x}{next(self._ids):08x}"
 
     async def _enter(self, kind: type[R], request: Request, holding: ExitStack) -> R:
         """Let a request in: its key, a place for it, its body, its model."""

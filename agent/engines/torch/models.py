@@ -7,7 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokenizer
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+)
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from agent.engines.torch.errors import ModelUnusable, is_out_of_memory
@@ -25,11 +31,13 @@ _UNLIMITED = 1_000_000_000
 """A tokenizer's ``model_max_length`` above this is its way to say that it knows none."""
 
 _EMBEDDING_SUFFIXES = ("Model", "ForMaskedLM", "ForPreTraining")
+_CLASSIFIER_SUFFIX = "ForSequenceClassification"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedModel:
-    """One model. ``generates`` False: it has no language head and only gives embeddings."""
+    """One model. ``generates`` False: it has no language head, and gives embeddings or, if it has ``labels``,
+    their probabilities."""
 
     name: str
     directory: Path
@@ -41,6 +49,8 @@ class LoadedModel:
     slots: int
     vocabulary: int
     eos_ids: frozenset[int]
+    labels: tuple[str, ...] = ()
+    """The classes of a classifier; one of pairs of texts has one."""
     memory_bytes: int | None = None
     """What weights and KV cache may take together; None: what is free."""
 
@@ -63,8 +73,9 @@ def load(options: EngineOptions) -> LoadedModel:
     try:
         config = AutoConfig.from_pretrained(options.model, **_LOCAL)
         generates = _generates(config)
-        kind = AutoModelForCausalLM if generates else AutoModel
-        network: Any = kind.from_pretrained(
+        labels = () if generates else _labels(config)
+        kind: Any = AutoModelForCausalLM if generates else AutoModel
+        network: Any = (AutoModelForSequenceClassification if labels else kind).from_pretrained(
             options.model, dtype=choose_dtype(options.dtype, device), **_LOCAL
         )
         tokenizer = AutoTokenizer.from_pretrained(options.model, **_LOCAL)
@@ -87,6 +98,7 @@ def load(options: EngineOptions) -> LoadedModel:
         slots=options.slots or slots,
         vocabulary=network.get_input_embeddings().num_embeddings,
         eos_ids=_eos_ids(network, tokenizer),
+        labels=labels,
         memory_bytes=options.memory_bytes,
     )
 
@@ -111,9 +123,19 @@ def _generates(config: Any) -> bool:
         raise ModelUnusable(f"{architecture} is an encoder-decoder, which this engine does not serve")
     if architecture in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values():
         return True
-    if architecture.endswith(_EMBEDDING_SUFFIXES) and getattr(config, "vocab_size", None):
+    if architecture.endswith((*_EMBEDDING_SUFFIXES, _CLASSIFIER_SUFFIX)) and getattr(
+        config, "vocab_size", None
+    ):
         return False
-    raise ModelUnusable(f"its architecture {architecture} is neither for text generation nor for embeddings")
+    raise ModelUnusable(
+        f"its architecture {architecture} is for something else than texts, embeddings and classes"
+    )
+
+
+def _labels(config: Any) -> tuple[str, ...]:
+    if not config.architectures[0].endswith(_CLASSIFIER_SUFFIX):
+        return ()
+    return tuple(str(config.id2label[index]) for index in range(config.num_labels))
 
 
 def _context_tokens(config: Any, tokenizer: Any, generates: bool) -> int:

@@ -10,6 +10,7 @@ import orjson
 
 from agent.engines.torch.logprobs import TokenLogprob, TokenTexts, chat_logprobs, completion_logprobs
 from agent.engines.torch.startup import EngineFacts
+from agent.engines.torch.vector_requests import RerankRequest
 
 DONE = b"data: [DONE]\n\n"
 
@@ -167,8 +168,68 @@ def embeddings(
             for index, vector in enumerate(vectors)
         ],
         "model": model,
-        "usage": {"prompt_tokens": prompt_tokens, "total_tokens": prompt_tokens},
+        "usage": _read_usage(prompt_tokens),
     }
+
+
+def rerank(
+    request: RerankRequest, scores: Sequence[float], *, answer_id: str, model: str, tokens: int
+) -> dict[str, Any]:
+    """The body of a reranking answer as Jina's and Cohere's are, best first."""
+    texts = request.texts
+    order = sorted(range(len(texts)), key=lambda index: -scores[index])
+    results: list[dict[str, Any]] = [
+        {"index": index, "relevance_score": scores[index]} for index in order[: request.top_n]
+    ]
+    if request.return_documents:
+        results = [each | {"document": {"text": texts[each["index"]]}} for each in results]
+    return {"id": answer_id, "model": model, "usage": _read_usage(tokens), "results": results}
+
+
+def score(
+    scores: Sequence[float], *, answer_id: str, model: str, created: int, tokens: int
+) -> dict[str, Any]:
+    """The body of an answer of scores as vLLM's."""
+    data = [{"index": index, "object": "score", "score": value} for index, value in enumerate(scores)]
+    return _listed(data, answer_id, model, created, tokens)
+
+
+def classify(
+    vectors: Sequence[Sequence[float]],
+    labels: Sequence[str],
+    *,
+    answer_id: str,
+    model: str,
+    created: int,
+    tokens: int,
+) -> dict[str, Any]:
+    """The body of an answer of classes as vLLM's; ``probs`` in the order of the model's labels."""
+    data = [
+        {
+            "index": index,
+            "label": labels[max(range(len(labels)), key=lambda label: probabilities[label])],
+            "probs": list(probabilities),
+            "num_classes": len(labels),
+        }
+        for index, probabilities in enumerate(vectors)
+    ]
+    return _listed(data, answer_id, model, created, tokens)
+
+
+def _listed(data: Any, answer_id: str, model: str, created: int, tokens: int) -> dict[str, Any]:
+    usage = _read_usage(tokens)
+    return {
+        "id": answer_id,
+        "object": "list",
+        "created": created,
+        "model": model,
+        "data": data,
+        "usage": usage,
+    }
+
+
+def _read_usage(tokens: int) -> dict[str, int]:
+    return {"prompt_tokens": tokens, "total_tokens": tokens}
 
 
 def _base64_floats(vector: Sequence[float]) -> str:

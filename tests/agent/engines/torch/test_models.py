@@ -128,9 +128,17 @@ def test_an_encoder_decoder_is_refused(tiny_directory: Path, tmp_path: Path) -> 
         load(make(tmp_path / "m", tiny_directory, network))
 
 
-def test_a_classifier_is_refused(tiny_directory: Path, tmp_path: Path) -> None:
-    network = transformers.BertForSequenceClassification(transformers.BertConfig(**SIZES))
-    with pytest.raises(ModelUnusable, match="neither"):
+def test_a_classifier_has_labels_and_generates_nothing(tiny_directory: Path, tmp_path: Path) -> None:
+    config = transformers.BertConfig(**SIZES, id2label={0: "good", 1: "bad", 2: "neither"})
+    network = transformers.BertForSequenceClassification(config)
+    model = load(make(tmp_path / "m", tiny_directory, network))
+    assert model.labels == ("good", "bad", "neither")
+    assert not model.generates
+
+
+def test_a_model_that_answers_questions_is_refused(tiny_directory: Path, tmp_path: Path) -> None:
+    network = transformers.BertForQuestionAnswering(transformers.BertConfig(**SIZES))
+    with pytest.raises(ModelUnusable, match="BertForQuestionAnswering"):
         load(make(tmp_path / "m", tiny_directory, network))
 
 
