@@ -19,6 +19,7 @@ from tests.bench import (
     concurrent,
     crowd,
     decision,
+    generation,
     growth,
     half_load,
     idle,
@@ -188,6 +189,10 @@ def _serve(arguments: argparse.Namespace) -> object:
     return _kept("serve", figures, arguments)
 
 
+def _generation(arguments: argparse.Namespace) -> object:
+    return _kept("generation", generation.run(arguments.batches, arguments.tokens), arguments)
+
+
 def _progress(arguments: argparse.Namespace) -> object:
     with (
         tempfile.TemporaryDirectory(prefix="trunkline-bench-") as directory,
@@ -276,6 +281,7 @@ _ALONE: dict[str, Callable[[argparse.Namespace], object]] = {
     "scale": _scale,
     "shared": _shared,
     "serve": _serve,
+    "generation": _generation,
     "progress": _progress,
     "idle": _idle,
     "turns": _turns,
@@ -315,6 +321,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--policies", default=",".join(live.POLICIES), help="of live")
     jobs.add_options(parser)
     parser.add_argument("--connections", type=int, default=own_models.CONNECTIONS, help="of serve")
+    parser.add_argument(
+        "--batches", type=int, nargs="+", default=generation.BATCHES, help="of generation: requests at once"
+    )
+    parser.add_argument("--tokens", type=int, default=generation.TOKENS, help="of generation: of each answer")
     peers.add_options(parser)
     policies.add_options(parser)
     return parser

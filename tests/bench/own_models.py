@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
@@ -93,7 +93,7 @@ def measure(name: str, peer: str, connections: int, seconds: float) -> ServerFig
             if name == "ours"
             else (peer, "-P", "-m", "tests.bench.dense_litserve", str(port))
         )
-        with _started(command) as pid:
+        with started(command, _environment()) as pid:
             asyncio.run(_until_ready(port))
             asyncio.run(_load(port, connections, min(1.0, seconds)))
             before_s = sum(map(cpu_s, family(pid)))
@@ -111,15 +111,14 @@ def measure(name: str, peer: str, connections: int, seconds: float) -> ServerFig
     )
 
 
+def _environment() -> dict[str, str]:
+    threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    return os.environ | threads | {"TRUNKLINE_ENGINE_KEY": _KEY, "PYTHONPATH": str(_ROOT)}
+
+
 @contextmanager
-def _started(command: tuple[str, ...]) -> Iterator[int]:
+def started(command: tuple[str, ...], environment: Mapping[str, str]) -> Iterator[int]:
     """The server's process; its whole family is ended afterwards."""
-    environment = os.environ | {
-        "TRUNKLINE_ENGINE_KEY": _KEY,
-        "OMP_NUM_THREADS": "1",
-        "OPENBLAS_NUM_THREADS": "1",
-        "PYTHONPATH": str(_ROOT),
-    }
     process = subprocess.Popen(
         command, cwd=_ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )

@@ -5,6 +5,7 @@ process of its own, so that the tests need not import torch.
 """
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 _TEMPLATE = (
@@ -12,9 +13,23 @@ _TEMPLATE = (
     "{% if add_generation_prompt %}<assistant>{% endif %}"
 )
 
+_SIZES = {
+    "vocab_size": 258,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "bos_token_id": 256,
+    "eos_token_id": 257,
+    "pad_token_id": 257,
+}
 
-def make(directory: Path, seed: int = 7) -> None:
-    """Write config, weights and a byte-level tokenizer with a chat template.
+
+def make(directory: Path, seed: int = 7, sizes: Mapping[str, int] | None = None) -> None:
+    """Write config, weights and a byte-level tokenizer with a chat template. ``sizes`` are members of the
+    config that are to be others.
 
     Only lower-case letters are ever said, so every token is a piece of text; the end is never said.
     """
@@ -33,18 +48,7 @@ def make(directory: Path, seed: int = 7) -> None:
     )
     fast.chat_template = _TEMPLATE
     torch.manual_seed(seed)
-    config = LlamaConfig(
-        vocab_size=258,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=512,
-        bos_token_id=256,
-        eos_token_id=257,
-        pad_token_id=257,
-    )
+    config = LlamaConfig(**{**_SIZES, **(sizes or {})})
     network = LlamaForCausalLM(config)
     said = torch.tensor(
         [
