@@ -1,6 +1,6 @@
 """``python -m tests.bench.generation_model DIR``: a decoder of 10 million parameters that speaks without end.
 
-So every answer is as long as it may be. Its steps take some milliseconds on a CPU, as those of real models take
+So every answer is as long as it may be. Its steps take some milliseconds on a CPU, as those of real models do
 on a GPU.
 """
 
