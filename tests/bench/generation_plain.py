@@ -16,7 +16,7 @@ def main(directory: str, tokens: int, times: int, *batches: int) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     torch.set_num_threads(1)
-    network: Any = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
+    network: Any = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
     tokenizer: Any = AutoTokenizer.from_pretrained(directory, padding_side="left")
     for batch in batches:
         for turns in (1, times):

@@ -7,6 +7,7 @@ process of its own, so that the tests need not import torch.
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 _TEMPLATE = (
     "{% for message in messages %}<{{ message.role }}>{{ message.content }}\n{% endfor %}"
@@ -48,7 +49,8 @@ def make(directory: Path, seed: int = 7, sizes: Mapping[str, int] | None = None)
     )
     fast.chat_template = _TEMPLATE
     torch.manual_seed(seed)
-    config = LlamaConfig(**{**_SIZES, **(sizes or {})})
+    members: dict[str, Any] = {**_SIZES, **(sizes or {})}
+    config = LlamaConfig(**members)
     network = LlamaForCausalLM(config)
     said = torch.tensor(
         [
