@@ -208,8 +208,12 @@ class EngineHTTP:
         return shapes.classify(found.vectors, labels, **self._listing("classify", found.tokens))
 
     def _listing(self, kind: str, tokens: int) -> dict[str, Any]:
-        model = self._engine.facts.model
-        return {"answer_id": self._id(kind), "model": model, "created": int(time.time()), "tokens": tokens}
+        return dict(
+            answer_id=self._id(kind),
+            model=self._engine.facts.model,
+            created=int(time.time()),
+            tokens=tokens,
+        )
 
     def _id(self, kind: str) -> str:
         return f"{kind}-{self._engine.facts.created:x}{next(self._ids):08x}"
