@@ -208,12 +208,12 @@ class EngineHTTP:
         return shapes.classify(found.vectors, labels, **self._listing("classify", found.tokens))
 
     def _listing(self, kind: str, tokens: int) -> dict[str, Any]:
-        return dict(
-            answer_id=self._id(kind),
-            model=self._engine.facts.model,
+        listing: dict[str, Any] = {"answer_id": self._id(kind), "tokens": tokens}
+        listing.update(
             created=int(time.time()),
-            tokens=tokens,
+            model=self._engine.facts.model,
         )
+        return listing
 
     def _id(self, kind: str) -> str:
         return f"{kind}-{self._engine.facts.created:x}{next(self._ids):08x}"
