@@ -15,6 +15,7 @@ import structlog
 
 from agent.engines.backend import LOADING, UNLOADING, BackendError, BackendRefused
 from agent.engines.http.engine_client import SmallResponse
+from agent.engines.http.kind import KSERVE
 from agent.engines.http.models import LISTED, MODELS, EngineModel, is_nameable
 from agent.engines.http.openai import OpenAIHTTPBackend
 from agent.engines.http.probe import Lister, NoModelList
@@ -107,6 +108,8 @@ def _read_entry(name: str, entry: dict[str, Any]) -> EngineModel:
 class KServeBackend(OpenAIHTTPBackend):
     """Implements :class:`agent.engines.backend.Backend` and, where ``settings.loads``,
     :class:`agent.engines.backend.ModelLoader`."""
+
+    listed_kind = KSERVE
 
     def __init__(self, settings: EngineSettings) -> None:
         self._loads = settings.loads

@@ -24,7 +24,7 @@ from agent.engines.hang import LifeSigns
 from agent.engines.http.client.connections import NoDescriptors
 from agent.engines.http.engine_client import EngineClient, SmallResponse
 from agent.engines.http.interrupted import InterruptionDetector
-from agent.engines.http.kind import TELL_ROUTES, WhileBusy
+from agent.engines.http.kind import GENERIC, TELL_ROUTES, EngineKind, WhileBusy
 from agent.engines.http.probe import EngineView, Lister, Prober
 from agent.engines.http.states import engine_state, failed
 from agent.engines.http.videos import FollowedVideo, VideoRemovals, is_followed
@@ -72,12 +72,15 @@ class OpenAIHTTPBackend:
     then only if it is known to answer beside requests; a question left unanswered shows that it is busy.
     """
 
+    listed_kind: EngineKind = GENERIC
+    """What kind of engine one is whose models :meth:`_lister` lists."""
+
     def __init__(self, settings: EngineSettings) -> None:
         self.name = settings.name
         self._settings = settings
         self._client = EngineClient(settings)
         self._removals = VideoRemovals(self._client)
-        self._prober = Prober(settings, self._ask, self._lister())
+        self._prober = Prober(settings, self._ask, self._lister(), self.listed_kind)
         self._view = EngineView()
         self._watch: asyncio.Task[None] | None = None
         self._restarting: asyncio.Task[None] | None = None
@@ -202,9 +205,7 @@ class OpenAIHTTPBackend:
         if self._interrupts:
             receiver = InterruptionDetector(receiver)
             after = self._question_answered if self._question.locked() else None
-        if not self._running:
-            self._busy_since_s = asyncio.get_running_loop().time()
-        self._running += 1
+        self._began()
         try:
             if not self._interrupts and is_followed(head):
                 video = FollowedVideo(self._client, self._removals, receiver, self._request_over)
@@ -213,6 +214,11 @@ class OpenAIHTTPBackend:
         except BackendRefused as refusal:
             self._request_over(refusal)
             raise
+
+    def _began(self) -> None:
+        if not self._running:
+            self._busy_since_s = asyncio.get_running_loop().time()
+        self._running += 1
 
     def _request_over(self, error: Exception | None) -> None:
         self._running -= 1

@@ -14,7 +14,6 @@ from agent.engines.http.capabilities import capabilities_in, capabilities_of
 from agent.engines.http.engine_client import SmallResponse
 from agent.engines.http.kind import (
     GENERIC,
-    KSERVE,
     EngineKind,
     WhileBusy,
     kind_of,
@@ -134,10 +133,13 @@ class Prober:
     whether it lives shows from a path that it does not have.
     """
 
-    def __init__(self, settings: EngineSettings, ask: Ask, lister: Lister | None = None) -> None:
-        """``lister``: of an engine of KServe's protocol, which is asked nothing else."""
+    def __init__(
+        self, settings: EngineSettings, ask: Ask, lister: Lister | None = None, kind: EngineKind = GENERIC
+    ) -> None:
+        """``lister``: of an engine of ``kind`` that has no OpenAI API, and is asked nothing else."""
         self._settings = settings
         self._lister = lister
+        self._kind = kind
         self._ask = ask
         self._left_out: tuple[tuple[str, str], ...] = ()
 
@@ -202,7 +204,7 @@ class Prober:
     async def _get_acquainted(self, view: EngineView, models: tuple[EngineModel, ...]) -> EngineView:
         """For an engine that has just appeared: its kind, and how much it takes."""
         if self._lister is not None:
-            return replace(view, kind=KSERVE, has_health=False, has_metrics=False)
+            return replace(view, kind=self._kind, has_health=False, has_metrics=False)
         kind = kind_of(models[0].owner if models else "", None)
         if kind is GENERIC:
             kind = kind_of("", await self._document(INFO_PATH))
