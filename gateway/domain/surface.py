@@ -15,6 +15,7 @@ from urllib.parse import parse_qsl, unquote_to_bytes, urlencode
 
 from gateway.domain.errors import BadRequest, PathTooLong
 from gateway.domain.inference_paths import INFERENCE_MODELS, inference_path, read_inference_path
+from gateway.domain.workflow_paths import WORKFLOWS, read_workflow_path, workflow_path
 from shared.identity.certificates import is_name
 from shared.process.frozen import frozen
 from shared.protocol.limits import MODEL_NAME_CHARS
@@ -87,6 +88,8 @@ class SurfaceEndpoint:
     any_method: bool = False
     names_model: bool = False
     """Its paths name the model, and its bodies are passed on unread."""
+    has_reads: bool = False
+    """Some of its paths take GET, and no body."""
     streams_unasked: bool = False
     """It answers with a stream unless the request says ``"stream": false``."""
     upgrades: bool = False
@@ -105,7 +108,7 @@ class SurfaceEndpoint:
     def __post_init__(self) -> None:
         set_once, fixed = object.__setattr__, not self.path.endswith("/")
         one_method = ("GET",) if self.only_upgrades else ("POST",)
-        own = ("GET", "POST") if self.names_model else one_method
+        own = ("GET", "POST") if self.has_reads else one_method
         set_once(self, "methods", ENGINE_METHODS if self.any_method else own)
         set_once(self, "fixed", EngineTarget(self.path) if fixed else None)
         set_once(self, "need", need_of(self.route, self.path) if fixed or self.names_model else None)
@@ -139,10 +142,16 @@ ENGINE = SurfaceEndpoint(
     ENGINES, Route.ANY.value, any_method=True, names_model=True, output_tokens=_OUTPUT_TOKENS, upgrades=True
 )
 REALTIME = SurfaceEndpoint("/v1/realtime", Route.ANY.value, upgrades=True, only_upgrades=True)
+WORKFLOW = SurfaceEndpoint(WORKFLOWS, Route.WORKFLOWS.value, names_model=True)
 INFERENCE = SurfaceEndpoint(
-    INFERENCE_MODELS, Route.INFER.value, Dialect.KSERVE, names_model=True, output_tokens=_OUTPUT_TOKENS
+    INFERENCE_MODELS,
+    Route.INFER.value,
+    Dialect.KSERVE,
+    names_model=True,
+    has_reads=True,
+    output_tokens=_OUTPUT_TOKENS,
 )
-ENDPOINTS = (*(endpoint for route in Route for endpoint in _endpoints(route)), INFERENCE, ENGINE)
+ENDPOINTS = (*(endpoint for route in Route for endpoint in _endpoints(route)), WORKFLOW, INFERENCE, ENGINE)
 CHAT = next(_endpoints(Route.CHAT))
 
 OLLAMA_MODELS = "/api/tags"
@@ -186,9 +195,10 @@ def target(endpoint: SurfaceEndpoint, path: str, raw_path: str, query: bytes) ->
     if endpoint.any_method:
         found = engine_target(raw_path)
     elif endpoint.names_model:
-        if (inferred := inference_target(raw_path)) is None:
+        read = workflow_target if endpoint.path == WORKFLOWS else inference_target
+        if (named := read(raw_path)) is None:
             return None
-        found = inferred
+        found = named
     elif fixed is not None:
         found = fixed
     else:
@@ -255,6 +265,16 @@ def inference_target(raw_path: str) -> EngineTarget | None:
         return None
     model = read_model(found.model)
     return EngineTarget(inference_path(model, found.version, found.action), model, methods=found.methods)
+
+
+def workflow_target(raw_path: str) -> EngineTarget | None:
+    """The workflow in ``/v1/workflows/{model}``; None when nothing is there. Raises :class:`BadRequest` for
+    what cannot be a model's name."""
+    found = read_workflow_path(raw_path)
+    if found is None:
+        return None
+    model = read_model(found)
+    return EngineTarget(workflow_path(model), model, methods=("POST",))
 
 
 def _addressed(segment: str) -> AddressedPath | None:

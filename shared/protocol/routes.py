@@ -87,6 +87,8 @@ class Route(StrEnum):
     )
     INFER = "infer"
     """Below ``/v2/models/``, of KServe's Open Inference Protocol. The path names the model."""
+    WORKFLOWS = "workflows"
+    """``/v1/workflows/{model}``: a stored workflow with declared inputs. The path names it."""
     ANY = "any"
     """All paths below ``/engines/{model}/``."""
 
@@ -105,7 +107,7 @@ CONTINUED_ROUTES: tuple[str, ...] = tuple(route.value for route in Route if rout
 FAMILIES: Mapping[str, str] = {each.facts.family: each.value for each in Route if each.facts.family}
 """What stands for everything below it → its route."""
 
-_WHOLE = frozenset((Route.INFER.value, ANY_ROUTE))
+_WHOLE = frozenset((Route.INFER.value, Route.WORKFLOWS.value, ANY_ROUTE))
 """Routes whose paths name models, so that no need names one of them."""
 
 _MAIN = {route.value: route.facts.main for route in Route if route.facts.main}

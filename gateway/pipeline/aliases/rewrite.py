@@ -13,6 +13,7 @@ from gateway.domain.inference_paths import with_model
 from gateway.domain.json_members import Edit, count_candidates, model_edits
 from gateway.domain.request import Request, RequestBody
 from gateway.domain.surface import model_in_query, with_model_in_query
+from gateway.domain.workflow_paths import workflow_path
 from shared.protocol.limits import KIB, MIB
 from shared.protocol.routes import Route
 
@@ -40,6 +41,10 @@ def rename(request: Request, model: str) -> None:
         request.path = with_model_in_query(request.path, model)
     if request.route == Route.INFER:
         request.path = with_model(request.path, model)
+        return
+    if request.route == Route.WORKFLOWS:
+        _, mark, query = request.path.partition("?")
+        request.path = workflow_path(model) + mark + query
         return
     kind = next((value for name, value in request.headers if name == "content-type"), "").strip()
     before_bytes = body.held_bytes

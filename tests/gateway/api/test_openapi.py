@@ -15,6 +15,7 @@ from gateway.api.openapi import document
 from gateway.domain import errors
 from gateway.domain.inference_paths import inference_path, read_inference_path
 from gateway.domain.surface import ENDPOINTS, ENGINES, INFERENCE, TUNNEL, SurfaceEndpoint
+from gateway.domain.workflow_paths import WORKFLOWS
 from shared.protocol.limits import MODEL_NAME_CHARS
 from shared.protocol.routes import FAMILIES, PATHS, Dialect
 from tests.gateway.api.admin.house import House
@@ -72,6 +73,8 @@ def paths_of(route: Route) -> set[str]:
     """As the document writes them."""
     if route.path.startswith(ENGINES):
         return {"/engines/{model}/{path}"}
+    if route.path.startswith(WORKFLOWS):
+        return {WORKFLOWS + "{model}"}
     family = route.path.partition("{tail:path}")[0]
     if family in FAMILIES:
         return {path for path in PATHS if path.startswith(family)}

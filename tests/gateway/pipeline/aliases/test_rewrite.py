@@ -197,3 +197,12 @@ def test_a_model_in_the_path_of_inference_is_renamed_there_and_the_body_left_alo
     rename(asked, "org/iris")
     assert (asked.model, asked.path) == ("org/iris", "/v2/models/org%2Firis/versions/1/infer")
     assert asked.body.prefix == body
+
+
+def test_a_workflow_in_the_path_is_renamed_there_and_the_body_left_alone() -> None:
+    body = b'{"inputs":{"model":"prod"}}'
+    asked = request(body, route="workflows")
+    asked.path = "/v1/workflows/prod?x=1"
+    rename(asked, "org/flux")
+    assert (asked.model, asked.path) == ("org/flux", "/v1/workflows/org%2Fflux?x=1")
+    assert asked.body.prefix == body
