@@ -19,6 +19,7 @@ from agent.capacity.load_times import LoadTimes
 from agent.capacity.model_memory import ModelMemory
 from agent.config.config import AgentConfig, EngineConfig
 from agent.engines.backend import Backend
+from agent.engines.comfyui.backend import ComfyUIBackend
 from agent.engines.command.engine import CommandBackend
 from agent.engines.finder import NO_ENGINE, Finder
 from agent.engines.http.kserve import KServeBackend
@@ -260,6 +261,8 @@ def make_backend(engine: EngineConfig, durations: Durations) -> Backend:
         return _python_backend(engine, engine.python, durations)
     if engine.protocol == "kserve":
         return KServeBackend(engine.settings())
+    if engine.protocol == "comfyui":
+        return ComfyUIBackend(engine.settings())
     if engine.torch is None:
         return OpenAIHTTPBackend(engine.settings())
     from agent.engines.torch.backend import TorchBackend

@@ -33,6 +33,10 @@ Devices = Annotated[
     str | None,
     typer.Option(help="For --python: GPUs by number (0,1), or cpu. Default: the first GPU, else the CPU."),
 ]
+Workflows = Annotated[
+    Path | None,
+    typer.Option(help="For --engine comfyui:http://…: a directory with workflows, each a file NAME.json."),
+]
 State = Annotated[Path | None, typer.Option(help="Where the agent keeps its key and certificate.")]
 Name = Annotated[
     str | None, typer.Option(help="The agent's name. Default: the host's, or the one it joined with.")
@@ -69,6 +73,7 @@ def agent(
     torch: Models = None,
     python: Python = None,
     devices: Devices = None,
+    workflows: Workflows = None,
     state: State = None,
     name: Name = None,
     slots: Slots = None,
@@ -95,7 +100,7 @@ def agent(
         "name": name,
         "slots": slots,
         "engine": [
-            *({"url": url} for url in engine or ()),
+            *({"url": url} | _of_comfyui(url, workflows) for url in engine or ()),
             *({"torch": model} for model in torch or ()),
             *({"python": spec} | ({"devices": devices} if devices else {}) for spec in python or ()),
         ],
@@ -108,6 +113,10 @@ def agent(
     }
     given = {key: value for key, value in flags.items() if value not in (None, [])}
     raise typer.Exit(run(given, config))
+
+
+def _of_comfyui(url: str, workflows: Path | None) -> Flags:
+    return {"workflows": workflows} if workflows is not None and url.startswith("comfyui:") else {}
 
 
 def run(flags: Flags, file: Path | None) -> int:

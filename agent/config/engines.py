@@ -21,7 +21,7 @@ from agent.engines.http.kind import check_continues
 from agent.engines.http.models import MODELS, is_nameable
 from agent.engines.managed import LoadAttempt
 from agent.engines.process import RestartPolicy
-from agent.engines.settings import EngineSettings, EngineTimeouts, base_url, origin_name
+from agent.engines.settings import OUTPUT_BYTES, EngineSettings, EngineTimeouts, base_url, origin_name
 from agent.serve.backend import PythonSettings
 from agent.serve.locate import check_spec
 from agent.serve.model import name_of_class
@@ -42,7 +42,8 @@ IDLE_TIMEOUT_S = 600.0
 _OF_COMMANDS = ("port", "environment", "ready_s", "stop_s")
 _OF_RESTARTS = ("ready_s", "hung_s")
 """Also of engines with a ``restart``."""
-_KSERVE = "kserve:"
+_PROTOCOLS = ("kserve", "comfyui")
+"""What may stand before a URL, with a colon."""
 _OF_LOADING = ("load", "load_s", "memory", "idle_timeout_s")
 """Of engines that the agent starts; the first also of those that load their models by themselves."""
 
@@ -58,6 +59,13 @@ def _check_health(path: str) -> str:
     if not path.startswith("/") or not path.isprintable() or " " in path:
         raise ValueError("a path begins with / and holds no blanks")
     return path
+
+
+def _check_directory(path: Path) -> Path:
+    directory = path.expanduser().absolute()
+    if not directory.is_dir():
+        raise ValueError("there is no such directory")
+    return directory
 
 
 def _check_command(words: tuple[str, ...]) -> tuple[str, ...]:
@@ -124,9 +132,13 @@ class EngineConfig(BaseModel):
     """A Hugging Face model directory, or ``demo``."""
     python: Annotated[str, AfterValidator(check_spec)] | None = None
     """``module:Class``, a subclass of :class:`agent.serve.Model`; the working directory comes first."""
-    protocol: Literal["openai", "kserve"] = "openai"
-    """What the engine at ``url`` speaks: OpenAI's API, or KServe's Open Inference Protocol (v2), for which a
-    URL may also be written ``kserve:http://…``."""
+    protocol: Literal["openai", "kserve", "comfyui"] = "openai"
+    """What the engine at ``url`` speaks: OpenAI's API, KServe's Open Inference Protocol (v2), or ComfyUI's.
+    A URL may also be written ``kserve:http://…`` or ``comfyui:http://…``."""
+    workflows: Annotated[Path, AfterValidator(_check_directory)] | None = None
+    """For ``comfyui``: a directory with workflows, each a file ``NAME.json``."""
+    output: Annotated[ByteSize, Field(gt=0, le=2**40)] = ByteSize(OUTPUT_BYTES)
+    """For ``comfyui``: the longest file of an answer. Bytes, or text such as ``2 GiB``."""
     command: Command | None = None
     """Program and arguments, as a list or as text in a shell's form. ``{port}`` stands for the port."""
     name: Annotated[str, AfterValidator(lambda name: check_name(name) if name else "")] = ""
@@ -176,8 +188,10 @@ class EngineConfig(BaseModel):
     @classmethod
     def _split_protocol(cls, given: Any) -> Any:
         url = given.get("url") if isinstance(given, dict) else None
-        if isinstance(url, str) and url.startswith(_KSERVE):
-            return {**given, "url": url.removeprefix(_KSERVE), "protocol": "kserve"}
+        if isinstance(url, str):
+            protocol, _, rest = url.partition(":")
+            if protocol in _PROTOCOLS:
+                return {**given, "url": rest, "protocol": protocol}
         return given
 
     @model_validator(mode="after")
@@ -211,8 +225,10 @@ class EngineConfig(BaseModel):
 
     @model_validator(mode="after")
     def _check_protocol(self) -> Self:
-        if self._loads_by_itself and (self.url is None or self.health is not None):
-            raise ValueError("protocol = 'kserve' is for engines with a url, and without health")
+        if self.protocol != "openai" and (self.url is None or self.health is not None):
+            raise ValueError(f"protocol = '{self.protocol}' is for engines with a url, and without health")
+        if self.protocol != "comfyui" and self.model_fields_set.intersection(("workflows", "output")):
+            raise ValueError("workflows and output are for engines with protocol = 'comfyui'")
         return self
 
     @property
@@ -221,7 +237,7 @@ class EngineConfig(BaseModel):
 
     @property
     def on_demand(self) -> bool:
-        starts = self.command is None and self.protocol == "openai"
+        starts = self.command is None and not self._loads_by_itself
         return (self.load or ("at-start" if starts else "on-demand")) == "on-demand"
 
     @property
@@ -252,6 +268,8 @@ class EngineConfig(BaseModel):
             models=self.models,
             health=self.health,
             protocol=self.protocol,
+            workflows=self.workflows,
+            output_bytes=self.output,
             loads=self.protocol == "kserve" and self.on_demand,
             version=self.version,
             continues=self.continues,

@@ -23,7 +23,13 @@ CONFIG_VARIABLE = f"{PREFIX}CONFIG"
 
 _SECRETS = frozenset({"join", "api_key", "engine_key", "command", "restart", "environment"})
 
-_ENGINE_FLAGS = {"url": "--engine", "torch": "--torch", "python": "--python", "devices": "--devices"}
+_ENGINE_FLAGS = {
+    "url": "--engine",
+    "torch": "--torch",
+    "python": "--python",
+    "devices": "--devices",
+    "workflows": "--workflows",
+}
 """The keys of an engine that have a flag, whose value is the key's."""
 
 _READ_ERRORS = ReadErrors("{0} cannot be read: {1}", "{0} is not UTF-8", "{0}: {1}")

@@ -9,6 +9,9 @@ NAME_CHARS = 60
 """The longest name made of a host; two more characters distinguish engines of one host and port."""
 
 
+OUTPUT_BYTES = 4 * 1024**3
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineTimeouts:
     """How long an engine may be silent. None: for ever."""
@@ -50,7 +53,11 @@ class EngineSettings:
     """A path that answers below 400 while the engine serves ``models``, which are then not asked for: for an
     engine without ``/v1/models``."""
     protocol: str = "openai"
-    """What it speaks: ``openai`` or ``kserve``."""
+    """What it speaks: ``openai``, ``kserve`` or ``comfyui``."""
+    workflows: Path | None = None
+    """Of ``comfyui``: the directory of its workflows."""
+    output_bytes: int = OUTPUT_BYTES
+    """Of ``comfyui``: the longest file of an answer."""
     loads: bool = False
     """Of ``kserve``: models that are not loaded are offered, and loaded when a request needs them."""
     version: str = ""

@@ -171,6 +171,9 @@ KSERVE = EngineKind("kserve", 8, _routes(Route.INFER))
 """Triton, MLServer and other servers of KServe's Open Inference Protocol; what they take at once depends on
 the model, and they queue the others. Known by the operator's word, as they have no ``/v1/models``."""
 
+COMFYUI = EngineKind("comfyui", 1, (Route.WORKFLOWS.value,), stateful=True)
+"""One prompt at a time is what it runs; more only stand in its queue. Known by the operator's word."""
+
 KINDS = (BUILT_IN, PYTHON, VLLM, SGLANG, TGI, LLAMA_CPP, LLAMA_CPP_PYTHON, TRANSFORMERS, OLLAMA, LM_STUDIO)
 
 USUAL_PORTS: Mapping[int, EngineKind] = {

@@ -10,6 +10,7 @@ from agent.app import make_backend
 from agent.capacity.load_times import LoadTimes
 from agent.config.config import AgentConfig
 from agent.config.sources import load
+from agent.engines.comfyui.backend import ComfyUIBackend
 from agent.engines.command.engine import CommandBackend
 from agent.engines.http.kserve import KServeBackend
 from agent.engines.managed import LoadAttempt
@@ -189,3 +190,28 @@ hung_s = 0
     assert (restarted.settings().hung_s, restarted.settings().ready_s) == (5.0, 90.0)
     assert (plain.settings().restart, plain.restarts().hung_s) == ((), 60.0)
     assert started.restarts().hung_s == inf
+
+
+def test_comfyui_takes_a_directory_of_workflows(tmp_path: Path) -> None:
+    text = f'[[engine]]\nurl = "comfyui:http://127.0.0.1:8188"\nworkflows = "{tmp_path}"'
+    (engine,) = settings(tmp_path, text).engines
+    assert (engine.url, engine.protocol) == ("http://127.0.0.1:8188", "comfyui")
+    made = engine.settings()
+    assert (made.workflows, made.output_bytes, made.loads) == (tmp_path, 4 * GIB, False)
+    assert isinstance(make_backend(engine, LoadTimes(tmp_path / "times.json")), ComfyUIBackend)
+    (larger,) = settings(tmp_path, text + '\noutput = "8 GiB"').engines
+    assert larger.settings().output_bytes == 8 * GIB
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ('url = "comfyui:http://h:1"\nworkflows = "/no/such/directory"', "no such directory"),
+        ('url = "comfyui:http://h:1"\nhealth = "/x"\nmodels = ["m"]', "without health"),
+        ('url = "http://h:1"\noutput = "1 MiB"', "comfyui"),
+        ('url = "comfyui:http://h:1"\nload = "at-start"', "starts itself"),
+    ],
+)
+def test_what_comfyui_cannot_have_is_told(tmp_path: Path, text: str, why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        settings(tmp_path, f"[[engine]]\n{text}")
