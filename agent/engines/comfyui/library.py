@@ -10,7 +10,7 @@ import structlog
 from agent.engines.backend import BackendError
 from agent.engines.comfyui.workflows import WORKFLOW_BYTES, Workflow, WorkflowMistake, read_workflow
 from agent.engines.http.engine_client import SmallResponse
-from agent.engines.http.models import MODELS, EngineModel, is_nameable
+from agent.engines.http.models import MODELS, EngineModel, is_nameable, why_not_nameable
 from agent.engines.http.probe import NoModelList
 from shared.protocol.messages import DeploymentStatus
 from shared.protocol.routes import Route
@@ -118,7 +118,7 @@ class WorkflowLister:
             return False
         if not is_nameable(name) and name not in self._left_out:
             self._left_out.add(name)
-            log.warning("model left out: its name holds blanks or is too long", model=ascii(name[:80]))
+            log.warning("model left out", model=ascii(name[:80]), reason=why_not_nameable(name))
         return is_nameable(name)
 
     async def _of_workflow(self, workflow: Workflow) -> EngineModel:
