@@ -15,6 +15,7 @@ import signal
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -417,6 +418,10 @@ async def test_older_servers_are_cancelled_without_hitting_others(
             await test_a_client_that_leaves_ends_its_prompt_alone(site)
 
 
+def runs(url: str) -> bool:
+    return fetch(f"{url}/_stats")["running"] is not None
+
+
 @stand_in_only
 async def test_two_servers_share_the_work_and_one_that_dies_is_left(tmp_path: Path) -> None:
     with House(tmp_path) as house:
@@ -430,6 +435,6 @@ async def test_two_servers_share_the_work_and_one_that_dies_is_left(tmp_path: Pa
         assert [fetch(f"{url}/_stats")["done"] for url in urls] == [2, 2]
         asking = [asyncio.create_task(site.run("slow", steps=60)) for _ in range(2)]
         for url in urls:
-            await asyncio.to_thread(until, "it runs", lambda url=url: fetch(f"{url}/_stats")["running"])
+            await asyncio.to_thread(until, "it runs", partial(runs, url))
         children[0].signal(signal.SIGKILL)
         assert [(await each)[0] for each in asking] == [200, 200]  # the lost one was begun anew elsewhere

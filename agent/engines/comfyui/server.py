@@ -9,10 +9,9 @@ from urllib.parse import quote
 
 import orjson
 
-from agent.engines.backend import BackendError, BackendFailed, BackendUnreachable
+from agent.engines.backend import BackendError, BackendFailed, BackendUnreachable, WholeBody
 from agent.engines.comfyui.results import PromptError, refusal
 from agent.engines.comfyui.workflows import FileInput, Workflow
-from agent.engines.http.client.upload import WholeBody
 from agent.engines.http.engine_client import EngineClient, SmallResponse
 from shared.protocol.messages import Headers, RequestHead
 from shared.protocol.progress import Progress

@@ -10,9 +10,8 @@ import orjson
 import pytest
 from aiohttp import web
 
-from agent.engines.backend import BackendFailed
+from agent.engines.backend import BackendFailed, WholeBody
 from agent.engines.comfyui.backend import ComfyUIBackend
-from agent.engines.http.client.upload import WholeBody
 from agent.engines.settings import EngineSettings
 from shared.protocol.messages import DeploymentStatus, Headers, RequestHead
 from shared.protocol.progress import Progress

@@ -70,6 +70,7 @@ def test_the_fields_of_a_form_are_the_inputs() -> None:
 
 def test_a_workflow_that_is_not_declared_comes_with_the_request() -> None:
     assert asked("/v1/workflows/comfyui", {"workflow": PROMPT}).prompt == PROMPT
+    wrong: dict[str, Any]
     for wrong in ({}, {"inputs": {}}, {"workflow": PROMPT, "inputs": {}}, {"workflow": {"1": 5}}):
         with pytest.raises(InputMistake):
             asked("/v1/workflows/comfyui", wrong)
@@ -135,6 +136,7 @@ def test_comfyuis_own_request_keeps_its_members_but_the_id() -> None:
     found = asked("/prompt", body)
     assert (found.form, found.client_id) == (AnswerForm.PROMPT, "me")
     assert found.extra == {"extra_data": {"a": 1}}
+    wrong: dict[str, Any]
     for wrong in ({}, {"prompt": []}, {"prompt": PROMPT, "extra_data": 5}):
         with pytest.raises(InputMistake):
             asked("/prompt", wrong)
