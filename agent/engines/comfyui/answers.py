@@ -5,7 +5,7 @@ import base64
 import mimetypes
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypedDict
 
 import orjson
 
@@ -109,7 +109,7 @@ class PromptAnswer:
         self._receiver.on_response(200, (_EVENTS if events else _JSON,))
         if form is AnswerForm.IMAGE_EVENTS:
             for file in files:
-                said = {"type": "image_generation.completed", "created_at": int(time.time())}
+                said = {"type": "image_generation.completed", "created_at": _made(file)["created"]}
                 await self._write(b"event: image_generation.completed\ndata: ")
                 await self._write_object(said | {"output_format": _format(file)}, "b64_json", file)
                 await self._write(b"\n\n")
@@ -117,7 +117,7 @@ class PromptAnswer:
         if events:
             await self._write(b"data: ")
         if form is AnswerForm.IMAGES:
-            begins = {"created": int(time.time()), "output_format": _format(files[0])}
+            begins: dict[str, Any] = {**_made(files[0])}
             await self._write_list(begins, "data", "b64_json", [({}, file) for file in files])
         else:
             name = "" if asked.workflow is None else asked.workflow.name
@@ -231,6 +231,20 @@ class _Reader:
 def _too_large(what: str, most: int) -> PromptError:
     message = f"The output is too large: {what}, and {most} are passed on at most."
     return PromptError(422, message, "output_too_large")
+
+
+class _Made(TypedDict):
+    """How OpenAI's answers with images begin; ``created`` is in seconds since 1970."""
+
+    created: int
+    output_format: str
+
+
+def _made(file: OutputFile) -> _Made:
+    return _Made(
+        created=int(time.time()),
+        output_format=_format(file),
+    )
 
 
 def _media_type(file: OutputFile) -> str:
