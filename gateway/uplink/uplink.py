@@ -40,6 +40,9 @@ HOW_TO_JOIN = (
     "give the token with --join, or in TRUNKLINE_GATEWAY_UPLINK__JOIN"
 )
 
+TRUST_OPTION = "uplink.ca_file, or TRUNKLINE_GATEWAY_UPLINK__CA_FILE"
+"""A gateway has no --ca-file."""
+
 OWN = "that is this gateway itself, and no gateway can be its own parent: name another one"
 
 
@@ -211,7 +214,7 @@ class Uplink:
             settings = dial_settings(address, self._environ, ca_file=self._settings.ca_file)
         if process is not None:
             settings = replace(settings, url=f"{settings.url}/{process}")
-        return dial_with(settings, time.monotonic)
+        return dial_with(replace(settings, trust_option=TRUST_OPTION), time.monotonic)
 
     async def _tick(self) -> None:
         while True:

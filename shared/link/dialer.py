@@ -15,6 +15,7 @@ from shared.handshake import AgentHandshake, Challenge, ResumeRequest, Welcome
 from shared.link.backoff import SUSPICIOUS_S, Backoff
 from shared.link.membership import Membership, MembershipError
 from shared.link.session import GatewaySession
+from shared.process.connection_errors import TRUST_OPTION
 from shared.protocol.endpoint import SessionEndpoint, SessionListener
 from shared.protocol.errors import (
     DialMisdirected,
@@ -94,6 +95,8 @@ class DialSettings:
     proxy: str | None = None
     tls: ssl.SSLContext | None = None
     timeout_s: float = 10.0
+    trust_option: str = TRUST_OPTION
+    """What errors tell people to name certificates to trust with."""
 
 
 def dial_with(settings: DialSettings, clock: Callable[[], float]) -> Dial:
@@ -112,6 +115,7 @@ def dial_with(settings: DialSettings, clock: Callable[[], float]) -> Dial:
                 proxy=settings.proxy,
                 ssl=settings.tls,
                 timeout_s=settings.timeout_s,
+                trust_option=settings.trust_option,
             )
         except ImportError as error:
             raise Rejected("a SOCKS proxy needs one more package: pip install 'trunkline[socks]'") from error

@@ -11,14 +11,20 @@ from urllib.parse import urlsplit
 TEXT_CHARS = 200
 """How many characters of a peer's answer are repeated at most."""
 
+TRUST_OPTION = "--ca-file"
+"""With this agents and commands are given certificates to trust."""
 
-def explain_connection_error(url: str, error: Exception, proxy: str | None = None) -> str:
+
+def explain_connection_error(
+    url: str, error: Exception, proxy: str | None = None, trust_option: str = TRUST_OPTION
+) -> str:
     """What ``error``, which came before any HTTP, means and what to write instead, as far as can be told.
-    ``url`` is ``ws://`` or ``wss://``. ``proxy`` is the URL of the proxy; its password is not repeated."""
+    ``url`` is ``ws://`` or ``wss://``. ``proxy`` is the URL of the proxy; its password is not repeated.
+    ``trust_option`` is what names certificates to trust."""
     host = urlsplit(url).hostname or ""
     reached = host if proxy is None else f"the proxy {host_of(proxy)}"
     if isinstance(error, ssl.SSLCertVerificationError):
-        return _certificate_words(error, host)
+        return _certificate_words(error, host, trust_option)
     if isinstance(error, ssl.SSLError):
         return _tls_words(error, url)
     if isinstance(error, socket.gaierror | UnicodeError):
@@ -69,7 +75,7 @@ def host_of(proxy: str | None) -> str:
     return ""
 
 
-def _certificate_words(error: ssl.SSLCertVerificationError, host: str) -> str:
+def _certificate_words(error: ssl.SSLCertVerificationError, host: str, trust_option: str) -> str:
     said = (error.verify_message or _text(error)).rstrip(".")
     if "mismatch" in said or "not valid for" in said:
         return f"its certificate is for another name than {host} ({said}): use the name that it is for"
@@ -77,7 +83,7 @@ def _certificate_words(error: ssl.SSLCertVerificationError, host: str) -> str:
         return f"its certificate is out of date by this host's clock ({said}): renew it, or set the clock"
     return (
         f"its certificate is not trusted here ({said}): give the authority's certificate, or its own if it "
-        "is self-signed, with --ca-file"
+        f"is self-signed, with {trust_option}"
     )
 
 

@@ -14,7 +14,7 @@ from websockets.protocol import Protocol as WebSocket
 
 from shared import __version__
 from shared.handshake import AgentHandshake, Welcome
-from shared.process.connection_errors import gateway_of
+from shared.process.connection_errors import TRUST_OPTION, gateway_of
 from shared.protocol import limits
 from shared.protocol.endpoint import SessionEndpoint, SessionListener
 from shared.protocol.errors import (
@@ -121,10 +121,12 @@ async def dial(
     proxy: str | None = None,
     ssl: ssl_module.SSLContext | None = None,
     timeout_s: float = 10.0,
+    trust_option: str = TRUST_OPTION,
 ) -> DialledTunnel:
     """Dials the gateway at ``url`` (``ws://`` or ``wss://``, with the path) and authenticates both ends.
 
     ``resumes`` is the session that ``handshake`` is to resume; the tunnel's ``resumed`` says whether it did.
+    ``trust_option`` is what errors tell people to name certificates to trust with.
 
     Raises :class:`~shared.protocol.errors.ResumeRefused` when it was to go on and cannot,
     :class:`~shared.protocol.errors.DialFailed` when there is no WebSocket to be had at such a URL, through
@@ -135,7 +137,7 @@ async def dial(
     tunnel: DialledTunnel | None = None
     try:
         async with asyncio.timeout(timeout_s):
-            connection = await _connect(url, " ".join(handshake.gateways), proxy, ssl)
+            connection = await _connect(url, " ".join(handshake.gateways), proxy, ssl, trust_option)
             tunnel = DialledTunnel(connection.protocol, clock, handshake, listener, resumes)
             await tunnel.start(connection)
     except TimeoutError:
@@ -153,7 +155,7 @@ async def dial(
 
 
 async def _connect(
-    url: str, gateways: str, proxy: str | None, ssl: ssl_module.SSLContext | None
+    url: str, gateways: str, proxy: str | None, ssl: ssl_module.SSLContext | None, trust_option: str
 ) -> _DiallingConnection:
     """Raises :class:`~shared.protocol.errors.DialFailed`. What is said of a proxy does not repeat its URL,
     which may hold a password."""
@@ -176,8 +178,8 @@ async def _connect(
     except InvalidStatus as error:
         misdirected = error.response.status_code == HTTPStatus.MISDIRECTED_REQUEST
         raise (DialMisdirected if misdirected else DialFailed)(
-            explain_dial_error(url, error, proxy)
+            explain_dial_error(url, error, proxy, trust_option)
         ) from error
     except (OSError, InvalidURI, InvalidHandshake, ValueError) as error:  # ValueError: no name, no port
-        raise DialFailed(explain_dial_error(url, error, proxy)) from error
+        raise DialFailed(explain_dial_error(url, error, proxy, trust_option)) from error
     return cast(_DiallingConnection, connection)

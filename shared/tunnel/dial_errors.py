@@ -14,6 +14,7 @@ from websockets.http11 import Response
 
 from shared.process.connection_errors import (
     TEXT_CHARS,
+    TRUST_OPTION,
     explain_connection_error,
     gateway_of,
     host_of,
@@ -24,10 +25,12 @@ _NO_WAY = frozenset({HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTT
 _WANTS_MORE = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN})
 
 
-def explain_dial_error(url: str, error: Exception, proxy: str | None = None) -> str:
+def explain_dial_error(
+    url: str, error: Exception, proxy: str | None = None, trust_option: str = TRUST_OPTION
+) -> str:
     """Says what an error of :func:`websockets.asyncio.client.connect` for ``url`` means, and what to write
     instead where that is known. ``proxy`` is the URL of the proxy that was used; its password is not
-    repeated."""
+    repeated. ``trust_option`` is what names certificates to trust."""
     gateway = gateway_of(url)
     if isinstance(error, InvalidProxyStatus | InvalidProxyMessage):
         return f"{gateway}: {_proxy_words(error, proxy)}"
@@ -39,7 +42,7 @@ def explain_dial_error(url: str, error: Exception, proxy: str | None = None) -> 
         return f"{gateway}: {no_http(url)}"
     if isinstance(error, InvalidHandshake):
         return f"{gateway}: what answers there is no gateway, or a proxy in front spoils WebSockets: {error}"
-    return f"{gateway}: {explain_connection_error(url, error, proxy)}"
+    return f"{gateway}: {explain_connection_error(url, error, proxy, trust_option)}"
 
 
 def _status_words(gateway: str, response: Response) -> str:

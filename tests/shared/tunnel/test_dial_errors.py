@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from shared.link.dialer import DialSettings, dial_with
 from shared.protocol.errors import DialFailed, DialMisdirected
 from shared.tunnel import dial
 from shared.tunnel.dial_errors import explain_dial_error
@@ -66,6 +67,17 @@ async def test_an_untrusted_certificate_names_the_option(tmp_path: Path) -> None
         untrusted = await words(f"wss://127.0.0.1:{port}/tunnel")
     assert "not trusted here (self-signed certificate)" in untrusted
     assert "--ca-file" in untrusted
+
+
+async def test_who_has_no_such_option_names_its_own(tmp_path: Path) -> None:
+    certificate, key = make_certificate(tmp_path)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate, key)
+    async with answering(http("404 Not Found"), context) as port:
+        settings = DialSettings(url=f"wss://127.0.0.1:{port}/tunnel", trust_option="uplink.ca_file")
+        dial_gateway = dial_with(settings, asyncio.get_running_loop().time)
+        with pytest.raises(DialFailed, match=r"is self-signed, with uplink\.ca_file$"):
+            await dial_gateway(joining_agent(), Recorder(), None)
 
 
 @pytest.mark.parametrize(
