@@ -20,6 +20,7 @@ from agent.capacity.model_memory import ModelMemory
 from agent.config.config import AgentConfig, EngineConfig
 from agent.engines.backend import Backend
 from agent.engines.comfyui.backend import ComfyUIBackend
+from agent.engines.comfyui.own_paths import ComfyUIPaths
 from agent.engines.command.engine import CommandBackend
 from agent.engines.finder import NO_ENGINE, Finder
 from agent.engines.http.kserve import KServeBackend
@@ -96,7 +97,7 @@ class Agent:
         ConfigError for an engine that can never work."""
         config = self._config
         durations = LoadTimes(config.state / LOAD_TIMES_FILE)
-        backends = [make_backend(engine, durations) for engine in config.engines]
+        backends = [each for engine in config.engines for each in make_backends(engine, durations)]
         join = None if config.join is None else config.join.get_secret_value()
         with locked_state_directory(config.state):
             membership = Membership.open(
@@ -243,6 +244,14 @@ class Agent:
             log.info("the join token is not needed: this agent has joined already")
         if self._settings.proxy is not None:
             log.info("dialling through a proxy", proxy=urlsplit(self._settings.proxy).hostname)
+
+
+def make_backends(engine: EngineConfig, durations: Durations) -> tuple[Backend, ...]:
+    """What serves ``engine``. Raises as :func:`make_backend`."""
+    backend = make_backend(engine, durations)
+    if isinstance(backend, ComfyUIBackend):
+        return backend, ComfyUIPaths(engine.settings(), backend)
+    return (backend,)
 
 
 def make_backend(engine: EngineConfig, durations: Durations) -> Backend:

@@ -10,6 +10,10 @@ from gateway.fleet.deployment import Deployment
 from gateway.fleet.model_index import ModelIndex
 from gateway.scheduling.base import DeploymentConstraints
 from gateway.scheduling.policies.affinity import SessionAffinity, pin_of
+from shared.protocol.routes import Route
+
+PROMPTS = frozenset(("/prompt", "/api/prompt"))
+"""Where ComfyUI takes prompts, below ``/engines/{model}``."""
 
 
 class SessionPinning:
@@ -25,6 +29,7 @@ class SessionPinning:
 
         An agent that went away is waited for as long as requests wait for a model that went: it may be back
         at once, with all that the session left there. Then the session goes on elsewhere."""
+        self._aim(request)
         if request.agent is not None:
             return
         principal = request.principal
@@ -38,6 +43,12 @@ class SessionPinning:
             request.agent = agent
         else:
             request.agent = self._affinity.choose(pin, suiting)
+
+    def _aim(self, request: Request) -> None:
+        """A prompt for ComfyUI's own path waits for a slot for prompts, where its model has such."""
+        prompted = request.method == "POST" and request.path in PROMPTS
+        if prompted and Route.WORKFLOWS in self._index.routes(request.model):
+            request.need = Route.WORKFLOWS.value
 
     def move(self, request: Request) -> bool:
         """The agent of its session does not come back: the session goes on elsewhere. False when the request

@@ -174,7 +174,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     with House(directory) as house:
         arguments = ("tests.support.comfyui_server", "--step-s", "0.01")
         url = REAL or house.listening(house.children.start("comfyui", *arguments))
-        gateway, key = start(house, directory, [url], output="1 MiB")
+        gateway, key = start(house, directory, [url], output="1 MiB", name="studio")
         yield Site(house, gateway, key, url)
 
 
@@ -353,6 +353,54 @@ async def test_a_client_that_leaves_ends_its_prompt_alone(site: Site) -> None:
     assert (status, size_and_color(body)[1]) == (200, (0, 0, 5))
     after = site.stats()
     assert after["interrupted"][len(before["interrupted"]) :] == [prompt_id]
+
+
+async def test_a_client_of_comfyui_follows_its_prompt_on_its_socket(site: Site) -> None:
+    """As ComfyUI's own example of a client does it."""
+    base, headers = f"{site.gateway.url}/engines/studio", {"authorization": f"Bearer {site.key}"}
+    prompt = painting()["workflow"]
+    prompt["1"]["inputs"]["color"] = random.Random().randrange(1 << 24)
+    kinds = list[str]()
+    async with (
+        aiohttp.ClientSession(headers=headers) as session,
+        session.ws_connect(f"{base}/ws?clientId=me") as socket,
+    ):
+        first = await socket.receive_json(timeout=10)
+        assert (first["type"], first["data"]["sid"]) == ("status", "me")
+        other = asyncio.create_task(site.run("painting", color=77))  # which the socket is not told of
+        body = {"prompt": prompt, "client_id": "me"}
+        async with session.post(f"{base}/prompt", json=body) as response:
+            assert response.status == 200, await response.text()
+            prompt_id = (await response.json())["prompt_id"]
+        while True:
+            message = await socket.receive(timeout=30)
+            if message.type is aiohttp.WSMsgType.BINARY:
+                continue
+            said = json.loads(message.data)
+            kinds.append(said["type"])
+            assert said["data"].get("prompt_id", prompt_id) == prompt_id
+            if said["type"] == "executing" and said["data"]["node"] is None:
+                break
+        async with session.get(f"{base}/history/{prompt_id}") as response:
+            (image,) = (await response.json())[prompt_id]["outputs"]["99"]["images"]
+        async with session.get(f"{base}/view", params=image) as response:
+            size, _ = size_and_color(await response.read())
+        assert size[0] > 0
+        assert (await other)[0] == 200
+    assert {"execution_start", "executing", "executed", "progress_state"} <= set(kinds)
+
+
+async def test_other_paths_answer_while_a_prompt_runs(site: Site) -> None:
+    asking = asyncio.create_task(site.run("painting", color=99))
+    async with site.ask("/engines/studio/queue") as response:
+        assert response.status == 200
+    async with site.ask("/engines/studio/object_info/SaveImage") as response:
+        assert "SaveImage" in await response.json()
+    async with site.ask("/engines/studio/prompt", {"prompt": {"1": node("NoSuchNode")}}) as response:
+        assert (response.status, list(await response.json())) == (400, ["error", "node_errors"])
+    async with site.ask("/v1/chat/completions", {"model": "studio", "messages": []}) as response:
+        assert response.status == 404
+    assert (await asking)[0] == 200
 
 
 @stand_in_only

@@ -2,12 +2,14 @@
 
 import asyncio
 import uuid
+from collections.abc import Callable
 from dataclasses import replace
 
 from agent.engines.backend import BackendBody, BackendRequest, ResponseReceiver
 from agent.engines.comfyui.call import CallContext, PromptCall
-from agent.engines.comfyui.engine import PromptEngine
+from agent.engines.comfyui.engine import PromptEngine, PromptFollower
 from agent.engines.comfyui.library import WorkflowLibrary, WorkflowLister
+from agent.engines.comfyui.requests import AskedPrompt
 from agent.engines.comfyui.server import ComfyUIServer
 from agent.engines.comfyui.socket import EventSocket
 from agent.engines.http.kind import COMFYUI, EngineKind
@@ -18,7 +20,11 @@ from agent.engines.settings import EngineSettings, base_url
 from shared.protocol.messages import DeploymentState, RequestHead
 
 WORKFLOWS = "/v1/workflows/"
-_PROMPTED = frozenset(("/prompt", "/api/prompt", "/v1/images/generations", "/v1/images/edits", "/v1/videos"))
+PROMPT_PATHS = frozenset(("/prompt", "/api/prompt"))
+_PROMPTED = PROMPT_PATHS | {"/v1/images/generations", "/v1/images/edits", "/v1/videos"}
+
+NotePrompt = Callable[[str, AskedPrompt, PromptFollower], None]
+NoteStatus = Callable[[int], None]
 
 
 class ComfyUIBackend(OpenAIHTTPBackend):
@@ -36,14 +42,22 @@ class ComfyUIBackend(OpenAIHTTPBackend):
         socket.on_status = self._note_remaining
         slots = settings.slots or COMFYUI.slots
         self.engine_runs = PromptEngine(self._server, socket, slots, settings.name)
-        self._context = CallContext(self._client, self.engine_runs, settings.output_bytes)
+        self._note_prompt: NotePrompt = lambda prompt_id, asked, follower: None
+        self._on_status: NoteStatus = lambda remaining: None
+        self._context = CallContext(
+            self._client, self.engine_runs, settings.output_bytes, lambda *about: self._note_prompt(*about)
+        )
         self._calls: set[PromptCall] = set()
-        self._remaining = 0
+        self.remaining = 0
         """Prompts that the server has, of whomever."""
 
     def _lister(self) -> Lister:
         lister = WorkflowLister(
-            self._ask, self._library, self._wanted, lambda: asyncio.get_running_loop().time()
+            self._ask,
+            self._library,
+            self._wanted,
+            lambda: asyncio.get_running_loop().time(),
+            own=self.name,
         )
 
         async def listed() -> tuple[EngineModel, ...]:
@@ -62,12 +76,17 @@ class ComfyUIBackend(OpenAIHTTPBackend):
     def deployments(self) -> tuple[DeploymentState, ...]:
         """What others have in the server's queue counts as waiting, a prompt that is being cancelled as
         running."""
-        waiting = max(0, self._remaining - self.engine_runs.ours)
+        waiting = max(0, self.remaining - self.engine_runs.ours)
         running = self.engine_runs.withdrawing
         return tuple(
             replace(state, waiting=waiting, running=running, upgrades=False)
             for state in super().deployments()
         )
+
+    def follow_prompts(self, note_prompt: NotePrompt, on_status: NoteStatus) -> None:
+        """Have ``note_prompt`` told of each prompt before it is sent, and ``on_status`` of how many prompts
+        the server has."""
+        self._note_prompt, self._on_status = note_prompt, on_status
 
     def request(self, head: RequestHead, body: BackendBody, receiver: ResponseReceiver) -> BackendRequest:
         """See :meth:`agent.engines.backend.Backend.request`."""
@@ -87,4 +106,5 @@ class ComfyUIBackend(OpenAIHTTPBackend):
         return call
 
     def _note_remaining(self, remaining: int) -> None:
-        self._remaining = remaining
+        self.remaining = remaining
+        self._on_status(remaining)

@@ -70,8 +70,15 @@ class WorkflowLister:
     that requests bring with them. ``clock`` is monotonic, in seconds."""
 
     def __init__(
-        self, ask: Question, library: WorkflowLibrary, wanted: tuple[str, ...], clock: Callable[[], float]
+        self,
+        ask: Question,
+        library: WorkflowLibrary,
+        wanted: tuple[str, ...],
+        clock: Callable[[], float],
+        own: str = "",
     ) -> None:
+        """``own`` is the model at which clients reach the server's own paths."""
+        self._own = own
         self._ask = ask
         self._library = library
         self._wanted = wanted
@@ -108,13 +115,13 @@ class WorkflowLister:
         taken = {model.id for model in models}
         models += [
             EngineModel(name, routes=(Route.WORKFLOWS.value,))
-            for name in dict.fromkeys((ANY_WORKFLOW, *self._checkpoints))
-            if name not in taken
+            for name in dict.fromkeys((ANY_WORKFLOW, self._own, *self._checkpoints))
+            if name and name not in taken
         ]
         return tuple(model for model in models if self._offers(model.id))[:MODELS]
 
     def _offers(self, name: str) -> bool:
-        if self._wanted and name not in self._wanted:
+        if self._wanted and name not in (*self._wanted, self._own):
             return False
         if not is_nameable(name) and name not in self._left_out:
             self._left_out.add(name)

@@ -174,6 +174,9 @@ the model, and they queue the others. Known by the operator's word, as they have
 COMFYUI = EngineKind("comfyui", 1, (Route.WORKFLOWS.value,), stateful=True)
 """One prompt at a time is what it runs; more only stand in its queue. Known by the operator's word."""
 
+COMFYUI_PATHS = EngineKind("comfyui", 64, (Route.ANY.value,), stateful=True)
+"""Its own paths but for prompts: its server answers them beside what it computes."""
+
 KINDS = (BUILT_IN, PYTHON, VLLM, SGLANG, TGI, LLAMA_CPP, LLAMA_CPP_PYTHON, TRANSFORMERS, OLLAMA, LM_STUDIO)
 
 USUAL_PORTS: Mapping[int, EngineKind] = {

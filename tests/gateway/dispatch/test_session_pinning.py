@@ -189,3 +189,17 @@ def test_nobody_has_the_sessions_of_others_forgotten() -> None:
     assert len(affinity) == 21
     assert affinity.choose(others, ()) is None
     assert len(affinity) == 20
+
+
+def test_a_prompt_waits_for_a_slot_for_prompts_and_other_paths_do_not() -> None:
+    prompts = replace(COMFY, id="p", routes=("workflows",), slots=1)
+    fleet = Fleet(settings=DispatchSettings(reconnect_grace_s=5))
+    agent = fleet.connect("a", prompts, replace(COMFY, id="o", routes=("any", "images"), slots=8))
+    for _ in range(2):
+        fleet.submit(replace(own_path(fleet), path="/prompt"))
+    for _ in range(3):
+        fleet.submit(replace(own_path(fleet), method="GET", path="/history/x"))
+    assert [stream.stream.head.deployment for stream in agent.streams] == ["p", "o", "o", "o"]
+    plain, agents = fleet_of("b")
+    plain.submit(replace(own_path(plain), path="/prompt"))  # an engine with such a path of its own
+    assert taken(agents) == {"b": 1}

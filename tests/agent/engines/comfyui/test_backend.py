@@ -87,7 +87,7 @@ async def until(condition: Any) -> None:
 async def test_the_server_is_offered_with_one_slot_for_all_its_models(tmp_path: Path) -> None:
     async with engine(tmp_path) as (_, backend):
         states = {state.model: state for state in backend.deployments()}
-        assert set(states) == {"comfyui", "tiny.safetensors"}
+        assert set(states) == {"c", "comfyui", "tiny.safetensors"}
         state = states["comfyui"]
         assert (state.kind, state.slots, state.routes, state.upgrades) == (
             "comfyui",
