@@ -24,6 +24,7 @@ from tests.chaos.lost import Loss, run_losses
 from tests.chaos.many.plan import ManyPlan
 from tests.chaos.many.run import as_json, run_many
 from tests.chaos.peer.house import install
+from tests.chaos.realtime import run_realtime
 from tests.chaos.report import Report
 from tests.chaos.run import Plan, run
 from tests.chaos.schedule import Kind
@@ -31,9 +32,10 @@ from tests.chaos.table import HEAD, measure
 
 T = TypeVar("T")
 
-PARTS = ("faults", "losses", "jobs", "queues")
+PARTS = ("faults", "losses", "jobs", "queues", "realtime")
 """What it consists of: the schedule of faults, engines that are lost one after the other, batches whose
-gateways are killed again and again, and queues of which the same is done."""
+gateways are killed again and again, queues of which the same is done, and a realtime session whose tunnel is
+cut every two seconds."""
 
 _MANY_PER_S = 12.0
 """The engines of a run with several gateways have 16 slots."""
@@ -100,6 +102,9 @@ def main() -> int:
         failed.append(_jobs(arguments, directory / "jobs"))
     if "queues" in parts:
         failed.append(_queues(arguments, directory / "queues"))
+    if "realtime" in parts:
+        session = run_realtime(arguments.minutes * 60, directory / "realtime", _say)
+        failed.append(_told(_on_loop(session).wrong(), directory))
     if arguments.keep is None and not any(failed):
         shutil.rmtree(directory)
     return int(any(failed))

@@ -18,6 +18,7 @@ from agent.engines.backend import (
 from agent.engines.http.client.call import EngineCall
 from agent.engines.http.client.connections import ConnectionPool, EngineConnector
 from agent.engines.http.client.upload import NoBody
+from agent.engines.http.realtime.websocket import RealtimeWebSocket
 from agent.engines.http.websocket import EngineWebSocket
 from agent.engines.settings import EngineSettings, base_url
 from agent.engines.wire import RequestFormat
@@ -102,14 +103,17 @@ class EngineClient:
         receiver: ResponseReceiver,
         on_end: Callable[[Exception | None], None] | None = None,
         after: Callable[[], Awaitable[object]] | None = None,
+        *,
+        realtime: bool = False,
     ) -> BackendRequest:
         """See :meth:`agent.engines.backend.Backend.request`, and :class:`EngineCall` for ``on_end``.
 
-        The request is sent ``after`` something else where that is given. Raises :class:`RequestUnfit`.
+        The request is sent ``after`` something else where that is given. ``realtime``: the client of a
+        WebSocket speaks OpenAI's realtime events, and the engine vLLM's. Raises :class:`RequestUnfit`.
         """
         if head.upgrade:
-            connector = self._connector
-            return EngineWebSocket(connector, self._form, self._timeouts, head, body, receiver, on_end)
+            connector, made = self._connector, RealtimeWebSocket if realtime else EngineWebSocket
+            return made(connector, self._form, self._timeouts, head, body, receiver, on_end)
         call = EngineCall(self._pool, self._form, self._timeouts, head, body, receiver, on_end)
         call.begin(after)
         return call

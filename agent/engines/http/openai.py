@@ -24,8 +24,9 @@ from agent.engines.hang import LifeSigns
 from agent.engines.http.client.connections import NoDescriptors
 from agent.engines.http.engine_client import EngineClient, SmallResponse
 from agent.engines.http.interrupted import InterruptionDetector
-from agent.engines.http.kind import GENERIC, TELL_ROUTES, EngineKind, WhileBusy
+from agent.engines.http.kind import GENERIC, TELL_ROUTES, VLLM, EngineKind, WhileBusy
 from agent.engines.http.probe import EngineView, Lister, Prober
+from agent.engines.http.realtime.websocket import is_translated
 from agent.engines.http.states import engine_state, failed
 from agent.engines.http.videos import FollowedVideo, VideoRemovals, is_followed
 from agent.engines.process import RestartPolicy
@@ -210,7 +211,8 @@ class OpenAIHTTPBackend:
             if not self._interrupts and is_followed(head):
                 video = FollowedVideo(self._client, self._removals, receiver, self._request_over)
                 return video.begin(head, body, after)
-            return self._client.request(head, body, receiver, self._request_over, after)
+            realtime = head.upgrade and self._view.kind is VLLM and is_translated(head)
+            return self._client.request(head, body, receiver, self._request_over, after, realtime=realtime)
         except BackendRefused as refusal:
             self._request_over(refusal)
             raise
