@@ -29,6 +29,10 @@ Python = Annotated[
     list[str] | None,
     typer.Option(help="Serve a model of your own, a class in Python: module:Class. May be repeated."),
 ]
+Device = Annotated[
+    str | None,
+    typer.Option(help="For --torch: cpu, cuda or cuda:1; cuda:0,cuda:1 for an engine on each."),
+]
 Devices = Annotated[
     str | None,
     typer.Option(help="For --python: GPUs by number (0,1), or cpu. Default: the first GPU, else the CPU."),
@@ -71,6 +75,7 @@ def agent(
     join: Join = None,
     engine: Engines = None,
     torch: Models = None,
+    device: Device = None,
     python: Python = None,
     devices: Devices = None,
     workflows: Workflows = None,
@@ -101,7 +106,7 @@ def agent(
         "slots": slots,
         "engine": [
             *({"url": url} | _of_comfyui(url, workflows) for url in engine or ()),
-            *({"torch": model} for model in torch or ()),
+            *({"torch": model} | ({"device": device} if device else {}) for model in torch or ()),
             *({"python": spec} | ({"devices": devices} if devices else {}) for spec in python or ()),
         ],
         "labels": label,

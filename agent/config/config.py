@@ -110,12 +110,13 @@ class AgentConfig(BaseModel):
     @property
     def engines(self) -> tuple[EngineConfig, ...]:
         """The engines with everything filled in: names, and what is common to all."""
-        kinds = [engine.name or engine.kind for engine in self.engine]
+        each_engine = [(each, given) for given in self.engine for each in given.for_each_device]
+        kinds = [engine.name or engine.kind for engine, _ in each_engine]
         filled = []
-        for place, (engine, kind) in enumerate(zip(self.engine, kinds, strict=True)):
+        for place, ((engine, given), kind) in enumerate(zip(each_engine, kinds, strict=True)):
             name = kind if kinds.count(kind) == 1 else f"{kind}-{kinds[: place + 1].count(kind)}"
             common = {
-                "name": engine.name or name,
+                "name": given.name if given.name and engine is given else name,
                 "slots": engine.slots or self.slots,
                 "api_key": engine.api_key or self.engine_key,
                 "continues": self.continues if engine.continues is None else engine.continues,

@@ -1,6 +1,8 @@
 """One ``[[engine]]`` of the agent's settings, and the ``[models]`` they share memory by."""
 
+import re
 import shlex
+from collections.abc import Sequence
 from math import inf
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -27,6 +29,8 @@ from agent.serve.locate import check_spec
 from agent.serve.model import name_of_class
 from agent.serve.options import read_devices
 from shared.identity import NAME_RULE, is_name
+from shared.protocol import limits
+from shared.protocol.deployment_state import GPU_INDEX
 
 Slots = Annotated[int, Field(ge=1, le=100_000)]
 Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
@@ -36,6 +40,8 @@ Continues = Annotated[dict[str, str], AfterValidator(check_continues)]
 """Route → how an engine is asked to go on with an answer that another engine began: ``final_message`` or
 ``prefill``, for completions ``prompt``. Empty: not at all."""
 
+GpuIndex = Annotated[int, Field(ge=0, le=GPU_INDEX)]
+
 IDLE_TIMEOUT_S = 600.0
 """The default idle timeout of engines that are loaded on demand."""
 
@@ -44,6 +50,8 @@ _OF_RESTARTS = ("ready_s", "hung_s")
 """Also of engines with a ``restart``."""
 _PROTOCOLS = ("kserve", "comfyui")
 """What may stand before a URL, with a colon."""
+_DEVICE = re.compile(r"auto|cpu|cuda(:[0-9]{1,3})?")
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
 _OF_LOADING = ("load", "load_s", "memory", "idle_timeout_s")
 """Of engines that the agent starts; the first also of those that load their models by themselves."""
 
@@ -79,6 +87,13 @@ def _check_environment(variables: dict[str, str]) -> dict[str, str]:
         if not name or "=" in name or "\0" in name + text:
             raise ValueError(f"{name!r} is no name of a variable, or its value holds a zero byte")
     return variables
+
+
+def _check_device(devices: str) -> str:
+    parts = devices.split(",")
+    if not all(_DEVICE.fullmatch(part) for part in parts) or len(set(parts)) < len(parts):
+        raise ValueError("a device is auto, cpu, cuda or cuda:NUMBER; for several engines: cuda:0,cuda:1")
+    return devices
 
 
 def _check_torch(model: str) -> str:
@@ -154,8 +169,10 @@ class EngineConfig(BaseModel):
     """Default: what is known of its kind."""
     stateful: bool | None = None
     """Whether its own paths need the same engine each time. Default: as known of its kind, else yes."""
-    device: str = "auto"
-    """For ``torch``: auto, cpu or cuda."""
+    device: Annotated[str, AfterValidator(_check_device)] = "auto"
+    """For ``torch``: auto, cpu, cuda or cuda:1; several with commas are as many engines."""
+    gpus: Annotated[tuple[GpuIndex, ...], Field(max_length=limits.GPUS)] | None = None
+    """The host's GPUs that it uses. Default: as ``environment``, ``device`` or ``devices`` say."""
     devices: Devices = ("auto",)
     """For ``python``: ``0,1`` for these GPUs, or names such as cpu; auto: the first GPU, or the CPU."""
     connect_s: Seconds = 5.0
@@ -241,6 +258,27 @@ class EngineConfig(BaseModel):
         return (self.load or ("at-start" if starts else "on-demand")) == "on-demand"
 
     @property
+    def for_each_device(self) -> "tuple[EngineConfig, ...]":
+        """This engine, or with several devices one for each."""
+        devices = self.device.split(",")
+        if len(devices) == 1:
+            return (self,)
+        return tuple(self.model_copy(update={"device": device}) for device in devices)
+
+    @property
+    def used_gpus(self) -> tuple[int, ...]:
+        """Indices of the GPUs that it uses, as far as it is known; empty: it is not."""
+        if self.gpus is not None:
+            return self.gpus
+        words: Sequence[str] = self.environment.get(_VISIBLE, "").split(",")
+        if self.torch is not None:
+            words = ["0"] if self.device == "cuda" else [self.device.removeprefix("cuda:")]
+        elif self.python is not None:
+            words = [device.removeprefix("cuda:") for device in self.devices]
+        stripped = [word.strip() for word in words]
+        return tuple(map(int, stripped)) if all(word.isdecimal() for word in stripped) else ()
+
+    @property
     def kind(self) -> str:
         """What it is called when it has no name: one that runs already by where it does."""
         if self.torch is not None:
@@ -277,6 +315,7 @@ class EngineConfig(BaseModel):
             restart=self.restart or (),
             hung_s=self.hung_s or inf,
             ready_s=self.ready_s,
+            gpus=self.used_gpus,
             refresh_s=self.refresh_s,
             timeouts=EngineTimeouts(
                 connect_s=self.connect_s, first_byte_s=self.first_byte_s, idle_s=self.idle_s
@@ -314,4 +353,5 @@ class EngineConfig(BaseModel):
             memory_bytes=self.memory,
             load_s=self.load_s,
             idle_timeout_s=timeout_s or None,
+            gpus=self.used_gpus,
         )

@@ -26,6 +26,7 @@ _SECRETS = frozenset({"join", "api_key", "engine_key", "command", "restart", "en
 _ENGINE_FLAGS = {
     "url": "--engine",
     "torch": "--torch",
+    "device": "--device",
     "python": "--python",
     "devices": "--devices",
     "workflows": "--workflows",

@@ -51,6 +51,8 @@ class LoadAttempt:
     """How long loading takes, for as long as it has not been measured."""
     idle_timeout_s: float | None = None
     """Without a request for so long it is unloaded; None: never."""
+    gpus: tuple[int, ...] = ()
+    """Indices of the host's GPUs that it uses; empty: not known."""
 
 
 class Supervision(TypedDict, total=False):
@@ -156,8 +158,8 @@ class ManagedBackend(ABC):
         if self.unloading:
             return tuple(replace(state, reason=UNLOADING) for state in self._known)
         states = self._served_now() or tuple(self._with_status(state) for state in self._known)
-        managed, load_s = self.loading.managed, self._load_s()
-        return tuple(replace(state, managed=managed, load_s=load_s) for state in states)
+        managed, load_s, gpus = self.loading.managed, self._load_s(), self.loading.gpus
+        return tuple(replace(state, managed=managed, load_s=load_s, gpu_indices=gpus) for state in states)
 
     def _load_s(self) -> float | None:
         """How long loading takes: as measured, else as configured."""

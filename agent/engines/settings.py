@@ -74,6 +74,8 @@ class EngineSettings:
     """With ``restart``: without any answer for so long it hangs."""
     ready_s: float = 600.0
     """With ``restart``: how long it may take to serve after it."""
+    gpus: tuple[int, ...] = ()
+    """Indices of the host's GPUs that it uses; empty: not known."""
     refresh_s: float = 5.0
     """How often models, health and load are asked for."""
     timeouts: EngineTimeouts = EngineTimeouts()

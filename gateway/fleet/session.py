@@ -16,6 +16,7 @@ from gateway.fleet.model_index import ModelIndex
 from gateway.observability.metrics import Metrics
 from shared.protocol import limits
 from shared.protocol.demand import Demand
+from shared.protocol.deployment_state import device_of
 from shared.protocol.endpoint import SessionEndpoint, Stream
 from shared.protocol.errors import ErrorCode, FrameMalformed, TrunklineError, TunnelClosed
 from shared.protocol.messages import (
@@ -326,7 +327,7 @@ class AgentSession:
         deployment.stateful, deployment.capabilities = claim.stateful, claim.capabilities
         deployment.translated = frozenset(claim.translated)
         deployment.continues, deployment.kind = claim.continues, claim.kind
-        deployment.device = claim.device or ",".join(sorted({gpu.name for gpu in self._state.gpus}))
+        deployment.device = claim.device or device_of(claim, self._state.gpus)
         deployment.via, deployment.asked_as = claim.via, self._owner.gateway_id() if self.is_gateway else ""
         deployment.rtt_s = self.endpoint.rtt_s or 0.0
         deployment.slots = self._level(claim.id)

@@ -1,7 +1,7 @@
 """What a STATE says of a deployment and of a GPU (PROTOCOL §4.7)."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Annotated, Any
@@ -46,6 +46,17 @@ def _usable_needs(value: Any) -> tuple[str, ...]:
     needs = (need for need in value if isinstance(need, str) and 0 < len(need) <= NEED_CHARS)
     return tuple(islice(needs, LACKED))
 
+
+def _gpu_indices(value: Any) -> tuple[int, ...]:
+    """Leaves out what cannot be an index, and what there is no room for."""
+    if not isinstance(value, list):
+        raise ValueError("must be a list of numbers")  # noqa: TRY004 (what pydantic takes)
+    indices = (each for each in value if type(each) is int and 0 <= each <= GPU_INDEX)
+    return tuple(islice(dict.fromkeys(indices), limits.GPUS))
+
+
+GPU_INDEX = 4096
+"""The highest index of a GPU."""
 
 CAPABILITY = re.compile(rf"[\w.:-]{{1,{limits.CAPABILITY_CHARS}}}", re.ASCII)
 """A word that an engine says of a model."""
@@ -106,18 +117,27 @@ class DeploymentState:
     """Needs whose requests its agent translates to chat completions: its engine has no such paths."""
     capabilities: Annotated[tuple[str, ...], PlainValidator(usable_capabilities)] = ()
     """What its engine says of the model, in the engine's words: ``tools``, ``vision``, …; for clients."""
+    gpu_indices: Annotated[tuple[int, ...], PlainValidator(_gpu_indices)] = ()
+    """The host's GPUs that it runs on; empty: the agent does not say."""
 
 
 @dataclass(frozen=True, slots=True)
 class GpuState:
     """One GPU of the host. ``utilisation`` from 0 to 1."""
 
-    index: Annotated[int, Field(strict=True, ge=0, le=4096)]
+    index: Annotated[int, Field(strict=True, ge=0, le=GPU_INDEX)]
     name: Name
     memory_total_bytes: Count
     memory_used_bytes: Count
     utilisation: Number | None = None
     temperature_c: Number | None = None
+
+
+def device_of(deployment: DeploymentState, gpus: Sequence[GpuState]) -> str:
+    """What ``deployment`` runs on: the names of its own GPUs, or, where it does not say which these are, of
+    all ``gpus`` of its host; each name once."""
+    own = [gpu for gpu in gpus if gpu.index in deployment.gpu_indices]
+    return ",".join(sorted({gpu.name for gpu in own or gpus}))
 
 
 _NO_LABELS_SAID = b',"labels":null'
@@ -130,11 +150,14 @@ _NONE_TRANSLATED = b',"translated":[]'
 _NO_CAPABILITIES = b',"capabilities":[]'
 """What most deployments have whose engines speak all their routes, and say nothing of their models."""
 
+_NO_GPUS = b',"gpu_indices":[]'
+"""What the deployments of an agent have that does not say where they run."""
+
 _NO_GATEWAY = b',"device":"","via":[]'
 """What the deployments of an agent that is no gateway have; it is left out."""
 
 _NOT_MANAGED = b"," + orjson.dumps(DeploymentState("", "")).partition(b"{},")[2].removesuffix(
-    _NO_GATEWAY + _NO_LABELS_SAID + _NO_UPGRADES + _NONE_TRANSLATED + _NO_CAPABILITIES + b"}"
+    _NO_GATEWAY + _NO_LABELS_SAID + _NO_UPGRADES + _NONE_TRANSLATED + _NO_CAPABILITIES + _NO_GPUS + b"}"
 )
 """The members about loading, at their defaults as most deployments have them; they are left out.
 
@@ -146,7 +169,7 @@ _LACKS_NONE = b',"lacks":[],"stateful":false'
 """The same for members that were added later."""
 
 UNSAID = (
-    *(_NONE_TRANSLATED, _NO_CAPABILITIES, _NO_UPGRADES, _NO_LABELS_SAID, _NO_GATEWAY),
+    *(_NO_GPUS, _NONE_TRANSLATED, _NO_CAPABILITIES, _NO_UPGRADES, _NO_LABELS_SAID, _NO_GATEWAY),
     *(_NOT_MANAGED, _NO_KIND, _LACKS_NONE),
 )
 """What is left out of a state; what was added later comes first, as it ends what was there before."""

@@ -320,6 +320,7 @@ class Prober:
             managed=self._settings.loads,
             stateful=view.kind.stateful if self._settings.stateful is None else self._settings.stateful,
             upgrades=True,
+            gpu_indices=self._settings.gpus,
             translated=translated,
             capabilities=model.capabilities or view.capabilities.get(model.id, ()),
         )

@@ -104,8 +104,11 @@ def load(options: EngineOptions) -> LoadedModel:
 
 
 def choose_device(wanted: str) -> torch.device:
-    if wanted == "cuda" and not torch.cuda.is_available():
-        raise ModelUnusable("device cuda was asked for, but torch sees no CUDA device")
+    if wanted.startswith("cuda"):
+        index, seen = int(wanted.partition(":")[2] or 0), torch.cuda.device_count()
+        if index >= seen:
+            count = {0: "no CUDA device", 1: "only one CUDA device"}.get(seen, f"only {seen} CUDA devices")
+            raise ModelUnusable(f"device {wanted} was asked for, but torch sees {count}")
     name = ("cuda" if torch.cuda.is_available() else "cpu") if wanted == "auto" else wanted
     return torch.device(name, 0) if name == "cuda" else torch.device(name)
 

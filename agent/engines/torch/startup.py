@@ -56,8 +56,8 @@ class EngineOptions(BaseModel):
     """Unix socket to listen on; without it the engine listens on TCP."""
     port: int = 0
     """TCP port on 127.0.0.1, 0 for any free one; needs a key in $TRUNKLINE_ENGINE_KEY."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where to compute: auto, cpu or cuda."""
+    device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:[0-9]{1,3})?)$")] = "auto"
+    """Where to compute: auto, cpu, cuda, or one of several GPUs: cuda:1."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """What to compute in: auto, float32, bfloat16 or float16."""
     slots: Annotated[int, Field(ge=1)] | None = None

@@ -215,3 +215,42 @@ def test_comfyui_takes_a_directory_of_workflows(tmp_path: Path) -> None:
 def test_what_comfyui_cannot_have_is_told(tmp_path: Path, text: str, why: str) -> None:
     with pytest.raises(ConfigError, match=why):
         settings(tmp_path, f"[[engine]]\n{text}")
+
+
+def test_several_devices_are_as_many_engines(tmp_path: Path) -> None:
+    config = settings(tmp_path, '[[engine]]\ntorch = "demo"\ndevice = "cuda:0,cuda:1"\nslots = 4')
+    assert [(e.name, e.device, e.slots, e.used_gpus) for e in config.engines] == [
+        ("torch-1", "cuda:0", 4, (0,)),
+        ("torch-2", "cuda:1", 4, (1,)),
+    ]
+    named = settings(tmp_path, '[[engine]]\ntorch = "demo"\nname = "big"\ndevice = "cuda:2,cpu"')
+    assert [(e.name, e.used_gpus) for e in named.engines] == [("big-1", (2,)), ("big-2", ())]
+    by_flags = load({"gateway": "https://x", "engine": [{"torch": "demo", "device": "cuda:0,cuda:1"}]}, None)
+    assert [engine.device for engine in by_flags.engines] == ["cuda:0", "cuda:1"]
+
+
+@pytest.mark.parametrize("device", ["gpu", "cuda:", "cuda:x", "0", "cuda:0,", "cuda:0,cuda:0", "CPU"])
+def test_what_is_no_device_is_refused(tmp_path: Path, device: str) -> None:
+    with pytest.raises(ConfigError, match="a device is auto, cpu, cuda or cuda:NUMBER"):
+        settings(tmp_path, f'[[engine]]\ntorch = "demo"\ndevice = "{device}"')
+
+
+@pytest.mark.parametrize(
+    ("keys", "gpus"),
+    [
+        ('url = "http://x"', ()),
+        ('url = "http://x"\ngpus = [3, 1]', (3, 1)),
+        ('command = "e {port}"\nmodels = ["m"]', ()),
+        ('command = "e {port}"\nmodels = ["m"]\nenvironment = { CUDA_VISIBLE_DEVICES = "1, 2" }', (1, 2)),
+        ('command = "e {port}"\nmodels = ["m"]\nenvironment = { CUDA_VISIBLE_DEVICES = "GPU-1f" }', ()),
+        ('torch = "demo"', ()),
+        ('torch = "demo"\ndevice = "cuda"', (0,)),
+        ('torch = "demo"\ndevice = "cpu"', ()),
+        ('python = "m:C"\ndevices = [0, 2]', (0, 2)),
+        ('python = "m:C"\ndevices = "cpu"', ()),
+    ],
+)
+def test_which_gpus_an_engine_uses(tmp_path: Path, keys: str, gpus: tuple[int, ...]) -> None:
+    (engine,) = settings(tmp_path, f"[[engine]]\n{keys}").engines
+    assert engine.used_gpus == gpus
+    assert (engine.loading().gpus, engine.settings().gpus) == (gpus, gpus)

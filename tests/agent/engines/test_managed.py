@@ -39,6 +39,15 @@ async def test_an_engine_on_demand_is_offered_before_it_ever_ran() -> None:
     assert (engine.lives, engine.wanted) == (0, False)
 
 
+async def test_where_it_runs_is_told() -> None:
+    engine = PlayedLoading(gpus=(1,))
+    await engine.start()
+    assert state_of(engine).gpu_indices == (1,)
+    await loaded(engine)
+    assert state_of(engine).gpu_indices == (1,)
+    await engine.close()
+
+
 async def test_one_that_is_loaded_at_start_is_not_for_the_gateway_to_unload() -> None:
     engine = PlayedLoading(at_start=True, managed=False)
     await engine.start()

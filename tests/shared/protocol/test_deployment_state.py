@@ -7,12 +7,13 @@ import orjson
 import pytest
 
 from shared.protocol import limits
+from shared.protocol.deployment_state import device_of
 from shared.protocol.errors import FrameMalformed
-from shared.protocol.messages import AgentState, AgentStatus, DeploymentState, state_within
+from shared.protocol.messages import AgentState, AgentStatus, DeploymentState, GpuState, state_within
 
 PLAIN = DeploymentState("e/m", "m", routes=("chat", "messages"), upgrades=True)
-SAYS_MORE = replace(PLAIN, translated=("messages",), capabilities=("tools", "vision"))
-NEW_MEMBERS = {"translated", "capabilities"}
+SAYS_MORE = replace(PLAIN, translated=("messages",), capabilities=("tools", "vision"), gpu_indices=(1, 0))
+NEW_MEMBERS = {"translated", "capabilities", "gpu_indices"}
 
 
 def state(*deployments: DeploymentState) -> AgentState:
@@ -39,7 +40,7 @@ def test_a_gateway_that_does_not_know_the_new_members_reads_what_it_always_did()
 
 
 def test_an_agent_that_does_not_know_the_new_members_is_read_as_ever() -> None:
-    assert (read().translated, read().capabilities) == ((), ())
+    assert (read().translated, read().capabilities, read().gpu_indices) == ((), (), ())
 
 
 def test_what_can_be_no_need_or_word_is_left_out() -> None:
@@ -47,6 +48,21 @@ def test_what_can_be_no_need_or_word_is_left_out() -> None:
     assert read(capabilities=["tools", "two words", 7, "tools"]).capabilities == ("tools",)
     many = read(capabilities=[f"c{number}" for number in range(100)]).capabilities
     assert len(many) == limits.MODEL_CAPABILITIES
+    assert read(gpu_indices=[1, -1, True, "0", 1.0, 4097, 1, 0]).gpu_indices == (1, 0)
+    assert len(read(gpu_indices=[*range(200)]).gpu_indices) == limits.GPUS
+
+
+def test_a_deployment_runs_on_its_own_gpus_or_nobody_knows_which_of_its_hosts() -> None:
+    gpus = [GpuState(index, name, 1, 0) for index, name in enumerate(("H200", "A10", "A10"))]
+    assert device_of(PLAIN, gpus) == "A10,H200"
+    assert device_of(PLAIN, []) == ""
+    assert device_of(replace(PLAIN, gpu_indices=(0,)), gpus) == "H200"
+    assert device_of(replace(PLAIN, gpu_indices=(1, 2)), gpus) == "A10"
+    assert device_of(replace(PLAIN, gpu_indices=(7,)), gpus) == "A10,H200", "there is no such GPU"
+
+
+def test_an_agents_gpus_are_told_as_ever_where_there_are_none() -> None:
+    assert b'"gpus":[]' in state(PLAIN).to_payload()
 
 
 def test_a_state_that_is_too_long_says_less_of_its_models_before_it_leaves_one_out() -> None:
