@@ -21,6 +21,8 @@ from agent.engines.torch.models import LoadedModel, load
 from agent.engines.torch.parsing import CompletionRequest
 from agent.engines.torch.prompt_logprobs import prompt_logprobs
 from agent.engines.torch.prompts import PromptBuilder
+from agent.engines.torch.speech import Transcriber, Transcript
+from agent.engines.torch.speech_requests import TranscriptionRequest
 from agent.engines.torch.startup import PREPARING, READING, EngineFacts, EngineOptions
 from agent.engines.torch.text import plain_text
 from agent.engines.torch.text_reading import TextReader
@@ -42,7 +44,9 @@ class TorchEngine:
         self.token_texts = TokenTexts(model.tokenizer)
         self.vectors: Embedder | None = None
         # An attention that knows the paged cache only leaves no plain forward pass to embed with.
-        if manager is None or model.network.config._attn_implementation != "paged|eager":
+        paged = manager is not None and model.network.config._attn_implementation == "paged|eager"
+        self.speech = Transcriber(model) if model.processor is not None else None
+        if self.speech is None and not paged:
             self.vectors = classifier(model) if model.labels else embedder(model)
         self.admission = EngineAdmission(model.slots, queue, time.monotonic)
         self.failure: str | None = None
@@ -93,6 +97,8 @@ class TorchEngine:
             self.texts.stop()
         if self.vectors is not None:
             self.vectors.stop()
+        if self.speech is not None:
+            self.speech.stop()
         self._tokenising.shutdown(wait=False, cancel_futures=True)
         self._preparing.shutdown(wait=False, cancel_futures=True)
         return self.manager is None or self.manager.halt(timeout_s)
@@ -100,12 +106,23 @@ class TorchEngine:
     @property
     def running(self) -> int:
         """Requests being computed."""
-        return (self.texts.running if self.texts else 0) + min(self.reader.reading, self.model.slots)
+        return (self.texts.running if self.texts else 0) + min(self._others, self.model.slots)
 
     @property
     def waiting(self) -> int:
         """Requests that wait to be."""
-        return (self.texts.waiting if self.texts else 0) + max(0, self.reader.reading - self.model.slots)
+        return (self.texts.waiting if self.texts else 0) + max(0, self._others - self.model.slots)
+
+    @property
+    def _others(self) -> int:
+        """Requests that generate no text."""
+        return self.reader.reading + (0 if self.speech is None else self.speech.requests)
+
+    async def transcribe(self, request: TranscriptionRequest, recording: bytes) -> Transcript:
+        """What is said in a recording. Raises a RequestError."""
+        if self.speech is None:
+            raise RouteNotFound(f"The model {self.model.name} does not transcribe.")
+        return await self.speech.transcribe(request, recording)
 
     async def chat(self, request: ChatRequest) -> TextAnswer:
         """Begin the answer to a chat. Raises a RequestError; the caller closes what it gets."""
@@ -125,7 +142,11 @@ class TorchEngine:
         return await self._begin(partial(self._prompts.completion, request), slow)
 
     def _routes(self) -> tuple[str, ...]:
-        offered = {"chat": self.model.has_template, "completions": self.model.generates}
+        offered = {
+            "chat": self.model.has_template,
+            "completions": self.model.generates,
+            "audio": self.speech is not None,
+        }
         return (*(name for name, there in offered.items() if there), *self.reader.routes)
 
     async def _begin(self, prepare: Callable[[], PreparedTexts], slow: bool) -> TextAnswer:

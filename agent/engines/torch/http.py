@@ -34,6 +34,7 @@ from agent.engines.torch.parsing import (
     TextRequest,
     read_object,
 )
+from agent.engines.torch.speech_requests import read_form
 from agent.engines.torch.text_reading import Reading, Scores
 from agent.engines.torch.vector_requests import (
     ClassifyRequest,
@@ -55,6 +56,9 @@ _log = logging.getLogger(__name__)
 _BODY_BYTES = 16 * 1024 * 1024
 """A prompt of a million tokens is some 4 MB of text, and more when JSON escapes it; images are not read
 here."""
+
+_RECORDING_BYTES = 64 * 1024 * 1024
+"""OpenAI takes recordings of 25 MB."""
 
 T = TypeVar("T")
 R = TypeVar("R", bound=EngineRequest)
@@ -93,6 +97,7 @@ class EngineHTTP:
                     methods=["POST"],
                 ),
                 *self._reading_routes(),
+                Route("/v1/audio/transcriptions", self._transcribe, methods=["POST"]),
                 Route("/health", self._health),
                 Route("/metrics", self._metrics),
             ],
@@ -189,6 +194,20 @@ class EngineHTTP:
             self.metrics.finished("stop", shapes.TokenUsage(found.tokens, 0), time.monotonic() - began)
             return _json(answer(wanted, found))
 
+    async def _transcribe(self, request: Request) -> Response:
+        with ExitStack() as holding:
+            began = time.monotonic()
+            self._authenticate(request)
+            holding.enter_context(self._engine.admission.enter())
+            wanted, recording = await read_form(request.headers, await _body(request, _RECORDING_BYTES))
+            self._check_model(wanted)
+            work = self._engine.transcribe(wanted, recording)
+            found = await unless_disconnected(request.receive, work)
+            self.metrics.finished("stop", shapes.TokenUsage(0, found.tokens), time.monotonic() - began)
+            if wanted.response_format == "text":
+                return Response(found.text + "\n", media_type="text/plain")
+            return _json(shapes.transcript(found.text, found.duration_s))
+
     def _embeddings(self, wanted: EmbeddingRequest, found: Reading) -> Any:
         as_base64 = wanted.encoding_format == "base64"
         model = self._engine.facts.model
@@ -223,9 +242,12 @@ class EngineHTTP:
         self._authenticate(request)
         holding.enter_context(self._engine.admission.enter())
         wanted = kind.read(read_object(await _body(request)))
+        self._check_model(wanted)
+        return wanted
+
+    def _check_model(self, wanted: EngineRequest) -> None:
         if wanted.model not in (None, self._engine.facts.model):
             raise _no_such_model(wanted.model, self._engine.facts.model)
-        return wanted
 
     def _authenticate(self, request: Request) -> None:
         if self._key is None:
@@ -257,12 +279,12 @@ async def _rest(answer: TextAnswer) -> list[shapes.ChoiceChunk]:
     return found
 
 
-async def _body(request: Request) -> bytes:
+async def _body(request: Request, most_bytes: int = _BODY_BYTES) -> bytes:
     data = bytearray()
     async for chunk in request.stream():
         data += chunk
-        if len(data) > _BODY_BYTES:
-            raise BodyTooLarge(f"The body has more than {_BODY_BYTES} bytes.")
+        if len(data) > most_bytes:
+            raise BodyTooLarge(f"The body has more than {most_bytes} bytes.")
     if not data:
         raise InvalidRequest("The body is empty.", code="invalid_json")
     return bytes(data)

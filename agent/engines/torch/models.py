@@ -1,7 +1,7 @@
 """From a local Hugging Face directory to a model ready to compute. Nothing here ever touches a network."""
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,8 @@ from transformers import (
     AutoModel,
     AutoModelForCausalLM,
     AutoModelForSequenceClassification,
+    AutoModelForSpeechSeq2Seq,
+    AutoProcessor,
     AutoTokenizer,
 )
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
@@ -31,6 +33,7 @@ _UNLIMITED = 1_000_000_000
 """A tokenizer's ``model_max_length`` above this is its way to say that it knows none."""
 
 _EMBEDDING_SUFFIXES = ("Model", "ForMaskedLM", "ForPreTraining")
+_TRANSCRIBING = ("WhisperForConditionalGeneration",)
 _CLASSIFIER_SUFFIX = "ForSequenceClassification"
 
 
@@ -51,6 +54,8 @@ class LoadedModel:
     eos_ids: frozenset[int]
     labels: tuple[str, ...] = ()
     """The classes of a classifier; one of pairs of texts has one."""
+    processor: Any = None
+    """Makes what a model that transcribes reads of a recording; None for all others."""
     memory_bytes: int | None = None
     """What weights and KV cache may take together; None: what is free."""
 
@@ -74,10 +79,10 @@ def load(options: EngineOptions) -> LoadedModel:
         config = AutoConfig.from_pretrained(options.model, **_LOCAL)
         generates = _generates(config)
         labels = () if generates else _labels(config)
-        kind: Any = AutoModelForCausalLM if generates else AutoModel
-        network: Any = (AutoModelForSequenceClassification if labels else kind).from_pretrained(
+        network: Any = _kind(config, generates, labels).from_pretrained(
             options.model, dtype=choose_dtype(options.dtype, device), **_LOCAL
         )
+        processor = AutoProcessor.from_pretrained(options.model, **_LOCAL) if _hears(config) else None
         tokenizer = AutoTokenizer.from_pretrained(options.model, **_LOCAL)
     except ModelUnusable:
         raise
@@ -87,6 +92,7 @@ def load(options: EngineOptions) -> LoadedModel:
         raise ModelUnusable(f"{options.model} cannot be loaded: {error}") from error
     context = _context_tokens(config, tokenizer, generates)
     slots = CUDA_SLOTS if device.type == "cuda" else CPU_SLOTS
+    slots = 1 if processor is not None else slots  # recordings are computed one after the other
     return LoadedModel(
         name=options.name,
         directory=options.model,
@@ -99,6 +105,7 @@ def load(options: EngineOptions) -> LoadedModel:
         vocabulary=network.get_input_embeddings().num_embeddings,
         eos_ids=_eos_ids(network, tokenizer),
         labels=labels,
+        processor=processor,
         memory_bytes=options.memory_bytes,
     )
 
@@ -122,6 +129,8 @@ def choose_dtype(wanted: str, device: torch.device) -> Any:
 
 def _generates(config: Any) -> bool:
     architecture = (getattr(config, "architectures", None) or ["none"])[0]
+    if _hears(config):
+        return False
     if getattr(config, "is_encoder_decoder", False):
         raise ModelUnusable(f"{architecture} is an encoder-decoder, which this engine does not serve")
     if architecture in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values():
@@ -135,6 +144,18 @@ def _generates(config: Any) -> bool:
     )
 
 
+def _hears(config: Any) -> bool:
+    return (getattr(config, "architectures", None) or [""])[0] in _TRANSCRIBING
+
+
+def _kind(config: Any, generates: bool, labels: Sequence[str]) -> Any:
+    if _hears(config):
+        return AutoModelForSpeechSeq2Seq
+    if labels:
+        return AutoModelForSequenceClassification
+    return AutoModelForCausalLM if generates else AutoModel
+
+
 def _labels(config: Any) -> tuple[str, ...]:
     if not config.architectures[0].endswith(_CLASSIFIER_SUFFIX):
         return ()
@@ -143,7 +164,8 @@ def _labels(config: Any) -> tuple[str, ...]:
 
 def _context_tokens(config: Any, tokenizer: Any, generates: bool) -> int:
     text = config.get_text_config()
-    stated = getattr(text, "max_position_embeddings", None) or _CONTEXT_UNSAID
+    stated = getattr(text, "max_position_embeddings", None)
+    stated = stated or getattr(text, "max_target_positions", None) or _CONTEXT_UNSAID
     if generates:
         return int(stated)
     if "roberta" in config.model_type:  # its positions begin after the padding id

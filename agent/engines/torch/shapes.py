@@ -1,6 +1,7 @@
 """Response bodies and stream chunks in OpenAI's shapes. Pure."""
 
 import base64
+import math
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -230,6 +231,11 @@ def _listed(data: Any, answer_id: str, model: str, created: int, tokens: int) ->
 
 def _read_usage(tokens: int) -> dict[str, int]:
     return {"prompt_tokens": tokens, "total_tokens": tokens}
+
+
+def transcript(text: str, duration_s: float) -> dict[str, Any]:
+    """The body of a transcription."""
+    return {"text": text, "usage": {"type": "duration", "seconds": math.ceil(duration_s)}}
 
 
 def _base64_floats(vector: Sequence[float]) -> str:
