@@ -183,6 +183,10 @@ class ChatRequest(TextRequest):
             _check_message(message, f"messages[{index}]")
         if not self.continue_final_message:
             return self
+        if self.messages[-1].tool_calls:
+            raise InvalidRequest(
+                "An answer that has called a tool cannot be continued.", param="continue_final_message"
+            )
         if "add_generation_prompt" in self.model_fields_set and self.add_generation_prompt:
             raise InvalidRequest(
                 "add_generation_prompt and continue_final_message exclude each other.",

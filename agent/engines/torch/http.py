@@ -170,7 +170,7 @@ class EngineHTTP:
             self.metrics.first_token_s.observe(time.monotonic() - began)
 
             def ended() -> None:
-                reason = answer.generations[0].finish_reason or ""
+                reason = answer.generations[0].finish_reason or "stop"
                 self.metrics.finished(reason, answer.usage, time.monotonic() - began)
 
             if wanted.stream:

@@ -54,6 +54,12 @@ def test_continuing_the_last_message_excludes_a_new_prompt() -> None:
     assert refusal(ChatRequest.read, both).param == "continue_final_message"
 
 
+def test_an_answer_with_calls_is_not_continued() -> None:
+    called = {"messages": [{"role": "assistant", "content": "x", "tool_calls": [CALL]}]}
+    error = refusal(ChatRequest.read, called | {"continue_final_message": True})
+    assert error.param == "continue_final_message"
+
+
 def test_calls_and_their_results_are_what_templates_take() -> None:
     messages = [
         {"role": "assistant", "content": None, "tool_calls": [CALL]},
