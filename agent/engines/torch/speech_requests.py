@@ -40,8 +40,11 @@ async def read_form(headers: Mapping[str, str], body: bytes) -> tuple[Transcript
         form = await parser.parse()
     except (MultiPartException, KeyError) as error:
         raise InvalidRequest(f"The form cannot be read: {error}") from error
-    file = form.get("file")
-    if not isinstance(file, UploadFile):
-        raise InvalidRequest("file must be a recording, sent as a file.", param="file")
-    fields: dict[str, Any] = {name: value for name, value in form.items() if name != "file"}
-    return TranscriptionRequest.read(fields), await file.read()
+    try:
+        file = form.get("file")
+        if not isinstance(file, UploadFile):
+            raise InvalidRequest("file must be a recording, sent as a file.", param="file")
+        fields: dict[str, Any] = {name: value for name, value in form.items() if name != "file"}
+        return TranscriptionRequest.read(fields), await file.read()
+    finally:
+        await form.close()
