@@ -25,15 +25,10 @@ _TIME_STAMPS = 1501
 def make(directory: Path, seed: int = 1) -> None:
     """Write config, weights, a byte-level tokenizer and what makes features of recordings."""
     import torch
+    import transformers
     from tokenizers import pre_tokenizers
-    from transformers import (
-        GenerationConfig,
-        WhisperConfig,
-        WhisperFeatureExtractor,
-        WhisperForConditionalGeneration,
-        WhisperProcessor,
-        WhisperTokenizer,
-    )
+
+    library: Any = transformers  # of which types cover a part
 
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     ids = {token: index for index, token in enumerate((*letters, _END, *_CONTROL))}
@@ -45,9 +40,9 @@ def make(directory: Path, seed: int = 1) -> None:
         f"{side}_{name}": 2 for side in ("encoder", "decoder") for name in ("layers", "attention_heads")
     }
     sizes |= {"d_model": 16, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32, "max_target_positions": 64}
-    config = WhisperConfig(vocab_size=len(ids) + _TIME_STAMPS, init_std=0.5, **sizes, **ends, **start)
-    network: Any = WhisperForConditionalGeneration(config)
-    network.generation_config = GenerationConfig(
+    config = library.WhisperConfig(vocab_size=len(ids) + _TIME_STAMPS, init_std=0.5, **sizes, **ends, **start)
+    network: Any = library.WhisperForConditionalGeneration(config)
+    network.generation_config = library.GenerationConfig(
         is_multilingual=True,
         lang_to_id={name: ids[name] for name in ("<|en|>", "<|de|>")},
         task_to_id={name: ids[f"<|{name}|>"] for name in ("transcribe", "translate")},
@@ -60,7 +55,9 @@ def make(directory: Path, seed: int = 1) -> None:
         **start,
     )
     network.save_pretrained(directory)
-    WhisperProcessor(WhisperFeatureExtractor(), WhisperTokenizer(**how)).save_pretrained(directory)
+    library.WhisperProcessor(
+        library.WhisperFeatureExtractor(), library.WhisperTokenizer(**how)
+    ).save_pretrained(directory)
 
 
 if __name__ == "__main__":

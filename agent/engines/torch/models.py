@@ -82,7 +82,7 @@ def load(options: EngineOptions) -> LoadedModel:
         network: Any = _kind(config, generates, labels).from_pretrained(
             options.model, dtype=choose_dtype(options.dtype, device), **_LOCAL
         )
-        processor = AutoProcessor.from_pretrained(options.model, **_LOCAL) if _hears(config) else None
+        processor = _processor(options.model) if _hears(config) else None
         tokenizer = AutoTokenizer.from_pretrained(options.model, **_LOCAL)
     except ModelUnusable:
         raise
@@ -146,6 +146,10 @@ def _generates(config: Any) -> bool:
 
 def _hears(config: Any) -> bool:
     return (getattr(config, "architectures", None) or [""])[0] in _TRANSCRIBING
+
+
+def _processor(directory: Path) -> Any:
+    return AutoProcessor.from_pretrained(directory, **_LOCAL)  # type: ignore[no-untyped-call]
 
 
 def _kind(config: Any, generates: bool, labels: Sequence[str]) -> Any:
