@@ -21,7 +21,7 @@ from agent.engines.torch.models import LoadedModel, load
 from agent.engines.torch.parsing import CompletionRequest
 from agent.engines.torch.prompt_logprobs import prompt_logprobs
 from agent.engines.torch.prompts import PromptBuilder
-from agent.engines.torch.speech import Transcriber, Transcript
+from agent.engines.torch.speech import SpeechTranscript, Transcriber
 from agent.engines.torch.speech_requests import TranscriptionRequest
 from agent.engines.torch.startup import PREPARING, READING, EngineFacts, EngineOptions
 from agent.engines.torch.text import plain_text
@@ -118,7 +118,7 @@ class TorchEngine:
         """Requests that generate no text."""
         return self.reader.reading + (0 if self.speech is None else self.speech.requests)
 
-    async def transcribe(self, request: TranscriptionRequest, recording: bytes) -> Transcript:
+    async def transcribe(self, request: TranscriptionRequest, recording: bytes) -> SpeechTranscript:
         """What is said in a recording. Raises a RequestError."""
         if self.speech is None:
             raise RouteNotFound(f"The model {self.model.name} does not transcribe.")

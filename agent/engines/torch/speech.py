@@ -20,7 +20,7 @@ NOT_INSTALLED = "Recordings need soundfile and soxr on the engine's host: pip in
 _MOST_S = 4 * 3600
 
 
-class Transcript(NamedTuple):
+class SpeechTranscript(NamedTuple):
     text: str
     tokens: int
     duration_s: float
@@ -39,7 +39,7 @@ class Transcriber:
         """Take nothing more; the thread ends after the recording it is at."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
-    async def transcribe(self, request: TranscriptionRequest, recording: bytes) -> Transcript:
+    async def transcribe(self, request: TranscriptionRequest, recording: bytes) -> SpeechTranscript:
         """Raises a RequestError. When it is cancelled, computing ends with the next token."""
         left = threading.Event()
         self.requests += 1
@@ -52,7 +52,7 @@ class Transcriber:
 
     def _transcribe(
         self, request: TranscriptionRequest, recording: bytes, left: threading.Event
-    ) -> Transcript:
+    ) -> SpeechTranscript:
         model = self._model
         rate = model.processor.feature_extractor.sampling_rate
         samples, duration_s = read_recording(recording, rate)
@@ -76,7 +76,7 @@ class Transcriber:
             raise request_error(error) from error
         ids = found[0].tolist()
         text = model.tokenizer.decode(ids, skip_special_tokens=True)
-        return Transcript(str(text).strip(), len(ids), duration_s)
+        return SpeechTranscript(str(text).strip(), len(ids), duration_s)
 
     def _options(self, request: TranscriptionRequest) -> dict[str, Any]:
         generation = self._model.network.generation_config
