@@ -249,7 +249,8 @@ class Agent:
 def make_backends(engine: EngineConfig, durations: Durations) -> tuple[Backend, ...]:
     """What serves ``engine``. Raises as :func:`make_backend`."""
     backend = make_backend(engine, durations)
-    if isinstance(backend, ComfyUIBackend):
+    own_paths = not engine.models or engine.name in engine.models
+    if isinstance(backend, ComfyUIBackend) and own_paths:
         return backend, ComfyUIPaths(engine.settings(), backend)
     return (backend,)
 

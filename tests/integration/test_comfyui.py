@@ -292,6 +292,20 @@ async def test_a_job_has_the_image_as_its_result(site: Site) -> None:
         assert size_and_color(await response.read())[1] == (0, 255, 0)
 
 
+async def test_a_job_that_is_cancelled_ends_no_other(site: Site) -> None:
+    first, second, third = [await submitted(site, "painting", color=color) for color in (101, 102, 103)]
+    for job_id in (first, second):  # the first runs, or is about to
+        async with site.ask(f"/v1/jobs/{job_id}/cancel", {}) as response:
+            assert response.status in (200, 202)
+    assert [(await ended(site, job_id))["status"] for job_id in (first, second, third)] == [
+        "cancelled",
+        "cancelled",
+        "succeeded",
+    ]
+    async with site.ask(f"/v1/jobs/{third}/result") as response:
+        assert size_and_color(await response.read())[1] == (0, 0, 103)
+
+
 async def test_prompts_with_random_cancels_hit_no_other(site: Site) -> None:
     """Each prompt has a colour of its own, which its image must have."""
     loop, chance, clients = asyncio.get_running_loop(), random.Random(5), asyncio.Semaphore(CLIENTS)

@@ -121,7 +121,7 @@ class WorkflowLister:
         return tuple(model for model in models if self._offers(model.id))[:MODELS]
 
     def _offers(self, name: str) -> bool:
-        if self._wanted and name not in (*self._wanted, self._own):
+        if self._wanted and name not in self._wanted:
             return False
         if not is_nameable(name) and name not in self._left_out:
             self._left_out.add(name)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.app import make_backend
+from agent.app import make_backend, make_backends
 from agent.capacity.load_times import LoadTimes
 from agent.config.config import AgentConfig
 from agent.config.sources import load
@@ -199,6 +199,10 @@ def test_comfyui_takes_a_directory_of_workflows(tmp_path: Path) -> None:
     made = engine.settings()
     assert (made.workflows, made.output_bytes, made.loads) == (tmp_path, 4 * GIB, False)
     assert isinstance(make_backend(engine, LoadTimes(tmp_path / "times.json")), ComfyUIBackend)
+    times = LoadTimes(tmp_path / "times.json")
+    assert [each.name for each in make_backends(engine, times)] == ["127.0.0.1-8188", "127.0.0.1-8188.paths"]
+    (pinned,) = settings(tmp_path, text + '\nmodels = ["painting"]').engines
+    assert [each.name for each in make_backends(pinned, times)] == ["127.0.0.1-8188"]
     (larger,) = settings(tmp_path, text + '\noutput = "8 GiB"').engines
     assert larger.settings().output_bytes == 8 * GIB
 

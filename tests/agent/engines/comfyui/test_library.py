@@ -54,6 +54,15 @@ async def test_workflows_checkpoints_and_the_one_for_any_are_listed(tmp_path: Pa
     assert all(model.routes[0] == "workflows" for model in found.values())
 
 
+async def test_only_what_is_named_is_offered_where_something_is(tmp_path: Path) -> None:
+    write(tmp_path, "painting", {"workflow": SAVE})
+    library = WorkflowLibrary(tmp_path)
+    lister = WorkflowLister(Server().ask, library, ("painting",), ManualClock(), own="studio")
+    assert [model.id for model in await lister()] == ["painting"]
+    lister = WorkflowLister(Server().ask, library, (), ManualClock(), own="studio")
+    assert "studio" in [model.id for model in await lister()]
+
+
 async def test_the_server_is_asked_for_nodes_once_a_minute(tmp_path: Path) -> None:
     write(tmp_path, "lacking", {"1": {"class_type": "Custom"}, **SAVE})
     server, clock = Server(), ManualClock()
