@@ -9,6 +9,7 @@ from agent.engines.backend import BackendBody, BackendRequest, ResponseReceiver
 from agent.engines.comfyui.call import CallContext, PromptCall
 from agent.engines.comfyui.engine import PromptEngine, PromptFollower
 from agent.engines.comfyui.library import WorkflowLibrary, WorkflowLister
+from agent.engines.comfyui.previews import PreviewFitter
 from agent.engines.comfyui.requests import AskedPrompt
 from agent.engines.comfyui.server import ComfyUIServer
 from agent.engines.comfyui.socket import EventSocket
@@ -44,8 +45,13 @@ class ComfyUIBackend(OpenAIHTTPBackend):
         self.engine_runs = PromptEngine(self._server, socket, slots, settings.name)
         self._note_prompt: NotePrompt = lambda prompt_id, asked, follower: None
         self._on_status: NoteStatus = lambda remaining: None
+        self._previews = PreviewFitter()
         self._context = CallContext(
-            self._client, self.engine_runs, settings.output_bytes, lambda *about: self._note_prompt(*about)
+            self._client,
+            self.engine_runs,
+            settings.output_bytes,
+            self._previews,
+            lambda *about: self._note_prompt(*about),
         )
         self._calls: set[PromptCall] = set()
         self.remaining = 0
@@ -71,6 +77,7 @@ class ComfyUIBackend(OpenAIHTTPBackend):
         for call in tuple(self._calls):
             call.let_go()
         await self.engine_runs.close()
+        await self._previews.close()
         await super().close()
 
     def deployments(self) -> tuple[DeploymentState, ...]:

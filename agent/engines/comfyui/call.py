@@ -12,6 +12,7 @@ import orjson
 from agent.engines.backend import BackendBody, ResponseReceiver
 from agent.engines.comfyui.answers import AnswerFailed, PromptAnswer
 from agent.engines.comfyui.engine import PromptEngine, PromptFollower
+from agent.engines.comfyui.previews import PreviewFitter
 from agent.engines.comfyui.requests import AskedPrompt, read_asked
 from agent.engines.comfyui.results import PromptError
 from agent.engines.comfyui.server import PromptRefused
@@ -36,6 +37,7 @@ class CallContext:
     client: EngineClient
     engine: PromptEngine
     output_bytes: int
+    previews: PreviewFitter
     note_prompt: Callable[[str, AskedPrompt, PromptFollower], None] = lambda prompt_id, asked, follower: None
     """Told of each prompt before it is sent."""
 
@@ -124,6 +126,7 @@ class PromptCall:
         """The server's answer to the prompt, and the prompt's record."""
         engine, prompt_id = self._context.engine, str(uuid.uuid4())
         follower = PromptFollower(asked.prompt, self._tell)
+        follower.shrink = self._context.previews.fit
         self._context.note_prompt(prompt_id, asked, follower)
 
         async def submit() -> dict[str, Any]:
