@@ -22,7 +22,7 @@ from gateway.jobs.object_names import body_name, job_prefix
 from gateway.jobs.predictions import running_until_s, waiting_until_s
 from gateway.jobs.responses import response_end
 from gateway.jobs.runs_here import NothingRunsHere, RunsHere
-from gateway.storage.errors import ObjectMissing, StateError, StateUnreachable
+from gateway.storage.errors import ObjectMissing, ObjectStorageFull, StateError, StateUnreachable
 from gateway.storage.jobs import JobBounds, JobStore, Submission
 from shared.protocol.progress import Preview
 
@@ -214,10 +214,13 @@ class JobService:
         if not bodies:
             return
         objects, todo = await self._objects(), list(bodies.items())
-        for at in range(0, len(todo), _WRITTEN_AT_ONCE):
-            async with asyncio.TaskGroup() as tasks:
-                for job_id, body in todo[at : at + _WRITTEN_AT_ONCE]:
-                    tasks.create_task(_put(objects, body_name(job_id), body))
+        try:
+            for at in range(0, len(todo), _WRITTEN_AT_ONCE):
+                async with asyncio.TaskGroup() as tasks:
+                    for job_id, body in todo[at : at + _WRITTEN_AT_ONCE]:
+                        tasks.create_task(_put(objects, body_name(job_id), body))
+        except ExceptionGroup as group:
+            raise (group.subgroup(ObjectStorageFull) or group).exceptions[0] from None
 
     async def _insert(self, submission: Submission, bodies: Collection[str]) -> tuple[str, ...]:
         try:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 from openai import OpenAI
@@ -103,6 +103,21 @@ def test_a_job_is_followed_over_http_and_its_end_is_told(site: Site, sdk: OpenAI
     event = sdk.webhooks.unwrap(*inbox.got[0], secret=secret)
     said = event.to_dict()
     assert (said["type"], said["data"]) == ("job.succeeded", {"id": made["id"]})
+
+
+def test_a_job_whose_model_nobody_serves_waits_until_its_deadline(site: Site) -> None:
+    jobs = f"{site.base_url}/jobs"
+    body = {**chat("never"), "model": "served-by-nobody"}
+    made = fetch(jobs, body={"path": CHAT, "body": body, "expires_after": 2}, key=site.key)
+    assert (made["status"], made["predicted_completion_at"]) == ("queued", None)
+    shown: list[Any] = []
+
+    def ended() -> bool:
+        shown[:] = [fetch(f"{jobs}/{made['id']}", key=site.key)]
+        return bool(shown[0]["status"] != "queued")
+
+    until("its deadline has come", ended, 60.0)
+    assert (shown[0]["status"], shown[0]["attempts"]) == ("expired", 0)
 
 
 def test_a_running_job_is_cancelled(site: Site) -> None:

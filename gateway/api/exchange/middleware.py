@@ -19,7 +19,7 @@ from gateway.api.server.client_addresses import PerAddressLimiter
 from gateway.domain.errors import BuffersFull, ClientGone, Forbidden, RequestError, StateUnavailable
 from gateway.pipeline.bodies.reader import BodyReader
 from gateway.runtime.lifecycle import Lifecycle
-from gateway.storage.errors import StateError
+from gateway.storage.errors import ObjectStorageError, StateError
 
 App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 
@@ -127,12 +127,19 @@ class RequestMiddleware:
             failure = error
         elif isinstance(error, StateError):
             _log.error("state_failed", id=exchange.id, error=str(error))
-            failure = StateUnavailable("This gateway cannot check API keys just now; send the request again.")
+            failure = StateUnavailable(_UNAVAILABLE[isinstance(error, ObjectStorageError)])
         else:
             _log.error("request_failed", id=exchange.id, method=exchange.method, exc_info=error)
             failure = internal_error(exchange.id)
         await exchange.reply.fail(failure)
         return _without_history(failure)
+
+
+_UNAVAILABLE = {
+    False: "This gateway cannot check API keys just now; send the request again.",
+    True: "This gateway cannot reach its object store just now; send the request again.",
+}
+"""Whether it is the place of files and results that fails."""
 
 
 def _without_history(error: RequestError) -> RequestError:

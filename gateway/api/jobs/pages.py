@@ -236,14 +236,9 @@ def translated() -> Iterator[None]:
     except RecordError as error:
         raise JobNotFailed(_sentence(error)) from error
     except ObjectStorageFull as error:
-        raise StorageFull("There is no room for this job now.") from error
+        raise StorageFull("There is no room for more jobs now.") from error
     except ObjectMissing as error:
         raise RecordNotFound("The result of this job is gone.") from error
-    except ExceptionGroup as group:  # of bodies that are written side by side
-        full = group.subgroup(ObjectStorageFull)
-        if full is not None:
-            raise StorageFull("There is no room for these jobs now.") from group
-        raise group.exceptions[0] from None
 
 
 def _sentence(error: Exception) -> str:

@@ -1,5 +1,6 @@
 """Brokers of a run with queues: how its messages are put into each, and how replies come out again."""
 
+import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
@@ -7,15 +8,23 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import aio_pika
+import pytest
 from aio_pika.abc import AbstractChannel, AbstractIncomingMessage
+from google.api_core.exceptions import DeadlineExceeded
 from redis.asyncio import Redis
 
 from gateway.domain.queues import QueueKind
+from tests.gateway.jobs.queues.pubsub_topics import Topics, pubsub_topics
 from tests.gateway.jobs.queues.rabbit_queues import URL, rabbit_queues
+from tests.gateway.jobs.queues.sqs_queues import Queues, sqs_queues
+from tests.support.pubsub_server import pubsub_host
 from tests.support.redis_server import own_redis_server
+from tests.support.sqs_server import set_credentials, sqs_server
 
 ASKED, ANSWERS = "prompts", "answers"
+_ORDERED = f"{ANSWERS}.fifo"
 _AT_ONCE = 500
+_PULL_S = 0.2
 
 
 class Broker(Protocol):
@@ -127,6 +136,49 @@ class RabbitQueues:
         return int(declared.declaration_result.message_count or 0)
 
 
+@dataclass(slots=True)
+class SqsQueues:
+    """A queue for each; replies keep their order."""
+
+    queues: Queues
+    url: str
+    queue: str
+    answers: str
+
+    async def put(self, messages: Sequence[bytes]) -> None:
+        await self.queues.put_all(ASKED, [message.decode() for message in messages])
+
+    async def replies(self) -> Sequence[bytes]:
+        return [body.encode() for body in await self.queues.get_all(_ORDERED)]
+
+    async def dead_letters(self) -> int:
+        return len(await self.queues.get_all(f"{ASKED}-dead"))
+
+
+@dataclass(slots=True)
+class PubSubTopics:
+    """A topic for each, with a subscription of its name."""
+
+    topics: Topics
+    url: str
+    queue: str = ASKED
+    answers: str = ANSWERS
+
+    async def put(self, messages: Sequence[bytes]) -> None:
+        await self.topics.put_all(self.queue, messages)
+
+    async def replies(self) -> Sequence[bytes]:
+        return await self._taken(self.answers)
+
+    async def dead_letters(self) -> int:
+        return len(await self._taken(f"{self.queue}.dead"))
+
+    async def _taken(self, name: str) -> list[bytes]:
+        with contextlib.suppress(DeadlineExceeded):
+            return [each.data for each in await self.topics.get(name, most=_AT_ONCE, wait_s=_PULL_S)]
+        return []
+
+
 @asynccontextmanager
 async def _redis_client(directory: Path) -> AsyncIterator[tuple[Any, str]]:
     """Of a server that only this run uses."""
@@ -161,9 +213,27 @@ async def rabbit(directory: Path) -> AsyncIterator[Broker]:
             await channel.queue_delete(broker.dead)
 
 
+@asynccontextmanager
+async def sqs(directory: Path) -> AsyncIterator[Broker]:
+    with pytest.MonkeyPatch.context() as monkeypatch, sqs_server() as url:
+        set_credentials(monkeypatch)  # of the gateways, too
+        async with sqs_queues(url, ASKED, f"{ASKED}-dead", _ORDERED) as queues:
+            yield SqsQueues(queues, queues.url, queues.name(ASKED), queues.name(_ORDERED))
+
+
+@asynccontextmanager
+async def pubsub(directory: Path) -> AsyncIterator[Broker]:
+    with pubsub_host() as host:
+        async with pubsub_topics(host, ASKED, f"{ASKED}.dead") as topics:
+            await topics.make(ANSWERS, enable_message_ordering=True)
+            yield PubSubTopics(topics, topics.url)
+
+
 BROKERS: Mapping[QueueKind, Callable[[Path], AbstractAsyncContextManager[Broker]]] = {
     QueueKind.REDIS_STREAM: redis_streams,
     QueueKind.REDIS_LIST: redis_lists,
     QueueKind.RABBITMQ: rabbit,
+    QueueKind.SQS: sqs,
+    QueueKind.PUBSUB: pubsub,
 }
 """What is run by kind of source. Each skips (pytest's Skipped) where there is no server."""

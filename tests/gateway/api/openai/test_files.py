@@ -14,6 +14,7 @@ from gateway.domain.scopes import limited
 from gateway.jobs.files import FileBounds, FileService
 from gateway.jobs.objects import ObjectOpener
 from gateway.storage import Store
+from gateway.storage.errors import ObjectStorageError
 from gateway.storage.objects import ObjectStore
 from tests.gateway.api.support import KEY, FakeKeys, Surface, error_in, served
 
@@ -58,6 +59,19 @@ async def test_an_idempotency_key_keeps_one_file(sdk: AsyncOpenAI) -> None:
     with pytest.raises(openai.BadRequestError, match="Idempotency-Key"):
         await keep(b"one", "a b")
     assert [file.id async for file in sdk.files.list()] == [made]
+
+
+async def test_an_object_store_that_is_away_is_told_as_such(
+    sdk: AsyncOpenAI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def failing(*_: object, **__: object) -> None:
+        raise ObjectStorageError("the bucket is away")
+
+    monkeypatch.setattr(ObjectStore, "put", failing)
+    with pytest.raises(openai.InternalServerError, match="cannot reach its object store just now") as failed:
+        await sdk.files.create(file=b"one", purpose="batch")
+    assert failed.value.status_code == 503
+    assert [file.id async for file in sdk.files.list()] == []
 
 
 async def test_a_file_goes_in_and_out(sdk: AsyncOpenAI) -> None:

@@ -1,7 +1,7 @@
 """Topics and subscriptions of one test, on any server (:mod:`tests.support.pubsub_server`)."""
 
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -11,6 +11,7 @@ from google.pubsub_v1.services.publisher.transports import PublisherGrpcAsyncIOT
 from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcAsyncIOTransport
 
 LIMIT_S = 30.0
+_AT_ONCE = 500
 
 
 class Topics:
@@ -41,6 +42,11 @@ class Topics:
         messages = [{"data": data, "attributes": attributes}]
         found = await self._publisher.publish(request={"topic": self.topic(name), "messages": messages})
         return str(found.message_ids[0])
+
+    async def put_all(self, name: str, datas: Sequence[bytes]) -> None:
+        for start in range(0, len(datas), _AT_ONCE):
+            messages = [{"data": data} for data in datas[start : start + _AT_ONCE]]
+            await self._publisher.publish(request={"topic": self.topic(name), "messages": messages})
 
     async def get(self, name: str, *, most: int = 1, wait_s: float = LIMIT_S) -> list[Any]:
         """The next messages, which are acknowledged."""

@@ -9,7 +9,8 @@ from structlog.testing import capture_logs
 from gateway.domain.errors import QueueFull, Unauthenticated
 from gateway.domain.request import Principal
 from gateway.domain.scopes import limited
-from gateway.storage.errors import StateUnreachable, UnknownRecord
+from gateway.storage.errors import ObjectStorageError, StateUnreachable, UnknownRecord
+from gateway.storage.objects import ObjectStore
 from tests.gateway.jobs.queues.fakes import KilledError, QueueWorld
 
 BODY: dict[str, Any] = {"messages": []}
@@ -132,6 +133,22 @@ async def test_where_no_job_can_be_made_nothing_is_taken(world: QueueWorld, erro
     world.source.put(message())
     assert await run(world, identify=identify) == ["queue_not_taken"]
     assert (world.source.asked, world.source.dead) == ([], [])
+
+
+async def test_a_body_that_cannot_be_written_now_is_kept_for_later(
+    world: QueueWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def failing(*_: object, **__: object) -> None:
+        raise ObjectStorageError("the bucket is away")
+
+    world.source.put(message())
+    with monkeypatch.context() as patch:
+        patch.setattr(ObjectStore, "put", failing)
+        assert await run(world) == ["queue_not_taken"]
+    assert (len(world.source.held), world.source.dead, len(world.listed())) == (1, [], 0)
+    world.source.lose_consumer()
+    await world.intake().step()
+    assert len(world.listed()) == 1
 
 
 async def test_what_the_gateway_cannot_take_now_is_kept_for_later(
