@@ -8,10 +8,12 @@ from typing import Any
 
 import anthropic
 import openai
+import pydantic
 import pytest
 from openai import AsyncOpenAI
 
 from tests.integration.conftest import MODEL
+from tests.support import chat_engine
 from tests.support.processes import Gateway, House, answer_to
 from tests.support.proxy import FaultyProxy
 
@@ -132,6 +134,84 @@ async def test_a_translated_stream_survives_cut_tunnels_and_a_killed_agent(house
     assert end.response.output_text == text
     assert end.response.usage is not None
     assert end.response.usage.output_tokens == TOKENS
+
+
+async def test_a_translated_message_survives_cut_tunnels_and_a_killed_engine(house: House) -> None:
+    """The tunnel is cut in the middle, twice; then the engine is killed, and another one goes on."""
+    gateway = house.gateway()
+    key = gateway.key("tests")
+    engines = [house.engine("--model", MODEL, "--habit", "chat-only", name=f"e{n}") for n in range(2)]
+    base = gateway.base_url.removesuffix("/v1")
+    async with (
+        FaultyProxy("127.0.0.1", gateway.port) as proxy,
+        AsyncOpenAI(base_url=gateway.base_url, api_key=key, max_retries=0) as openai_client,
+        anthropic.AsyncAnthropic(base_url=base, api_key=key, max_retries=0) as typed,
+    ):
+        client: Any = typed
+        house.agent(gateway, engines[0].url, name="one", dial=proxy.url, environment=GOES_ON)
+        await asyncio.to_thread(house.wait_for_model, gateway, key, MODEL)
+        asked: Any = {"model": MODEL, "messages": [{"role": "user", "content": "once"}]}
+        await client.messages.create(**asked, max_tokens=1)  # its agent knows then how it is asked
+        slowly = {"script": {"tokens_per_s": 20}}
+        stream = await client.messages.create(**asked, max_tokens=TOKENS, stream=True, extra_body=slowly)
+        house.agent(gateway, engines[1].url, name="two", environment=GOES_ON)
+        text, kinds, usage = "", list[str](), 0
+        async for event in stream:
+            kinds.append(event.type)
+            if event.type == "content_block_delta":
+                text += event.delta.text
+            if event.type == "message_delta":
+                usage = event.usage.output_tokens
+                assert event.delta.stop_reason == "max_tokens", "as long as it may be"
+            if len(kinds) in (10, 20):
+                await proxy.cut()
+            if len(kinds) == 40:
+                await _answers_at(openai_client, "two")
+                os.killpg(engines[0].child.pid, signal.SIGKILL)
+    assert text == answer_to("once", TOKENS)
+    assert usage == TOKENS
+    ends = ["content_block_stop", "message_delta", "message_stop"]
+    assert [kind for kind in kinds if kind not in ("content_block_delta", "ping")] == [
+        *("message_start", "content_block_start"),
+        *ends,
+    ]
+
+
+class Weather(pydantic.BaseModel):
+    city: str
+    celsius: int
+
+
+async def test_structured_output_by_both_sdks(house: House) -> None:
+    """The stand-in answers in the schema that a request wants."""
+    gateway = house.gateway()
+    key = gateway.key("tests")
+    house.agent(gateway, house.listening(house.children.start("chat", "tests.support.chat_engine")))
+    await asyncio.to_thread(house.wait_for_model, gateway, key, chat_engine.MODEL)
+    said: Any = [{"role": "user", "content": "the weather"}]
+    async with AsyncOpenAI(base_url=gateway.base_url, api_key=key, max_retries=0) as client:
+        found = await client.responses.parse(model=chat_engine.MODEL, input="x", text_format=Weather)
+        assert found.output_parsed == Weather(city="words", celsius=7)
+        async with client.responses.stream(model=chat_engine.MODEL, input="x", text_format=Weather) as stream:
+            assert (await stream.get_final_response()).output_parsed == Weather(city="words", celsius=7)
+        chat = await client.chat.completions.parse(
+            model=chat_engine.MODEL, messages=said, response_format=Weather
+        )
+        assert chat.choices[0].message.parsed == Weather(city="words", celsius=7)
+        model: Any = await client.models.retrieve(chat_engine.MODEL)
+        assert (model.context_length, model.capabilities) == (4096, ["completion", "tools"])
+        assert {"messages", "responses"} <= set(model.translated_routes) <= set(model.routes)
+    base = gateway.base_url.removesuffix("/v1")
+    async with anthropic.AsyncAnthropic(base_url=base, api_key=key, max_retries=0) as typed:
+        sdk: Any = typed
+        asked: Any = {"model": chat_engine.MODEL, "max_tokens": 32, "messages": said}
+        parsed = await sdk.messages.parse(**asked, output_format=Weather)
+        assert parsed.parsed_output == Weather(city="words", celsius=7)
+        form = {"format": {"type": "json_schema", "schema": Weather.model_json_schema()}}
+        plain = await sdk.messages.create(**asked, output_config=form)
+        assert Weather.model_validate_json(plain.content[0].text).celsius == 7
+        counted = await sdk.messages.count_tokens(model=chat_engine.MODEL, messages=said)
+        assert counted.input_tokens == parsed.usage.input_tokens
 
 
 async def _answers_at(client: AsyncOpenAI, agent: str) -> None:

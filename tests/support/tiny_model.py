@@ -35,18 +35,9 @@ def make(directory: Path, seed: int = 7, sizes: Mapping[str, int] | None = None)
     Only lower-case letters are ever said, so every token is a piece of text; the end is never said.
     """
     import torch
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+    from transformers import LlamaConfig, LlamaForCausalLM
 
-    directory.mkdir(parents=True, exist_ok=True)
-    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocabulary = {letter: index for index, letter in enumerate(letters)} | {"<s>": 256, "</s>": 257}
-    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    fast = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
-        tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", pad_token="</s>", model_max_length=512
-    )
+    fast, vocabulary = _tokenizer()
     fast.chat_template = _TEMPLATE
     torch.manual_seed(seed)
     members: dict[str, Any] = {**_SIZES, **(sizes or {})}
@@ -64,6 +55,39 @@ def make(directory: Path, seed: int = 7, sizes: Mapping[str, int] | None = None)
     network.lm_head.weight.data = weights
     network.save_pretrained(directory)
     fast.save_pretrained(directory)
+
+
+def make_encoder(directory: Path, seed: int = 7) -> None:
+    """Write a model of like size that gives embeddings and no text."""
+    import torch
+    from transformers import BertConfig, BertModel
+
+    torch.manual_seed(seed)
+    sizes: Any = {
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+    }
+    network = BertModel(BertConfig(vocab_size=258, max_position_embeddings=512, pad_token_id=257, **sizes))
+    network.save_pretrained(directory)
+    _tokenizer()[0].save_pretrained(directory)
+
+
+def _tokenizer() -> tuple[Any, dict[str, int]]:
+    """One token for a byte, and the number of each."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {letter: index for index, letter in enumerate(letters)} | {"<s>": 256, "</s>": 257}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    fast = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+        tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", pad_token="</s>", model_max_length=512
+    )
+    return fast, vocabulary
 
 
 if __name__ == "__main__":
