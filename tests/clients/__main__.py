@@ -20,7 +20,7 @@ from tests.support.processes import House, command
 
 DEMO, EMBEDDER = "trunkline-demo", "tiny-embedder"
 CHAT_ONLY, BUILT_IN = "chat-only", "built-in"
-ALIASES = ("claude-haiku-4-5-20251001", "claude-sonnet-4-5-20250929")
+ALIASES = ("claude-haiku-4-5-20251001", "claude-sonnet-4-5")
 """Names that clients know which take no others: aliases for the models."""
 
 

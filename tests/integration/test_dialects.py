@@ -3,7 +3,8 @@
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import anthropic
@@ -14,7 +15,7 @@ from openai import AsyncOpenAI
 
 from tests.integration.conftest import MODEL
 from tests.support import chat_engine
-from tests.support.processes import Gateway, House, answer_to
+from tests.support.processes import Gateway, House, answer_to, fetch
 from tests.support.proxy import FaultyProxy
 
 TOOL: Any = {"type": "function", "name": "note", "parameters": {"type": "object"}, "strict": False}
@@ -103,7 +104,8 @@ async def test_a_translated_stream_survives_cut_tunnels_and_a_killed_agent(house
     ):
         first = house.agent(gateway, engines[0].url, name="one", dial=proxy.url, environment=GOES_ON)
         await asyncio.to_thread(house.wait_for_model, gateway, key, MODEL)
-        await _answers_at(client, "one")
+        ask = partial(client.responses.with_raw_response.create, model=MODEL, input="?", max_output_tokens=1)
+        await _answers_at(ask, "one")
         stream = await client.responses.create(
             model=MODEL,
             input="once",
@@ -123,7 +125,7 @@ async def test_a_translated_stream_survives_cut_tunnels_and_a_killed_agent(house
             if len(numbers) in (10, 20):
                 await proxy.cut()
             if len(numbers) == 40:
-                await _answers_at(client, "two")
+                await _answers_at(ask, "two")
                 os.killpg(first.pid, signal.SIGKILL)
         house.children.stop(first)
         house.children.stop(second)
@@ -144,14 +146,14 @@ async def test_a_translated_message_survives_cut_tunnels_and_a_killed_engine(hou
     base = gateway.base_url.removesuffix("/v1")
     async with (
         FaultyProxy("127.0.0.1", gateway.port) as proxy,
-        AsyncOpenAI(base_url=gateway.base_url, api_key=key, max_retries=0) as openai_client,
         anthropic.AsyncAnthropic(base_url=base, api_key=key, max_retries=0) as typed,
     ):
         client: Any = typed
         house.agent(gateway, engines[0].url, name="one", dial=proxy.url, environment=GOES_ON)
         await asyncio.to_thread(house.wait_for_model, gateway, key, MODEL)
         asked: Any = {"model": MODEL, "messages": [{"role": "user", "content": "once"}]}
-        await client.messages.create(**asked, max_tokens=1)  # its agent knows then how it is asked
+        ask = partial(client.messages.with_raw_response.create, **asked, max_tokens=1)
+        await _answers_at(ask, "one")
         slowly = {"script": {"tokens_per_s": 20}}
         stream = await client.messages.create(**asked, max_tokens=TOKENS, stream=True, extra_body=slowly)
         house.agent(gateway, engines[1].url, name="two", environment=GOES_ON)
@@ -166,7 +168,7 @@ async def test_a_translated_message_survives_cut_tunnels_and_a_killed_engine(hou
             if len(kinds) in (10, 20):
                 await proxy.cut()
             if len(kinds) == 40:
-                await _answers_at(openai_client, "two")
+                await _answers_at(ask, "two")
                 os.killpg(engines[0].child.pid, signal.SIGKILL)
     assert text == answer_to("once", TOKENS)
     assert usage == TOKENS
@@ -198,9 +200,6 @@ async def test_structured_output_by_both_sdks(house: House) -> None:
             model=chat_engine.MODEL, messages=said, response_format=Weather
         )
         assert chat.choices[0].message.parsed == Weather(city="words", celsius=7)
-        model: Any = await client.models.retrieve(chat_engine.MODEL)
-        assert (model.context_length, model.capabilities) == (4096, ["completion", "tools"])
-        assert {"messages", "responses"} <= set(model.translated_routes) <= set(model.routes)
     base = gateway.base_url.removesuffix("/v1")
     async with anthropic.AsyncAnthropic(base_url=base, api_key=key, max_retries=0) as typed:
         sdk: Any = typed
@@ -212,15 +211,20 @@ async def test_structured_output_by_both_sdks(house: House) -> None:
         assert Weather.model_validate_json(plain.content[0].text).celsius == 7
         counted = await sdk.messages.count_tokens(model=chat_engine.MODEL, messages=said)
         assert counted.input_tokens == parsed.usage.input_tokens
+    async with asyncio.timeout(10):  # what an engine does not describe is known when it was asked
+        while True:
+            model = await asyncio.to_thread(fetch, f"{gateway.base_url}/models/{chat_engine.MODEL}", key=key)
+            if {"messages", "responses"} <= set(model["translated_routes"]):
+                break
+    assert (model["context_length"], model["capabilities"]) == (4096, ["completion", "tools"])
+    assert set(model["translated_routes"]) <= set(model["routes"])
 
 
-async def _answers_at(client: AsyncOpenAI, agent: str) -> None:
-    """Returns when short requests have been answered by ``agent``; it knows then how its engine is asked."""
+async def _answers_at(ask: Callable[[], Awaitable[Any]], agent: str) -> None:
+    """Returns when a short request of ``ask`` has been answered by ``agent``; it knows then how its engine is
+    asked."""
     async with asyncio.timeout(30):
         while True:
-            asked = [
-                client.responses.with_raw_response.create(model=MODEL, input="?", max_output_tokens=1)
-                for _ in range(4)
-            ]
-            if agent in [raw.headers["x-trunkline-agent"] for raw in await asyncio.gather(*asked)]:
+            answers = await asyncio.gather(*[ask() for _ in range(4)])
+            if agent in [raw.headers["x-trunkline-agent"] for raw in answers]:
                 return

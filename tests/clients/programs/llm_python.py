@@ -1,9 +1,11 @@
 """The command ``llm``, with its command for servers like OpenAI's."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from checks import FACTS, QUESTION, SYSTEM, WEATHER, WORDS, Unasked, is_weather, run, same
 
@@ -14,9 +16,18 @@ FUNCTION = (
 
 
 def ask(text: str, *options: str) -> str:
-    where = [COMMAND, "openai", "endpoint", FACTS["base_url"], "-m", FACTS["model"], "--key", FACTS["key"]]
+    where = ("openai", "endpoint", FACTS["base_url"], "-m", FACTS["model"], "--key", FACTS["key"])
+    return llm(*where, "-o", "max_tokens", "64", *options, text)
+
+
+def llm(*arguments: str, **environment: str) -> str:
     done = subprocess.run(
-        [*where, "-o", "max_tokens", "64", *options, text], capture_output=True, text=True, timeout=120
+        [COMMAND, *arguments],
+        stdin=subprocess.DEVNULL,  # it would read a part of the prompt there
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=os.environ | environment,
     )
     assert done.returncode == 0, done.stderr[-500:]
     return done.stdout.strip()
@@ -45,4 +56,14 @@ def responses() -> None:
     same(ask(WORDS, "--responses"), WORDS)
 
 
-run(chat=chat, stream=stream, tools=tools, structured=structured, responses=responses)
+def messages() -> None:
+    if not FACTS["alias"]:
+        raise Unasked("its plugin for Anthropic takes no names but those of Anthropic's models")
+    with TemporaryDirectory() as directory:
+        where = {"ANTHROPIC_BASE_URL": FACTS["url"], "ANTHROPIC_API_KEY": FACTS["key"]}
+        for options in ((), ("--no-stream",)):
+            asked = ("-m", FACTS["alias"], "-o", "max_tokens", "64", "--no-log", *options, WORDS)
+            same(llm(*asked, LLM_USER_PATH=directory, **where), WORDS)
+
+
+run(chat=chat, stream=stream, tools=tools, structured=structured, responses=responses, messages=messages)

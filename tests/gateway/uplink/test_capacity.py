@@ -72,6 +72,17 @@ def test_a_group_can_do_what_all_its_deployments_can() -> None:
     assert (group.routes, group.continues) == (("chat",), {"chat": "prefill"})
 
 
+def test_a_group_has_the_capabilities_of_all_and_translates_what_all_of_them_have_to() -> None:
+    fleet = Fleet()
+    capacity = make(fleet)
+    routes, translated = ("chat", "messages", "responses"), ("messages", "responses")
+    one = deployment("m", routes=routes, translated=translated, capabilities=("tools", "vision"))
+    fleet.connect("a", one)
+    fleet.connect("b", replace(one, translated=("messages",), capabilities=("vision", "thinking")))
+    (group,) = offered(capacity)
+    assert (group.translated, group.capabilities) == (("messages",), ("vision",))
+
+
 def test_nothing_that_is_not_loaded_is_offered() -> None:
     fleet = Fleet()
     capacity = make(fleet)
