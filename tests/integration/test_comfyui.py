@@ -6,6 +6,7 @@ models: ``TRUNKLINE_TEST_COMFYUI=http://HOST:PORT tests/run tests/integration/te
 
 import asyncio
 import base64
+import contextlib
 import io
 import json
 import logging
@@ -290,6 +291,12 @@ async def test_a_job_has_the_image_as_its_result(site: Site) -> None:
     async with site.ask(f"/v1/jobs/{job_id}/result") as response:
         assert response.content_type == "image/png"
         assert size_and_color(await response.read())[1] == (0, 255, 0)
+    asked = {"path": "/v1/workflows/painting", "body": {"inputs": {"color": 0xFF0000}}}
+    async with site.ask("/v1/jobs", asked) as response:
+        job_id = (await response.json())["id"]
+    assert (await ended(site, job_id))["status"] == "succeeded"
+    async with site.ask(f"/v1/jobs/{job_id}/result") as response:
+        assert size_and_color(await response.read())[1] == (255, 0, 0)
 
 
 async def test_a_job_that_is_cancelled_ends_no_other(site: Site) -> None:
@@ -337,6 +344,33 @@ async def test_prompts_with_random_cancels_hit_no_other(site: Site) -> None:
     assert outcomes["cancelled"] >= PROMPTS // 12
     if not REAL:
         assert site.stats()["deepest"] == 1
+
+
+async def test_cancels_hit_no_prompt_that_somebody_else_has_at_the_server(site: Site) -> None:
+    """Somebody else sends prompts to the server itself, between those that are cancelled here."""
+    chance, theirs = random.Random(6), list[str]()
+    begun = asyncio.get_running_loop().time()
+    assert (await site.run("painting", color=998))[0] == 200
+    took_s = asyncio.get_running_loop().time() - begun
+
+    async def give_up() -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(chance.random() * 2 * took_s):
+                await site.run("painting", color=chance.randrange(1 << 24))
+
+    async with aiohttp.ClientSession() as session:
+        for number in range(PROMPTS // 4):
+            prompt = painting()["workflow"]
+            prompt["1"]["inputs"]["color"] = 5000 + number
+            async with session.post(f"{site.server_url}/prompt", json={"prompt": prompt}) as response:
+                theirs.append((await response.json())["prompt_id"])
+            await asyncio.gather(give_up(), give_up())
+        for prompt_id in theirs:
+            record = None
+            while record is None:
+                async with session.get(f"{site.server_url}/history/{prompt_id}") as response:
+                    record = (await response.json()).get(prompt_id)
+            assert record["status"]["status_str"] == "success", prompt_id
 
 
 @stand_in_only
