@@ -25,6 +25,7 @@ def cycles() -> Iterator[Counter[str]]:
     """Counts what of our own is found to be garbage, by type, once the block is over."""
     found: Counter[str] = Counter()
     gc.collect()
+    gc.freeze()  # what is there by now is not looked at again: of a long run of tests that is much
     gc.disable()
     gc.set_debug(gc.DEBUG_SAVEALL)
     try:
