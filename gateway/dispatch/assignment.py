@@ -31,6 +31,10 @@ SHUN_S = 10.0
 one that failed on it."""
 
 
+JOBS_LOOK_S = 0.5
+"""Interval at which jobs that wait beside free slots are looked at: fewer may be kept free for others."""
+
+
 class Assigner:
     """One for a dispatcher."""
 
@@ -129,6 +133,7 @@ class Assigner:
             if self._assign_front(model, front, now) and front < depth:
                 self._assign_front(model, depth, now)
         depth = room.depth(model) if depth and room.requests else 0
+        self._preemption.keep_room(model, now)
         if depth:
             placer = self.placer
             self._room.still_waiting(model, now, slots=self._index.slots(model) > 0)
@@ -173,10 +178,10 @@ class Assigner:
         """Those who wait for ``model``, which has slots free, and might be placed now, in order of turns: of
         each lane as many as there are slots, ``most`` of them."""
         room, index = self._room, self._index
-        if only is not None and not only.lane.avoid:
+        if only is not None and not only.lane.avoid and not only.request.gives_way:
             return [only.as_pending()] if index.free(model, only.lane, 1) else []
         limits = {fit: index.free(model, fit, most) for fit in room.lanes(model)}
-        tickets = room.next_tickets(model, limits, now)
+        tickets = self._without_held_jobs(model, room.next_tickets(model, limits, now), now)
         avoiding: dict[int, frozenset[str]] = {}
         for fit in {ticket.lane for ticket in tickets if ticket.lane.avoid}:
             if not index.someone_else(model, fit, patiently=True):
@@ -188,6 +193,19 @@ class Assigner:
             if shunning and not at_once:
                 self._look_again(model, min(each.entered_s for each in shunning) + SHUN_S)
         return [ticket.as_pending(avoiding.get(ticket.number, frozenset())) for ticket in tickets]
+
+    def _without_held_jobs(self, model: str, tickets: list[Ticket], now: float) -> list[Ticket]:
+        """Of the jobs behind all others as many as leave slots free for those that come."""
+        jobs = 0
+        while jobs < len(tickets) and tickets[-1 - jobs].request.gives_way:
+            jobs += 1
+        if not jobs:
+            return tickets
+        others = len(tickets) - jobs
+        begun = self._preemption.room_for_jobs(model, now)
+        if begun < jobs:
+            self._look_again(model, now + JOBS_LOOK_S)
+        return tickets[: others + min(jobs, begun)]
 
     def _carry_out(self, assignment: Assignment, deployment: Deployment | None, now: float) -> None:
         exchange = self._exchanges.get(assignment.number)

@@ -271,10 +271,10 @@ class Dispatcher(DispatchContext):
     def released(self, attempt: Attempt) -> None:
         request, deployment = attempt.request, attempt.deployment
         self.scheduling.released(attempt)
-        self._preemption.released(attempt)
+        now = self.timers.time()
+        self._preemption.released(attempt, now)
         if not deployment.settled:
             self.health.released(deployment, request)
-        now = self.timers.time()
         held_s = None if attempt.refused else now - attempt.opened_s
         self.index.give_back(deployment, attempt.work, held_s)
         gpu_s = self._gpu_time.ended(attempt, deployment, now)

@@ -1,8 +1,10 @@
-"""Preempts running requests of lower tiers for realtime requests.
+"""Preempts running requests of lower tiers for realtime requests, and requests of jobs for all others.
 
-:mod:`gateway.scheduling.preempt` decides which requests are preempted. This module collects what that
-decision needs, and carries it out. A slot is free only when the agent has confirmed that the engine stopped;
-until then it counts as becoming free, and no second request is preempted for the same realtime request.
+:mod:`gateway.scheduling.preempt` decides which requests are preempted for realtime ones,
+:mod:`gateway.scheduling.interactive_reserve` how many slots jobs leave free. This module collects what these
+decisions need, and carries them out. A slot is free only when the agent has confirmed that the engine
+stopped; until then it counts as becoming free, and no second request is preempted for the same realtime
+request.
 """
 
 from collections import Counter as Tally
@@ -14,10 +16,12 @@ from gateway.dispatch.attempt import Attempt
 from gateway.dispatch.exchange import RequestExchange
 from gateway.dispatch.settings import DispatchSettings
 from gateway.domain.request import Tier
+from gateway.fleet.availability import ModelRecord
 from gateway.fleet.deployment import Deployment
 from gateway.fleet.model_index import ModelIndex
 from gateway.scheduling.base import PREFILL_WORK, PendingRequest
 from gateway.scheduling.health.failover import Effect, may_be_repeated
+from gateway.scheduling.interactive_reserve import InteractiveReserve
 from gateway.scheduling.preempt import PreemptibleRequest, PreemptRules, choose_preempted
 from gateway.scheduling.queue.tickets import Ticket
 from gateway.scheduling.queue.waiting_room import WaitingRoom
@@ -81,6 +85,11 @@ class Preemption:
         """Has a model looked at once this turn of the loop is over."""
         self._realtime = Tally[str]()
         """Slots that realtime requests hold, by model."""
+        self._reserve = InteractiveReserve()
+        self._jobs = Tally[str]()
+        """Slots that requests of jobs hold, by model."""
+        self._asked_s: dict[Attempt, float] = {}
+        """When requests of jobs were preempted that still hold their slots."""
         self._paces: dict[str, float] = {}
         self._gave_way_for: set[int] = set()
         """Ticket numbers of waiting requests for which others were preempted."""
@@ -95,12 +104,25 @@ class Preemption:
         if request.tier is Tier.REALTIME:
             self._gave_way_for.discard(exchange.ticket.number)
             self._realtime[request.model] += 1
-        elif request.preempted < self._most and may_be_repeated(request, Effect.HARMLESS):
+        elif self._gives_way_again(exchange) and may_be_repeated(request, Effect.HARMLESS):
             self._running.setdefault((request.model, request.tier), {})[attempt] = exchange
+        if request.gives_way:
+            self._jobs[request.model] += 1
+        else:
+            self._reserve.came(request.model, attempt.opened_s)
+            if request.model in self._jobs:
+                self.mark(request.model)
 
-    def released(self, attempt: Attempt) -> None:
+    def released(self, attempt: Attempt, now: float) -> None:
         """Its slot is free."""
         model = attempt.request.model
+        if attempt.request.gives_way:
+            self._jobs[model] -= 1
+            if not self._jobs[model]:
+                del self._jobs[model]
+            asked_s = self._asked_s.pop(attempt, None)
+            if asked_s is not None:
+                self._reserve.freed(now - asked_s)
         if attempt.request.tier is Tier.REALTIME:
             self._realtime[model] -= 1
             if not self._realtime[model]:
@@ -150,6 +172,31 @@ class Preemption:
         for attempt in reversed(running):
             if count > 0 and not attempt.given_up and self._preempt(attempt, now):
                 count -= 1
+
+    def keep_room(self, model: str, now: float) -> None:
+        """Have requests of jobs give way until as many slots are free, or coming free, as others need that
+        wait for ``model`` or will come soon."""
+        if model not in self._jobs or not self._rules.preempt_batch:
+            return
+        record = self._index.models[model]
+        running = self._running.get((model, Tier.BATCH), {})
+        wanted = self._reserve.kept(model, record.slots, now) + self._room.ahead_of_batch(model)
+        lacking = wanted - _free(record) - sum(each.request.model == model for each in self._asked_s)
+        if lacking <= 0:
+            return
+        latest = islice(reversed(running), lacking + LOOKED_AT)
+        for attempt in [each for each in latest if each.request.gives_way and not each.given_up]:
+            if lacking > 0 and self._preempt(attempt, now):
+                lacking -= 1
+
+    def room_for_jobs(self, model: str, now: float) -> int:
+        """How many requests of jobs may begin for ``model``."""
+        record = self._index.models.get(model)
+        if record is None:
+            return 0
+        running = sum(each.in_flight for each in record.serving.values()) - self._jobs.get(model, 0)
+        kept = self._reserve.kept_from_new(model, record.slots, max(0, running), now)
+        return max(0, _free(record) - kept - self._room.ahead_of_batch(model))
 
     def make_room(self, model: str, now: float) -> bool:
         """Have others give way to the realtime requests that are next for ``model`` and fit no free slot.
@@ -213,6 +260,11 @@ class Preemption:
             if all(self._preempt(running[number][0], now) for number in numbers):
                 return
 
+    def _gives_way_again(self, exchange: RequestExchange) -> bool:
+        """A job whose answer is gone on with where it was loses little."""
+        request = exchange.request
+        return request.preempted < self._most or (request.gives_way and exchange.answering)
+
     def _as_running(self, exchange: RequestExchange, attempt: Attempt, now: float) -> PreemptibleRequest:
         request, pace = exchange.request, self._paces.get(exchange.request.model, PACE_GUESS_S)
         ran_s = now - attempt.opened_s
@@ -236,6 +288,8 @@ class Preemption:
         given_back = exchange.preempt(attempt, now)
         if not given_back:
             _drop(self._freeing, attempt)
+        elif request.gives_way:
+            self._asked_s[attempt] = now
         return given_back
 
     def _ask_again(self, attempt: Attempt) -> None:
@@ -245,6 +299,13 @@ class Preemption:
             request = attempt.request
             self._running.setdefault((request.model, request.tier), {})[attempt] = exchange
             self.mark(request.model)
+
+
+def _free(record: ModelRecord) -> int:
+    """Slots of the model that are free."""
+    return sum(
+        max(0, min(each.slots, each.cap) - each.in_flight) for each in record.open.values() if each.usable
+    )
 
 
 def _drop(attempts: _Attempts, attempt: Attempt) -> RequestExchange | None:

@@ -260,6 +260,9 @@ class Request:
     (:mod:`gateway.scheduling.policies.affinity`); None: no session decides, or the client named the agent."""
     continuing: bool = False
     """Only deployments will do that can go on with an answer of this route which another one began."""
+    gives_way: bool = False
+    """It runs for a job of the batch tier: it takes slots that nobody else wants, and gives them back as soon
+    as others do."""
     counted_later: Callable[[], bool] | None = None
     """Asked when its answer breaks off: whether a request that goes on with it counts what was used."""
     begun: BegunAnswer | None = None

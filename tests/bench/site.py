@@ -25,9 +25,11 @@ def build(
     rate_mbit: float | None = None,
     delay_ms: float = 0.0,
     environment: Mapping[str, str] | None = None,
+    continues: str | None = None,
 ) -> LoadSite:
     """Start it; with ``rate_mbit`` the agent's tunnel goes through a link of that rate, both ways.
-    ``environment`` is the gateway's."""
+    ``environment`` is the gateway's; ``continues`` says how the engine goes on with answers that another one
+    began, as the agent's setting of that name."""
     gateway = house.gateway(environment=environment)
     engine = house.engine("--model", MODEL)
     dial = gateway.url
@@ -37,6 +39,7 @@ def build(
         proxy = house.children.start("link", "tests.support.proxy", *target, *shape)
         dial = f"http://{house.listening(proxy)}"
     key = gateway.key("load")
-    agent = house.agent(gateway, engine.url, "--slots", str(slots), dial=dial)
+    able = {} if continues is None else {"TRUNKLINE_AGENT_CONTINUES": continues}
+    agent = house.agent(gateway, engine.url, "--slots", str(slots), dial=dial, environment=able)
     house.wait_for_model(gateway, key, MODEL)
     return LoadSite(house, gateway, agent, engine, key)

@@ -14,7 +14,7 @@ from gateway.api.exchange.inbound import BodyLimits
 from gateway.api.exchange.multipart import FormScan
 from gateway.domain.errors import BodyTooLarge, StreamBroken, Unauthenticated
 from gateway.domain.jobs import JobRecord
-from gateway.domain.request import BegunAnswer, Principal, Request, RequestBody
+from gateway.domain.request import BegunAnswer, Principal, Request, RequestBody, Tier
 from gateway.jobs.objects import ObjectOpener
 from gateway.jobs.output import AnswerHead, OutputProgress, PartialOutput
 from gateway.jobs.runs import TRIED_AGAIN, JobRun
@@ -271,6 +271,7 @@ class JobExchange:
         if deadline_s is not None:
             left_s = max(0.0, deadline_s - self._sources.wall())
             request.deadline_s = min(self.head.arrived_s + left_s, request.deadline_s or float("inf"))
+        request.gives_way = request.tier is Tier.BATCH
         request.begun, request.counted_later = self._begun, self._given_up
         request.streamed_output, request.on_progress = self._streamed_output, self.reply.on_progress
         self.request = request

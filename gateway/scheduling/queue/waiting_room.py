@@ -225,6 +225,11 @@ class WaitingRoom:
         queue = self._queues.get(model)
         return queue.count if queue else 0
 
+    def ahead_of_batch(self, model: str) -> int:
+        """How many requests of the tiers above batch wait for ``model``."""
+        queue = self._queues.get(model)
+        return queue.ahead_of(1) if queue else 0
+
     def realtime_waits(self, model: str) -> bool:
         """Whether a realtime request waits for ``model``."""
         queue = self._queues.get(model)

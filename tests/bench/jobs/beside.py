@@ -62,7 +62,7 @@ class Beside:
 
 def run(house: House, sizes: BesideSizes) -> Beside:
     """Slices in turns."""
-    site, random = build(house, slots=_SLOTS), Random(1)
+    site, random = build(house, slots=_SLOTS, continues="chat=final_message"), Random(1)
     client = JobClient(site.gateway, site.key)
     found: dict[bool, list[float]] = {False: [], True: []}
     failed = 0
@@ -85,11 +85,11 @@ def run(house: House, sizes: BesideSizes) -> Beside:
 
 
 def _fill(site: LoadSite, client: JobClient, sizes: BesideSizes) -> str:
-    """A batch with more lines than can be done; returns once it has every slot."""
+    """A batch with more lines than can be done; returns once it has all slots that jobs get."""
     rounds = (sizes.seconds + 2 * sizes.settle_s + 60.0) * _PACE / _LINE_TOKENS
     lines = int(_SLOTS * rounds) + _SLOTS
     batch_id = client.batch([chat_of(MODEL, f"line {each}", _LINE_TOKENS, _PACE) for each in range(lines)])
-    until("the batch has every slot", lambda: site.engine.stats()["running"] >= _SLOTS, 120.0)
+    until("the batch has most slots", lambda: site.engine.stats()["running"] > _SLOTS / 2, 120.0)
     return batch_id
 
 
