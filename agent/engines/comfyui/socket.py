@@ -59,12 +59,12 @@ class EventSocket:
         self._listeners: dict[str, PromptListener] = {}
         self._task: asyncio.Task[None] | None = None
         self._socket: ClientConnection | None = None
+        self._closing: asyncio.Task[None] | None = None
+        """Closes the connection that is not trusted."""
         self._open = asyncio.Event()
         self._running = ""
         """The prompt that the server said it runs."""
         self._distrusted_s = float("-inf")
-        self.connections = 0
-        """How many were made so far."""
         self.on_status: Callable[[int], None] = lambda remaining: None
         """Called with how many prompts the server has."""
 
@@ -77,9 +77,10 @@ class EventSocket:
                 await self._open.wait()
 
     async def close(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        tasks = [task for task in (self._task, self._closing) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     def listen(self, prompt_id: str, listener: PromptListener) -> None:
         """Tell ``listener`` of the prompt, until :meth:`leave`."""
@@ -90,17 +91,12 @@ class EventSocket:
 
     def distrust(self) -> None:
         """The server did something that it should have told of here: connect anew."""
-        now = asyncio.get_running_loop().time()
-        if self._socket is not None and now - self._distrusted_s >= DISTRUST_S:
-            self._distrusted_s = now
-            log.info("the engine is silent on its socket, which is made anew", engine=self._engine)
-            self._socket.transport.abort() if self._socket.close_code is not None else self._close_soon()
-
-    def _close_soon(self) -> None:
-        socket = self._socket
-        assert socket is not None
-        task = asyncio.create_task(socket.close())
-        self._closing = task
+        now, socket = asyncio.get_running_loop().time(), self._socket
+        if socket is None or now - self._distrusted_s < DISTRUST_S:
+            return
+        self._distrusted_s = now
+        log.info("the engine is silent on its socket, which is made anew", engine=self._engine)
+        self._closing = asyncio.create_task(socket.close())
 
     async def _run(self) -> None:
         failures = 0
@@ -120,7 +116,6 @@ class EventSocket:
                     logger=_quiet,
                 ) as socket:
                     self._socket, failures = socket, 0
-                    self.connections += 1
                     self._open.set()
                     await self._read(socket)
             except (OSError, TimeoutError, WebSocketException):
