@@ -65,13 +65,20 @@ class GenerationComparison:
         rounds = [each for each in self.rounds if (each.side, each.batch) == (side, batch)]
         return max((each.tokens_per_s for each in rounds), default=0.0)
 
+    def least_cpu_ms(self, side: str, batch: int) -> float:
+        """For a token, in the better round; 0: there is none."""
+        rounds = [each for each in self.rounds if (each.side, each.batch) == (side, batch)]
+        return min((each.cpu_ms for each in rounds), default=0.0)
+
     def __str__(self) -> str:
         lines = [str(each) for each in sorted(self.rounds, key=lambda each: each.batch)]
         for batch in sorted({each.batch for each in self.rounds}):
-            ours = self.best("ours", batch)
-            others = {side: ours / self.best(side, batch) for side in SIDES[1:] if self.best(side, batch)}
-            told = "   ".join(f"{ratio:.2f} × {side}" for side, ratio in others.items())
-            lines.append(f"batch {batch:2d}   ours is {told}")
+            others = [side for side in SIDES[1:] if self.best(side, batch)]
+            rates = [f"{self.best('ours', batch) / self.best(side, batch):.2f} × {side}" for side in others]
+            lines.append(f"batch {batch:2d}   our tokens/s are {'   '.join(rates)}")
+            ours = self.least_cpu_ms("ours", batch)
+            costs = [f"{ours / self.least_cpu_ms(side, batch):.2f} × {side}" for side in others]
+            lines.append(f"batch {batch:2d}   our CPU for a token is {'   '.join(costs)}")
         return "\n".join(lines)
 
 

@@ -11,6 +11,7 @@ import psutil  # type: ignore[import-untyped]
 import torch
 from transformers import ContinuousBatchingConfig, GenerationConfig
 
+from agent.engines.torch import paged_attention
 from agent.engines.torch.errors import ModelUnusable
 from agent.engines.torch.manager import ResilientManager
 from agent.engines.torch.models import LoadedModel
@@ -56,6 +57,7 @@ def start(model: LoadedModel) -> tuple[LoadedModel, ResilientManager]:
     context, tokens, step_tokens = _budget(model)
     pages = -(-tokens // _PAGE_TOKENS)
     expected = _expect(model)
+    paged_attention.install()
     try:
         manager = ResilientManager(
             model.network,
