@@ -79,4 +79,5 @@ async def test_texts_are_the_same_and_the_same_as_the_models_own(
             own = model.network.generate(
                 torch.tensor([ids]), do_sample=False, max_new_tokens=20, use_cache=False
             )
-        assert text == plain_text(model.tokenizer, own[0, len(ids) :].tolist())
+        half = "\ufffd"  # the end may be half a character
+        assert text.rstrip(half) == plain_text(model.tokenizer, own[0, len(ids) :].tolist()).rstrip(half)
