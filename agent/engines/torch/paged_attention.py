@@ -14,6 +14,8 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 _CALL_PAIRS = 512
 """A call for one more sequence takes about as long as so many pairs of tokens that need not be computed."""
 
+_sdpa = sdpa_attention_forward
+
 
 def install() -> None:
     """Let this process's models with the attention ``sdpa`` use it."""
@@ -35,7 +37,7 @@ def attention_by_sequence(
     """
 
     def together(**paged: Any) -> tuple[torch.Tensor, None]:
-        return sdpa_attention_forward(module, query, key, value, attention_mask, **paged, **kwargs)
+        return _sdpa(module, query, key, value, attention_mask, **paged, **kwargs)
 
     if not isinstance(cache, PagedAttentionCache):
         return together(cache=cache)
@@ -43,14 +45,14 @@ def attention_by_sequence(
         return together(cache=cache)
     if kwargs["cu_seq_lens_q"].numel() <= 2:
         return together(cache=cache)
-    key, value = cache.update(key, value, module.layer_idx, kwargs)  # type: ignore[arg-type]
+    key, value = cache.update(key, value, module.layer_idx, kwargs)
     queries, keys = kwargs["cu_seq_lens_q"].tolist(), kwargs["cu_seq_lens_k"].tolist()
     places = list(zip(queries, queries[1:], keys, keys[1:], strict=False))
     needed = sum((to - start) * (key_to - key_start) for start, to, key_start, key_to in places)
     if query.size(2) * key.size(2) - needed < _CALL_PAIRS * len(places):
         return together()
     found = [
-        sdpa_attention_forward(
+        _sdpa(
             module,
             query[:, :, start:to],
             key[:, :, key_start:key_to],

@@ -51,7 +51,7 @@ async def test_texts_are_the_same_and_the_same_as_the_models_own(
     model = models.load(EngineOptions(model=tmp_path, name="m", device="cpu", slots=4))
     model, manager = batching.start(model)
     calls: list[int] = []
-    forward = paged_attention.sdpa_attention_forward
+    forward = paged_attention._sdpa
 
     def counting(module: Any, query: torch.Tensor, *arguments: Any, **options: Any) -> Any:
         calls.append(query.size(2))
@@ -65,7 +65,7 @@ async def test_texts_are_the_same_and_the_same_as_the_models_own(
         begun = [begin(generator, Prompt(ids=tuple(ids), **how)) for ids in PROMPTS]
         return list(await asyncio.gather(*map(rest_of, begun)))
 
-    monkeypatch.setattr(paged_attention, "sdpa_attention_forward", counting)
+    monkeypatch.setattr(paged_attention, "_sdpa", counting)
     found = {}
     for way, pairs in (("together", 10**9), ("one by one", -(10**9))):
         monkeypatch.setattr(paged_attention, "_CALL_PAIRS", pairs)
