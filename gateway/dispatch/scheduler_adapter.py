@@ -113,6 +113,7 @@ class SchedulerAdapter:
                 size_bytes=request.prompt_bytes,
                 input_tokens=usage.prompt_tokens,
                 output_tokens=usage.completion_tokens,
+                most_tokens=request.most_tokens,
             )
             if request.most_tokens is None and not request.endless:
                 each = -(-usage.completion_tokens // request.choices)

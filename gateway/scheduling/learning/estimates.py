@@ -3,11 +3,17 @@
 Input tokens are bytes times what the model's requests had per byte, as its engines reported. Output
 tokens are what the answers of this model and tenant were lately, within what the request allows. Both
 are learnt, bounded in memory, and begin with a guess.
+
+An answer that had all the tokens its request allowed was cut there: it says that it would have been at least
+so long, and nothing of how long. Taken for a whole answer, it would make answers that may be longer look
+shorter than they are. So the share of answers that go on after a length is estimated as Kaplan and Meier do
+("Nonparametric estimation from incomplete observations", 1958): from those that were allowed to.
 """
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import deque
 from itertools import accumulate
+from operator import mul, neg, sub
 
 from gateway.scheduling.recent import RecentDict
 from shared.process.frozen import frozen
@@ -29,7 +35,7 @@ MOST_TENANTS = 16_384
 LATEST = 128
 """Answers remembered of each."""
 
-FRESH = 8
+FRESH = 16
 """Answers after which they are sorted anew."""
 
 FAMILIAR = 8
@@ -40,6 +46,9 @@ HIGH = 0.9
 
 GUESS = 256
 
+_OTHERS = (0.0, *((left - 1) / left for left in range(1, LATEST + 1)))
+"""The share of so many that goes on when one of them ends."""
+
 NO_LIMIT = 1 << 40
 """More tokens than any answer has."""
 
@@ -47,7 +56,8 @@ NO_LIMIT = 1 << 40
 @frozen
 class OutputEstimate:
     """How long an answer will be, in tokens. ``expected`` is the mean of what is known, each answer cut where
-    the request would cut it; ``high`` is what nine of ten stay within."""
+    the request would cut it; ``high`` is what nine of ten stay within. An answer whose end has not been seen
+    is as long as was guessed, and at least as long as the longest that was seen."""
 
     expected: int
     high: int
@@ -76,8 +86,8 @@ class OutputEstimates:
         for known in (answers.models.get(model), answers.tenants.get((model, tenant))):
             if known is not None:
                 trust = known.trust
-                if known.stale or limit < known.longest:
-                    known_expected, known_high = known.within(limit)
+                if known.stale or limit < known.longest or (known.unended and known.longest < guess):
+                    known_expected, known_high = known.within(limit, guess)
                 else:
                     known_expected, known_high = known.mean, known.high
                 expected += trust * (known_expected - expected)
@@ -90,16 +100,16 @@ class OutputEstimates:
         of_model = self._unlimited.models.get(model)
         if of_model is None or of_model.count < FAMILIAR:
             return room
-        _, high = of_model.within(NO_LIMIT)
+        _, high = of_model.within(NO_LIMIT, 0)
         of_tenant = self._unlimited.tenants.get((model, tenant))
         if of_tenant is not None:
-            high += of_tenant.trust * (of_tenant.within(NO_LIMIT)[1] - high)
+            high += of_tenant.trust * (of_tenant.within(NO_LIMIT, 0)[1] - high)
         return min(round(high), room)
 
     def learn_unlimited(self, model: str, tenant: str, output_tokens: int) -> None:
         """An answer that nothing limited came whole, and had so many tokens."""
         if output_tokens > 0:
-            self._unlimited.note(model, tenant, output_tokens)
+            self._unlimited.note(model, tenant, output_tokens, cut=False)
 
     def learn(
         self,
@@ -109,9 +119,10 @@ class OutputEstimates:
         size_bytes: int = 0,
         input_tokens: int | None = None,
         output_tokens: int | None = None,
+        most_tokens: int | None = None,
     ) -> None:
         """A request was answered whole, and its engine counted so many tokens; None for what it did not
-        count."""
+        count. ``most_tokens`` is what the request allowed its answer to have; None: it did not say."""
         if input_tokens and size_bytes > 0:
             ratio = self._inputs.get(model)
             if ratio is None:
@@ -120,7 +131,8 @@ class OutputEstimates:
                 self._inputs.move_to_end(model)
             ratio.note(input_tokens / size_bytes)
         if output_tokens:
-            self._answers.note(model, tenant, output_tokens)
+            cut = most_tokens is not None and output_tokens >= most_tokens
+            self._answers.note(model, tenant, output_tokens, cut=cut)
 
 
 class _Ratio:
@@ -144,21 +156,30 @@ class _Lengths:
 
     def __init__(self) -> None:
         self._latest: deque[int] = deque(maxlen=LATEST)
-        self._sorted: list[int] = []
-        self._sums: list[int] = []
+        """Twice the tokens of each, and one more where it was cut: so they are sorted fastest, and of one
+        length those that ended come first, as they must."""
+        self._lengths: list[int] = [0]
+        """From none at all to the longest."""
+        self._going: list[float] = [1.0]
+        """The share of answers that go on after each of the lengths."""
+        self._means: list[float] = [0.0]
+        """The mean of the answers, were none longer than each of the lengths."""
         self.count = 0
         """How many are remembered."""
         self.stale = True
-        """They are to be sorted again before ``longest``, ``mean`` and ``high`` are read."""
+        """They are to be sorted again before what follows is read."""
         self.longest = -1
         self.mean = 0.0
+        """Of the answers, were none longer than the longest that was seen."""
         self.high = 0
+        self.unended = 0.0
+        """The share of answers that go on after the longest that was seen."""
         self._new = 0
         self.trust = 0.0
         """0 to 1: what they weigh against what is known without them."""
 
-    def note(self, tokens: int) -> None:
-        self._latest.append(tokens)
+    def note(self, tokens: int, cut: bool) -> None:
+        self._latest.append(2 * tokens + cut)
         self._new += 1
         if self.count < LATEST:
             self.count += 1
@@ -166,21 +187,27 @@ class _Lengths:
                 self.trust = self.count / (self.count + FAMILIAR)
         self.stale = self._new >= FRESH or self._new >= self.count
 
-    def within(self, limit: int) -> tuple[float, float]:
-        """The mean, and the quantile ``HIGH``, of the lengths, none counted for more than ``limit``."""
+    def within(self, limit: int, guess: int) -> tuple[float, float]:
+        """The mean, and the quantile ``HIGH``, of the lengths, none counted for more than ``limit``. Answers
+        that go on after the longest that was seen are as long as ``guess`` then, if that is more."""
         if self.stale:
             self._sort()
-        if limit >= self.longest:
-            return self.mean, self.high
-        shorter, count = bisect_right(self._sorted, limit), len(self._sorted)
-        return (self._sums[shorter] + (count - shorter) * limit) / count, min(limit, self.high)
+        if limit < self.longest:
+            at = bisect_right(self._lengths, limit) - 1
+            return self._means[at] + self._going[at] * (limit - self._lengths[at]), min(limit, self.high)
+        end = max(self.longest, min(limit, guess))
+        high = end if self.unended > 1.0 - HIGH else self.high
+        return self.mean + self.unended * (end - self.longest), high
 
     def _sort(self) -> None:
-        lengths = self._sorted = sorted(self._latest)
-        count = len(lengths)
-        self._sums = list(accumulate(lengths, initial=0))
-        self.mean, self.longest = self._sums[-1] / count, lengths[-1]
-        self.high = lengths[min(int(HIGH * count), count - 1)]
+        answers, count = sorted(self._latest), len(self._latest)
+        lengths = self._lengths = [0, *[answer >> 1 for answer in answers]]
+        others = [1.0 if answer & 1 else _OTHERS[count - at] for at, answer in enumerate(answers)]
+        going = self._going = list(accumulate(others, mul, initial=1.0))
+        steps = map(sub, lengths[1:], lengths)
+        self._means = list(accumulate(map(mul, going, steps), initial=0.0))
+        self.mean, self.longest, self.unended = self._means[-1], lengths[-1], going[-1]
+        self.high = lengths[min(bisect_left(going, HIGH - 1.0, key=neg), count)]
         self.stale, self._new = False, 0
 
 
@@ -191,8 +218,8 @@ class _AnswerLengths:
         self.models = RecentDict[str, _Lengths](most_models)
         self.tenants = RecentDict[tuple[str, str], _Lengths](most_tenants)
 
-    def note(self, model: str, tenant: str, tokens: int) -> None:
-        """One more answer had so many tokens."""
+    def note(self, model: str, tenant: str, tokens: int, *, cut: bool) -> None:
+        """One more answer had so many tokens; ``cut``: it was allowed no more."""
         models, tenants, key = self.models, self.tenants, (model, tenant)
         of_model, of_tenant = models.get(model), tenants.get(key)
         if of_model is None or of_tenant is None:
@@ -200,5 +227,5 @@ class _AnswerLengths:
         else:
             models.move_to_end(model)
             tenants.move_to_end(key)
-        of_model.note(tokens)
-        of_tenant.note(tokens)
+        of_model.note(tokens, cut)
+        of_tenant.note(tokens, cut)

@@ -154,7 +154,12 @@ class SimulatedGateway:
         )
         self._release(flight, outcome, now)
         del self._flights[run.number]
-        self._estimates.learn(self.model, run.job.tenant, output_tokens=run.job.output_tokens)
+        self._estimates.learn(
+            self.model,
+            run.job.tenant,
+            output_tokens=run.job.output_tokens,
+            most_tokens=run.job.max_tokens,
+        )
         self.queue.over(flight.item, estimated_work(run.job.input_tokens, run.job.output_tokens), now)
 
     def take_back(self, flight: SimulatedRequest, now: float) -> None:

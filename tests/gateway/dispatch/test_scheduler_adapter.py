@@ -68,6 +68,15 @@ async def test_answers_teach_how_many_tokens_there_will_be() -> None:
     assert plain.request.output_tokens == 0, "an embedding has no answer of tokens"
 
 
+async def test_answers_that_were_cut_at_their_limit_do_not_make_longer_ones_shorter() -> None:
+    fleet, (agent,) = fleet_of("a")
+    asked: dict[str, Any] = {"prompt_bytes": 4500, "output_tokens": 40, "most_tokens": 40}
+    for _ in range(40):
+        await serve(fleet, agent, fleet.submit(fleet.request(**asked)), seconds=0.1)
+    longer = fleet.submit(fleet.request(**(asked | {"output_tokens": 400, "most_tokens": 400})))
+    assert longer.request.output_tokens == 400
+
+
 @pytest.mark.parametrize("policy", ["cost", "prefix"])
 async def test_a_prompt_goes_where_its_beginning_was_read(policy: str) -> None:
     fleet, agents = fleet_of("a", "b", "c", policy=policy)

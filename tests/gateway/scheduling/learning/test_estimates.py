@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.scheduling.learning.estimates import LATEST, NO_LIMIT, OutputEstimates
+from gateway.scheduling.learning.estimates import LATEST, NO_LIMIT, OutputEstimate, OutputEstimates
 
 
 def learn(estimates: OutputEstimates, lengths: list[int], tenant: str = "t", model: str = "m") -> None:
@@ -49,6 +49,50 @@ def test_no_answer_is_longer_than_its_request_allows() -> None:
     assert estimates.output("m", "t", 0) == estimates.output("m", "t", -5)
     assert estimates.output("m", "t", 0).high == 0
     assert estimates.output("m", "t", NO_LIMIT) == free
+
+
+def cut(estimates: OutputEstimates, lengths: list[int]) -> None:
+    for length in lengths:
+        estimates.learn("m", "t", output_tokens=length, most_tokens=length)
+
+
+def test_an_answer_that_was_cut_does_not_make_longer_ones_shorter() -> None:
+    estimates = OutputEstimates()
+    cut(estimates, list(range(20, 600, 10)))
+    for most_tokens in (20, 57, 300, 590):
+        assert estimates.output("m", "t", most_tokens, most_tokens) == OutputEstimate(
+            most_tokens, most_tokens
+        )
+
+
+def test_answers_that_were_allowed_to_go_on_say_how_many_do() -> None:
+    estimates = OutputEstimates()
+    for _ in range(LATEST // 4):
+        cut(estimates, [1, 100])
+        estimates.learn("m", "t", output_tokens=50, most_tokens=100)
+        estimates.learn("m", "t", output_tokens=200)
+    found = estimates.output("m", "t", guess=150)
+    share = 2 / 3  # of the three that went on after one token, one ended with 50 and one with 200
+    assert found.expected == pytest.approx(50 + share * 150, rel=0.05)
+    assert found.high == pytest.approx(200, rel=0.05)
+    assert estimates.output("m", "t", 100, 100).expected == pytest.approx(50 + share * 50, rel=0.05)
+    assert estimates.output("m", "t", 25, 25).expected == 25
+
+
+def test_an_answer_whose_end_nobody_saw_is_as_long_as_was_guessed() -> None:
+    estimates = OutputEstimates()
+    cut(estimates, [1] * LATEST)
+    assert estimates.output("m", "t", guess=256) == OutputEstimate(256, 256)
+    assert estimates.output("m", "t", 40, 256) == OutputEstimate(40, 40)
+    cut(estimates, [500] * LATEST)
+    assert estimates.output("m", "t", guess=256).expected == pytest.approx(500, abs=10)
+
+
+def test_one_that_ended_before_its_limit_was_not_cut() -> None:
+    estimates = OutputEstimates()
+    for _ in range(LATEST):
+        estimates.learn("m", "t", output_tokens=30, most_tokens=31)
+    assert estimates.output("m", "t", 1000, 30).expected == 30
 
 
 def test_few_answers_are_not_believed_more_than_they_deserve() -> None:
