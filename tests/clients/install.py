@@ -56,7 +56,7 @@ CLIENTS = (
             "llama-index-llms-openai-like==0.8.1",
             "llama-index-llms-anthropic==0.12.3",
             "llama-index-embeddings-openai-like==0.4.0",
-            "anthropic==1.17.0",  # with 2 the package above fails before it sends anything
+            "anthropic<1",  # with 1 and 2 the package above fails before it sends anything
         ),
     ),
     Client(

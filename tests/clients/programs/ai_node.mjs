@@ -10,7 +10,7 @@ const { base_url: baseURL, key: apiKey } = FACTS
 const like = createOpenAICompatible({ name: 'gateway', baseURL, apiKey, supportsStructuredOutputs: true })
 const openai = createOpenAI({ baseURL, apiKey })
 const anthropic = createAnthropic({ baseURL, apiKey })
-const asked = { system: SYSTEM, maxOutputTokens: 64, maxRetries: 0 }
+const asked = { system: SYSTEM, maxOutputTokens: 300, maxRetries: 0 }
 const schema = jsonSchema(WEATHER)
 const tools = { weather: tool({ description: 'The weather.', inputSchema: schema }) }
 

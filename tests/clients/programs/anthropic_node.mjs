@@ -10,7 +10,7 @@ const tools = [{ name: 'weather', description: 'The weather.', input_schema: WEA
 const tool_choice = { type: 'tool', name: 'weather' }
 const asked = (text, more = {}) => ({
   model: FACTS.model,
-  max_tokens: 64,
+  max_tokens: 300,
   system: SYSTEM,
   messages: [{ role: 'user', content: text }],
   ...more,

@@ -18,7 +18,7 @@ class Weather(BaseModel):
 
 def asked(text: str, **more: Any) -> Any:
     said = [{"role": "user", "content": text}]
-    return {"model": MODEL, "max_tokens": 64, "system": SYSTEM, "messages": said, **more}
+    return {"model": MODEL, "max_tokens": 300, "system": SYSTEM, "messages": said, **more}
 
 
 def messages() -> None:

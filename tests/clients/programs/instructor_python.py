@@ -20,7 +20,7 @@ def of_openai(mode: instructor.Mode) -> instructor.Instructor:
 
 
 def ask(client: instructor.Instructor) -> None:
-    found = client.create(response_model=Weather, messages=ASKED, model=MODEL, max_tokens=64, max_retries=1)
+    found = client.create(response_model=Weather, messages=ASKED, model=MODEL, max_tokens=300, max_retries=1)
     assert isinstance(found, Weather)
 
 
@@ -34,7 +34,7 @@ def structured() -> None:
 
 def stream() -> None:
     client = of_openai(instructor.Mode.JSON_SCHEMA)
-    asked = {"messages": ASKED, "model": MODEL, "max_tokens": 64}
+    asked = {"messages": ASKED, "model": MODEL, "max_tokens": 300}
     *_, last = client.create_partial(response_model=Weather, **asked)
     assert isinstance(last.city, str)
     assert isinstance(last.celsius, int)

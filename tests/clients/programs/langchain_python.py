@@ -29,11 +29,11 @@ def said(text: str) -> list[tuple[str, str]]:
 
 
 def chat() -> None:
-    same(str(ChatOpenAI(**OPENAI, max_tokens=64).invoke(said(WORDS)).content), WORDS)
+    same(str(ChatOpenAI(**OPENAI, max_tokens=300).invoke(said(WORDS)).content), WORDS)
 
 
 def stream() -> None:
-    pieces = list(ChatOpenAI(**OPENAI, max_tokens=64).stream(said(WORDS)))
+    pieces = list(ChatOpenAI(**OPENAI, max_tokens=300).stream(said(WORDS)))
     same("".join(str(piece.content) for piece in pieces), WORDS)
 
 
@@ -47,24 +47,24 @@ def _tools(model: ChatOpenAI | ChatAnthropic) -> None:
 
 
 def tools() -> None:
-    _tools(ChatOpenAI(**OPENAI, max_tokens=64))
+    _tools(ChatOpenAI(**OPENAI, max_tokens=300))
 
 
 def structured() -> None:
     for method in ("json_schema", "function_calling"):
-        model = ChatOpenAI(**OPENAI, max_tokens=64).with_structured_output(Weather, method=method)
+        model = ChatOpenAI(**OPENAI, max_tokens=300).with_structured_output(Weather, method=method)
         assert isinstance(model.invoke(said(QUESTION)), Weather), method
 
 
 def responses() -> None:
-    model = ChatOpenAI(**OPENAI, max_tokens=64, use_responses_api=True)
+    model = ChatOpenAI(**OPENAI, max_tokens=300, use_responses_api=True)
     same(model.invoke(said(WORDS)).text, WORDS)
     same("".join(piece.text for piece in model.stream(said(WORDS))), WORDS)
     _tools(model)
 
 
 def messages() -> None:
-    model = ChatAnthropic(**ANTHROPIC, max_tokens=64)
+    model = ChatAnthropic(**ANTHROPIC, max_tokens=300)
     same(str(model.invoke(said(WORDS)).text), WORDS)
     same("".join(piece.text for piece in model.stream(said(WORDS))), WORDS)
     _tools(model)

@@ -23,36 +23,36 @@ def said(text: str) -> list[dict[str, str]]:
 
 
 def chat() -> None:
-    answer = litellm.completion(**OPENAI, messages=said(WORDS), max_tokens=64)
+    answer = litellm.completion(**OPENAI, messages=said(WORDS), max_tokens=300)
     same(answer.choices[0].message.content, WORDS)
 
 
 def stream() -> None:
-    pieces = litellm.completion(**OPENAI, messages=said(WORDS), max_tokens=64, stream=True)
+    pieces = litellm.completion(**OPENAI, messages=said(WORDS), max_tokens=300, stream=True)
     same("".join(piece.choices[0].delta.content or "" for piece in pieces), WORDS)
 
 
 def tools() -> None:
-    asked = {"tools": [TOOL], "tool_choice": CHOICE, "max_tokens": 64}
+    asked = {"tools": [TOOL], "tool_choice": CHOICE, "max_tokens": 300}
     answer = litellm.completion(**OPENAI, messages=said(QUESTION), **asked)
     (call,) = answer.choices[0].message.tool_calls
     is_weather(call.function.arguments)
 
 
 def structured() -> None:
-    answer = litellm.completion(**OPENAI, messages=said(QUESTION), response_format=Weather, max_tokens=64)
+    answer = litellm.completion(**OPENAI, messages=said(QUESTION), response_format=Weather, max_tokens=300)
     is_weather(answer.choices[0].message.content)
 
 
 def responses() -> None:
-    answer = litellm.responses(**OPENAI, input=WORDS, max_output_tokens=64)
+    answer = litellm.responses(**OPENAI, input=WORDS, max_output_tokens=300)
     same(answer.output[-1].content[0].text, WORDS)
 
 
 def messages() -> None:
-    answer = litellm.completion(**ANTHROPIC, messages=said(WORDS), max_tokens=64)
+    answer = litellm.completion(**ANTHROPIC, messages=said(WORDS), max_tokens=300)
     same(answer.choices[0].message.content, WORDS)
-    pieces = litellm.completion(**ANTHROPIC, messages=said(WORDS), max_tokens=64, stream=True)
+    pieces = litellm.completion(**ANTHROPIC, messages=said(WORDS), max_tokens=300, stream=True)
     same("".join(piece.choices[0].delta.content or "" for piece in pieces), WORDS)
 
 

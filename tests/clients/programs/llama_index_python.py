@@ -14,7 +14,7 @@ LIKE = OPENAI | {
     "is_function_calling_model": True,
     "should_use_structured_outputs": True,
     "context_window": 1024,
-    "max_tokens": 64,
+    "max_tokens": 300,
 }
 
 
@@ -58,7 +58,7 @@ def structured() -> None:
 
 
 def responses() -> None:
-    model = OpenAILikeResponses(**OPENAI, context_window=1024, max_output_tokens=64)
+    model = OpenAILikeResponses(**OPENAI, context_window=1024, max_output_tokens=300)
     same(model.chat(said(WORDS)).message.content or "", WORDS)
     same("".join(piece.delta or "" for piece in model.stream_chat(said(WORDS))), WORDS)
 
@@ -67,7 +67,7 @@ def messages() -> None:
     if not FACTS["alias"]:
         raise Unasked("its package for Anthropic takes no names but those of Anthropic's models")
     model = Anthropic(
-        model=FACTS["alias"], base_url=FACTS["url"], api_key=FACTS["key"], max_tokens=64, max_retries=0
+        model=FACTS["alias"], base_url=FACTS["url"], api_key=FACTS["key"], max_tokens=300, max_retries=0
     )
     same(model.chat(said(WORDS)).message.content or "", WORDS)
     same("".join(piece.delta or "" for piece in model.stream_chat(said(WORDS))), WORDS)

@@ -17,7 +17,7 @@ FUNCTION = (
 
 def ask(text: str, *options: str) -> str:
     where = ("openai", "endpoint", FACTS["base_url"], "-m", FACTS["model"], "--key", FACTS["key"])
-    return llm(*where, "-o", "max_tokens", "64", *options, text)
+    return llm(*where, "-o", "max_tokens", "300", *options, text)
 
 
 def llm(*arguments: str, **environment: str) -> str:
@@ -62,7 +62,16 @@ def messages() -> None:
     with TemporaryDirectory() as directory:
         where = {"ANTHROPIC_BASE_URL": FACTS["url"], "ANTHROPIC_API_KEY": FACTS["key"]}
         for options in ((), ("--no-stream",)):
-            asked = ("-m", FACTS["alias"], "-o", "max_tokens", "64", "--no-log", *options, WORDS)
+            asked = (
+                "-m",
+                f"anthropic/{FACTS['alias']}",
+                "-o",
+                "max_tokens",
+                "300",
+                "--no-log",
+                *options,
+                WORDS,
+            )
             same(llm(*asked, LLM_USER_PATH=directory, **where), WORDS)
 
 

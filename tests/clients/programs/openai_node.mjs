@@ -17,19 +17,19 @@ const messages = (text) => [
 
 await run({
   async chat() {
-    const answer = await client.chat.completions.create({ model, messages: messages(WORDS), max_tokens: 64 })
+    const answer = await client.chat.completions.create({ model, messages: messages(WORDS), max_tokens: 300 })
     same(answer.choices[0].message.content, WORDS)
     assert.ok(answer.usage.completion_tokens > 0)
   },
   async stream() {
-    const events = client.chat.completions.stream({ model, messages: messages(WORDS), max_tokens: 64 })
+    const events = client.chat.completions.stream({ model, messages: messages(WORDS), max_tokens: 300 })
     let text = ''
     for await (const chunk of events) text += chunk.choices[0]?.delta?.content ?? ''
     same(text, WORDS)
     assert.equal(text, await events.finalContent())
   },
   async tools() {
-    const asked = { model, tools, tool_choice, messages: messages(QUESTION), max_tokens: 64 }
+    const asked = { model, tools, tool_choice, messages: messages(QUESTION), max_tokens: 300 }
     const first = await client.chat.completions.create(asked)
     const [call] = first.choices[0].message.tool_calls
     isWeather(call.function.arguments)
@@ -42,14 +42,14 @@ await run({
   },
   async structured() {
     const response_format = zodResponseFormat(Weather, 'weather')
-    const asked = { model, messages: messages(QUESTION), response_format, max_tokens: 64 }
+    const asked = { model, messages: messages(QUESTION), response_format, max_tokens: 300 }
     isWeather((await client.chat.completions.parse(asked)).choices[0].message.parsed)
     const text = { format: zodTextFormat(Weather, 'weather') }
-    const response = await client.responses.parse({ model, input: QUESTION, text, max_output_tokens: 64 })
+    const response = await client.responses.parse({ model, input: QUESTION, text, max_output_tokens: 300 })
     isWeather(response.output_parsed)
   },
   async responses() {
-    const asked = { model, instructions: SYSTEM, input: WORDS, max_output_tokens: 64 }
+    const asked = { model, instructions: SYSTEM, input: WORDS, max_output_tokens: 300 }
     same((await client.responses.create(asked)).output_text, WORDS)
     let text = ''
     const events = client.responses.stream(asked)

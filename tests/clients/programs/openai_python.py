@@ -22,14 +22,14 @@ def messages(text: str) -> Any:
 
 
 def chat() -> None:
-    answer = client.chat.completions.create(model=MODEL, messages=messages(WORDS), max_tokens=64)
+    answer = client.chat.completions.create(model=MODEL, messages=messages(WORDS), max_tokens=300)
     same(answer.choices[0].message.content or "", WORDS)
     assert answer.usage is not None
     assert answer.usage.completion_tokens > 0
 
 
 def stream() -> None:
-    asked = {"model": MODEL, "messages": messages(WORDS), "max_tokens": 64, "temperature": 0}
+    asked = {"model": MODEL, "messages": messages(WORDS), "max_tokens": 300, "temperature": 0}
     with client.chat.completions.stream(**asked, stream_options={"include_usage": True}) as events:
         text = "".join(event.delta for event in events if event.type == "content.delta")
         final = events.get_final_completion()
@@ -41,7 +41,7 @@ def stream() -> None:
 
 
 def tools() -> None:
-    asked = {"model": MODEL, "tools": [TOOL], "max_tokens": 64}
+    asked = {"model": MODEL, "tools": [TOOL], "max_tokens": 300}
     first = client.chat.completions.create(**asked, messages=messages(QUESTION), tool_choice=CHOICE)
     (call,) = first.choices[0].message.tool_calls or ()
     is_weather(call.function.arguments)
@@ -57,15 +57,15 @@ def tools() -> None:
 
 def structured() -> None:
     answer = client.chat.completions.parse(
-        model=MODEL, messages=messages(QUESTION), response_format=Weather, max_tokens=64
+        model=MODEL, messages=messages(QUESTION), response_format=Weather, max_tokens=300
     )
     assert isinstance(answer.choices[0].message.parsed, Weather)
-    parsed = client.responses.parse(model=MODEL, input=QUESTION, text_format=Weather, max_output_tokens=64)
+    parsed = client.responses.parse(model=MODEL, input=QUESTION, text_format=Weather, max_output_tokens=300)
     assert isinstance(parsed.output_parsed, Weather)
 
 
 def responses() -> None:
-    asked = {"model": MODEL, "instructions": SYSTEM, "input": WORDS, "max_output_tokens": 64}
+    asked = {"model": MODEL, "instructions": SYSTEM, "input": WORDS, "max_output_tokens": 300}
     answer = client.responses.create(**asked)
     same(answer.output_text, WORDS)
     with client.responses.stream(**asked) as events:
@@ -78,13 +78,13 @@ def responses() -> None:
     function = {"type": "function", "name": "weather", "parameters": WEATHER, "strict": True}
     choice = {"type": "function", "name": "weather"}
     called: Any = client.responses.create(
-        model=MODEL, input=QUESTION, tools=[function], tool_choice=choice, max_output_tokens=64
+        model=MODEL, input=QUESTION, tools=[function], tool_choice=choice, max_output_tokens=300
     )
     (call,) = [item for item in called.output if item.type == "function_call"]
     is_weather(call.arguments)
     result = {"type": "function_call_output", "call_id": call.call_id, "output": "7 degrees"}
     said: Any = [{"role": "user", "content": QUESTION}, call, result]
-    same(client.responses.create(model=MODEL, input=said, max_output_tokens=64).output_text, "7 degrees")
+    same(client.responses.create(model=MODEL, input=said, max_output_tokens=300).output_text, "7 degrees")
 
 
 def embeddings() -> None:
