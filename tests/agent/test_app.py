@@ -181,7 +181,7 @@ async def test_a_device_that_is_none_is_wrong_usage(tmp_path: Path) -> None:
         "state": tmp_path,
         "engine": [{"torch": str(tmp_path), "device": "abacus"}],
     }
-    with pytest.raises(ConfigError, match="engine torch"):
+    with pytest.raises(ConfigError, match="'abacus': a device is auto, cpu, cuda or cuda:NUMBER"):
         await Agent(load(flags, None), Stop()).run()
 
 

@@ -110,7 +110,7 @@ def read_recording(data: bytes, rate: int) -> tuple[Any, float]:
     try:
         import soundfile
         import soxr
-    except ImportError as error:
+    except (ImportError, OSError) as error:  # or libsndfile is missing, which one of its wheels lacks
         raise InvalidRequest(NOT_INSTALLED, param="file", code="unsupported_parameter") from error
     try:
         with soundfile.SoundFile(io.BytesIO(data)) as file:

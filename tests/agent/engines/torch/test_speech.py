@@ -18,8 +18,9 @@ from agent.engines.torch.speech import read_recording
 from agent.engines.torch.startup import EngineOptions
 from tests.support import tiny_whisper
 
-soundfile: Any = pytest.importorskip("soundfile")
-pytest.importorskip("soxr")
+HOW = "pip install 'trunkline[audio]'"
+soundfile: Any = pytest.importorskip("soundfile", reason=HOW)
+pytest.importorskip("soxr", reason=HOW)
 
 RATE = 16_000
 
