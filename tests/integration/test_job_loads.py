@@ -50,7 +50,8 @@ def test_a_file_passes_through_without_being_held_in_memory(tmp_path: Path) -> N
 
 def test_first_tokens_are_timed_with_and_without_a_batch(tmp_path: Path) -> None:
     with House(tmp_path) as house:
-        seen = beside.run(house, beside.BesideSizes(pairs=1, seconds=1.0, settle_s=0.2))
+        seen = beside.run(house, beside.BesideSizes(rounds=1, seconds=1.0, settle_s=0.2))
     assert seen.failed == 0
     assert 0 < seen.alone_ms[0] <= seen.alone_ms[1]
     assert 0 < seen.with_batch_ms[0] <= seen.with_batch_ms[1]
+    assert 0 < seen.elsewhere_ms[0] <= seen.elsewhere_ms[1]

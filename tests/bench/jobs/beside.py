@@ -1,18 +1,22 @@
-"""The time to the first token of interactive requests with a batch that fills every slot beside them, and
-without, in turns within one run."""
+"""The time to the first token of interactive requests alone, with a batch that fills every slot beside them,
+and with one that has slots of an engine of its own, in turns within one run.
+
+The last tells what the batch's work costs them on a machine that all share from what its slots cost them.
+"""
 
 import asyncio
 import json
 import time
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from enum import Enum
+from functools import partial
 from random import Random
 
 from tests.bench.clients import chat_request, open_stream
 from tests.bench.figures import percentile
 from tests.bench.jobs.client import JobClient, chat_of
 from tests.bench.site import MODEL, LoadSite, build
-from tests.support.processes import House, until
+from tests.support.processes import Engine, House, until
 
 _SLOTS = 16
 _PACE = 50.0
@@ -21,13 +25,24 @@ _SHARE = 0.3
 """Of the slots that interactive requests need."""
 _TOKENS = 25
 _LINE_TOKENS = 500
+_OTHER_MODEL = "elsewhere"
+_OTHER_SLOTS = 8
+"""About as many as a batch gets beside the requests."""
+
+
+class Batch(Enum):
+    """Where there is one."""
+
+    NONE = "none"
+    BESIDE = MODEL
+    ELSEWHERE = _OTHER_MODEL
 
 
 @dataclass(frozen=True, slots=True)
 class BesideSizes:
-    """Slices of ``seconds``, as many with a batch as without."""
+    """Slices of ``seconds``: ``rounds`` of each kind."""
 
-    pairs: int = 6
+    rounds: int = 6
     seconds: float = 15.0
     settle_s: float = 2.0
 
@@ -40,11 +55,17 @@ class Beside:
     failed: int
     alone_ms: tuple[float, float]
     with_batch_ms: tuple[float, float]
+    elsewhere_ms: tuple[float, float]
 
     @property
     def ratio(self) -> float:
-        """Of the 99th percentiles."""
+        """Of the 99th percentiles with a batch beside and alone."""
         return self.with_batch_ms[1] / self.alone_ms[1]
+
+    @property
+    def slots_ratio(self) -> float:
+        """Of the 99th percentiles with a batch beside and with one that has slots of its own."""
+        return self.with_batch_ms[1] / self.elsewhere_ms[1]
 
     def __str__(self) -> str:
         def shown(times_ms: tuple[float, float]) -> str:
@@ -52,44 +73,53 @@ class Beside:
 
         return (
             f"first token of interactive requests: {shown(self.alone_ms)}; with a batch in every free slot: "
-            f"{shown(self.with_batch_ms)}; p99 × {self.ratio:.2f} ({self.requests} requests, {self.failed} "
-            "failed)"
+            f"{shown(self.with_batch_ms)}, p99 × {self.ratio:.2f}; with a batch that has slots of its own: "
+            f"{shown(self.elsewhere_ms)}, p99 of the other × {self.slots_ratio:.2f} of that ({self.requests} "
+            f"requests, {self.failed} failed)"
         )
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self) | {"ratio": self.ratio}, indent=1)
+        return json.dumps(asdict(self) | {"ratio": self.ratio, "slots_ratio": self.slots_ratio}, indent=1)
 
 
 def run(house: House, sizes: BesideSizes) -> Beside:
     """Slices in turns."""
     site, random = build(house, slots=_SLOTS, continues="chat=final_message"), Random(1)
+    other = house.engine("--model", _OTHER_MODEL, name="other-engine")
+    house.agent(site.gateway, other.url, "--slots", str(_OTHER_SLOTS), name="other-agent")
+    house.wait_for_model(site.gateway, site.key, _OTHER_MODEL)
+    engines = {Batch.BESIDE: site.engine, Batch.ELSEWHERE: other}
     client = JobClient(site.gateway, site.key)
-    found: dict[bool, list[float]] = {False: [], True: []}
+    found: dict[Batch, list[float]] = {each: [] for each in Batch}
     failed = 0
-    for number in range(2 * sizes.pairs):
-        with_batch = number % 2 == 1
-        batch_id = _fill(site, client, sizes) if with_batch else ""
+    for where in [*Batch] * sizes.rounds:
+        batch_id = "" if where is Batch.NONE else _fill(engines[where], where.value, client, sizes)
         time.sleep(sizes.settle_s)
         first_s = asyncio.run(_ask(site, sizes.seconds, random))
-        found[with_batch] += [each for each in first_s if each is not None]
+        found[where] += [each for each in first_s if each is not None]
         failed += first_s.count(None)
-        if with_batch:
+        if where is not Batch.NONE:
             client.ask(f"/v1/batches/{batch_id}/cancel", {})
-            until("the batch is gone", lambda: site.engine.stats()["running"] == 0, 120.0)
+            until("the batch is gone", partial(_is_idle, engines[where]), 120.0)
             until("no job is left", lambda: not client.open_jobs(), 120.0)
 
-    def of(times_s: Sequence[float]) -> tuple[float, float]:
-        return percentile(times_s, 0.5) * 1000, percentile(times_s, 0.99) * 1000
+    def of(where: Batch) -> tuple[float, float]:
+        return percentile(found[where], 0.5) * 1000, percentile(found[where], 0.99) * 1000
 
-    return Beside(sum(map(len, found.values())) + failed, failed, of(found[False]), of(found[True]))
+    count = sum(map(len, found.values())) + failed
+    return Beside(count, failed, of(Batch.NONE), of(Batch.BESIDE), of(Batch.ELSEWHERE))
 
 
-def _fill(site: LoadSite, client: JobClient, sizes: BesideSizes) -> str:
-    """A batch with more lines than can be done; returns once it has all slots that jobs get."""
+def _is_idle(engine: Engine) -> bool:
+    return bool(engine.stats()["running"] == 0)
+
+
+def _fill(engine: Engine, model: str, client: JobClient, sizes: BesideSizes) -> str:
+    """A batch with more lines than can be done; returns once it has most of the slots that jobs get."""
     rounds = (sizes.seconds + 2 * sizes.settle_s + 60.0) * _PACE / _LINE_TOKENS
     lines = int(_SLOTS * rounds) + _SLOTS
-    batch_id = client.batch([chat_of(MODEL, f"line {each}", _LINE_TOKENS, _PACE) for each in range(lines)])
-    until("the batch has most slots", lambda: site.engine.stats()["running"] > _SLOTS / 2, 120.0)
+    batch_id = client.batch([chat_of(model, f"line {each}", _LINE_TOKENS, _PACE) for each in range(lines)])
+    until("the batch has most slots", lambda: engine.stats()["running"] >= _OTHER_SLOTS, 120.0)
     return batch_id
 
 
