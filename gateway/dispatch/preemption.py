@@ -178,7 +178,9 @@ class Preemption:
         wait for ``model`` or will come soon."""
         if model not in self._jobs or not self._rules.preempt_batch:
             return
-        record = self._index.models[model]
+        record = self._index.models.get(model)
+        if record is None:  # forgotten, though some have not been let go yet
+            return
         running = self._running.get((model, Tier.BATCH), {})
         wanted = self._reserve.kept(model, record.slots, now) + self._room.ahead_of_batch(model)
         lacking = wanted - _free(record) - sum(each.request.model == model for each in self._asked_s)
