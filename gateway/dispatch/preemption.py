@@ -16,7 +16,6 @@ from gateway.dispatch.attempt import Attempt
 from gateway.dispatch.exchange import RequestExchange
 from gateway.dispatch.settings import DispatchSettings
 from gateway.domain.request import Tier
-from gateway.fleet.availability import ModelRecord
 from gateway.fleet.deployment import Deployment
 from gateway.fleet.model_index import ModelIndex
 from gateway.scheduling.base import PREFILL_WORK, PendingRequest
@@ -183,7 +182,7 @@ class Preemption:
             return
         running = self._running.get((model, Tier.BATCH), {})
         wanted = self._reserve.kept(model, record.slots, now) + self._room.ahead_of_batch(model)
-        lacking = wanted - _free(record) - sum(each.request.model == model for each in self._asked_s)
+        lacking = wanted - record.free_slots - sum(each.request.model == model for each in self._asked_s)
         if lacking <= 0:
             return
         latest = islice(reversed(running), lacking + LOOKED_AT)
@@ -198,7 +197,7 @@ class Preemption:
             return 0
         running = sum(each.in_flight for each in record.serving.values()) - self._jobs.get(model, 0)
         kept = self._reserve.kept_from_new(model, record.slots, max(0, running), now)
-        return max(0, _free(record) - kept - self._room.ahead_of_batch(model))
+        return max(0, record.free_slots - kept - self._room.ahead_of_batch(model))
 
     def make_room(self, model: str, now: float) -> bool:
         """Have others give way to the realtime requests that are next for ``model`` and fit no free slot.
@@ -301,13 +300,6 @@ class Preemption:
             request = attempt.request
             self._running.setdefault((request.model, request.tier), {})[attempt] = exchange
             self.mark(request.model)
-
-
-def _free(record: ModelRecord) -> int:
-    """Slots of the model that are free."""
-    return sum(
-        max(0, min(each.slots, each.cap) - each.in_flight) for each in record.open.values() if each.usable
-    )
 
 
 def _drop(attempts: _Attempts, attempt: Attempt) -> RequestExchange | None:

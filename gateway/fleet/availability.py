@@ -78,6 +78,12 @@ class ModelRecord:
     """Constraint → those of ``open`` that it allows; see :meth:`open_there`."""
 
     @property
+    def free_slots(self) -> int:
+        """Slots that are free now, for any request of the model."""
+        open_now = self.open.values()
+        return sum(max(0, min(each.slots, each.cap) - each.in_flight) for each in open_now if each.usable)
+
+    @property
     def serving_or_loadable(self) -> list[Deployment]:
         """What serves the model, or will once it is loaded."""
         return [*self.serving.values(), *self.loadable.values()]

@@ -37,11 +37,7 @@ class FleetRoom:
             record = self._index.models.get(model)
             if record is None:
                 continue
-            free += sum(
-                max(0, min(each.slots, each.cap) - each.in_flight)
-                for each in record.open.values()
-                if each.usable
-            )
+            free += record.free_slots
             slots += record.slots
             waiting += self._depth(model)
             loadable = loadable or bool(record.loadable)

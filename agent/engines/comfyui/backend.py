@@ -8,11 +8,11 @@ from dataclasses import replace
 from agent.engines.backend import BackendBody, BackendRequest, ResponseReceiver
 from agent.engines.comfyui.call import CallContext, PromptCall
 from agent.engines.comfyui.engine import PromptEngine, PromptFollower
-from agent.engines.comfyui.library import WorkflowLibrary, WorkflowLister
 from agent.engines.comfyui.previews import PreviewFitter
 from agent.engines.comfyui.requests import AskedPrompt
 from agent.engines.comfyui.server import ComfyUIServer
 from agent.engines.comfyui.socket import EventSocket
+from agent.engines.comfyui.workflow_library import WorkflowLibrary, WorkflowLister
 from agent.engines.http.kind import COMFYUI, EngineKind
 from agent.engines.http.models import EngineModel
 from agent.engines.http.openai import OpenAIHTTPBackend

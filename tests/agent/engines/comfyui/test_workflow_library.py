@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
-from agent.engines.comfyui.library import CHECKED_S, WorkflowLibrary, WorkflowLister
+from agent.engines.comfyui.workflow_library import CHECKED_S, WorkflowLibrary, WorkflowLister
 from agent.engines.http.engine_client import SmallResponse
 from agent.engines.http.probe import NoModelList
 from shared.protocol.messages import DeploymentStatus
