@@ -95,6 +95,21 @@ class WholeBody:
     async def more(self) -> None: ...
 
 
+async def read_whole(body: BackendBody, most_bytes: int) -> bytes | None:
+    """All of ``body``; None as soon as it is known to have more than ``most_bytes``."""
+    pieces: list[bytes] = []
+    size_bytes = 0
+    while not body.ended:
+        await body.more()
+        piece = body.take()
+        body.taken(len(piece))
+        pieces.append(piece)
+        size_bytes += len(piece)
+        if size_bytes > most_bytes:
+            return None
+    return b"".join(pieces)
+
+
 class ResponseReceiver(Protocol):
     """Is told of an engine's response, in the very turn of the event loop that read it.
 

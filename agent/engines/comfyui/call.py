@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from agent.engines.backend import BackendBody, ResponseReceiver
+from agent.engines.backend import BackendBody, ResponseReceiver, read_whole
 from agent.engines.comfyui.answers import AnswerFailed, PromptAnswer
 from agent.engines.comfyui.engine import PromptEngine, PromptFollower
 from agent.engines.comfyui.previews import PreviewFitter
@@ -103,17 +103,10 @@ class PromptCall:
 
     async def _read(self) -> bytes:
         """The whole body. Raises :class:`InputMistake` for one that is too long."""
-        pieces: list[bytes] = []
-        size_bytes = 0
-        while not self._body.ended:
-            await self._body.more()
-            piece = self._body.take()
-            self._body.taken(len(piece))
-            pieces.append(piece)
-            size_bytes += len(piece)
-            if size_bytes > REQUEST_BYTES:
-                raise InputMistake(f"A request may have {REQUEST_BYTES} bytes.", "", "request_too_large")
-        return b"".join(pieces)
+        body = await read_whole(self._body, REQUEST_BYTES)
+        if body is None:
+            raise InputMistake(f"A request may have {REQUEST_BYTES} bytes.", "", "request_too_large")
+        return body
 
     async def _asked(self, body: bytes) -> AskedPrompt:
         fields = {name.lower(): text for name, text in self._head.headers}

@@ -7,7 +7,14 @@ from typing import Any
 
 import orjson
 
-from agent.engines.backend import BackendBody, BackendFailed, BackendRequest, ResponseReceiver, WholeBody
+from agent.engines.backend import (
+    BackendBody,
+    BackendFailed,
+    BackendRequest,
+    ResponseReceiver,
+    WholeBody,
+    read_whole,
+)
 from agent.engines.dialects.chat import ChatChunkReader, NoChatAnswer, answer_of, error_of
 from agent.engines.dialects.dialect import CHAT_PATH, AnswerWriter, JsonObject, Translation, Untranslatable
 from agent.engines.error_responses import PATH_BODY_BYTES, PATH_STATUSES, lacks_path
@@ -113,17 +120,10 @@ class TranslatedCall:
 
     async def _read(self) -> bytes:
         """The whole request. Raises :class:`Untranslatable` for one that is too long."""
-        pieces: list[bytes] = []
-        size_bytes = 0
-        while not self._body.ended:
-            await self._body.more()
-            piece = self._body.take()
-            self._body.taken(len(piece))
-            pieces.append(piece)
-            size_bytes += len(piece)
-            if size_bytes > REQUEST_BYTES:
-                raise Untranslatable(f"A request of more than {REQUEST_BYTES} bytes is not translated.")
-        return b"".join(pieces)
+        body = await read_whole(self._body, REQUEST_BYTES)
+        if body is None:
+            raise Untranslatable(f"A request of more than {REQUEST_BYTES} bytes is not translated.")
+        return body
 
     def _translate(self, body: bytes) -> tuple[bytes, AnswerWriter]:
         try:
