@@ -1,5 +1,6 @@
-"""``python -m tests.fuzz.sanitized [INPUTS]``: the ``native`` fuzzer on functions built with AddressSanitizer
-and UndefinedBehaviorSanitizer, in a copy of the packages. Needs gcc with its sanitizers, and Linux.
+"""``python -m tests.fuzz.sanitized [INPUTS [FROM]]``: the ``native`` fuzzer on functions built with
+AddressSanitizer and UndefinedBehaviorSanitizer, in a copy of the packages. ``FROM``: as many inputs are
+passed over, so that a long run goes on where it was ended. Needs gcc with its sanitizers, and Linux.
 """
 
 import os
@@ -24,11 +25,15 @@ import sys
 from shared.speedups import native
 from tests.fuzz.runner import ROUND_INPUTS, run_round
 assert native is not None and native.__file__.startswith(sys.argv[1]), native
-for seed in range(max(1, int(sys.argv[2]) // ROUND_INPUTS)):
-    done = run_round("native", seed)
+first = int(sys.argv[3]) // ROUND_INPUTS
+rounds = max(1, int(sys.argv[2]) // ROUND_INPUTS)
+for count in range(rounds):
+    done = run_round("native", first + count)
     if done.failure is not None:
         sys.exit(done.failure)
-print(f"{(seed + 1) * ROUND_INPUTS:,} inputs, nothing found by the sanitizers")
+    if (count + 1) % 20 == 0:
+        print(f"{(first + count + 1) * ROUND_INPUTS:,} inputs so far", file=sys.stderr, flush=True)
+print(f"{rounds * ROUND_INPUTS:,} inputs, nothing found by the sanitizers")
 """
 
 
@@ -43,8 +48,9 @@ def missing() -> str | None:
     return None
 
 
-def run(inputs: int) -> "subprocess.CompletedProcess[str]":
-    """Build and run it. A sanitizer's report ends the process with an error."""
+def run(inputs: int, first: int = 0, *, progress: bool = False) -> "subprocess.CompletedProcess[str]":
+    """Build and run it for ``inputs`` inputs after the ``first`` ones. A sanitizer's report ends the process
+    with an error. With ``progress`` what it writes to its standard error is passed on at once."""
     with tempfile.TemporaryDirectory(prefix="trunkline-sanitized-") as name:
         copy = Path(name)
         leave = shutil.ignore_patterns("__pycache__", "*.so")
@@ -67,8 +73,11 @@ def run(inputs: int) -> "subprocess.CompletedProcess[str]":
             "PYTHONMALLOC": "malloc",  # or a bytes object would have neighbours that may be written
             "PYTHONPATH": str(copy),
         }
-        command = [sys.executable, "-c", _PROGRAM, str(copy), str(inputs)]
-        return subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True, check=False)
+        command = [sys.executable, "-c", _PROGRAM, str(copy), str(inputs), str(first)]
+        said = None if progress else subprocess.PIPE
+        return subprocess.run(
+            command, cwd=copy, env=environment, stdout=subprocess.PIPE, stderr=said, text=True, check=False
+        )
 
 
 def _libraries() -> list[Path]:
@@ -87,8 +96,9 @@ def main() -> int:
     if problem is not None:
         sys.stdout.write(f"not run: {problem}\n")
         return 1
-    done = run(int(sys.argv[1]) if len(sys.argv) > 1 else _INPUTS)
-    sys.stdout.write(done.stdout + done.stderr)
+    inputs, first = (*map(int, sys.argv[1:3]), *(_INPUTS, 0)[len(sys.argv) - 1 :])
+    done = run(inputs, first, progress=True)
+    sys.stdout.write(done.stdout)
     return done.returncode
 
 
