@@ -1,10 +1,6 @@
-"""Transcription of recordings, one at a time, by models such as Whisper.
-
-Recordings are decoded by soundfile and brought to the model's rate by soxr. Both are optional.
-"""
+"""Transcription of recordings, one at a time, by models such as Whisper."""
 
 import asyncio
-import io
 import threading
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -14,10 +10,8 @@ import torch
 
 from agent.engines.torch.errors import InvalidRequest, request_error
 from agent.engines.torch.models import LoadedModel
+from agent.engines.torch.recordings import read_recording
 from agent.engines.torch.speech_requests import TranscriptionRequest
-
-NOT_INSTALLED = "Recordings need soundfile and soxr on the engine's host: pip install 'trunkline[audio]'."
-_MOST_S = 4 * 3600
 
 
 class SpeechTranscript(NamedTuple):
@@ -101,25 +95,3 @@ class Transcriber:
 
 def _all(ids: torch.Tensor, ended: bool) -> torch.Tensor:
     return torch.full((ids.size(0),), ended, dtype=torch.bool, device=ids.device)
-
-
-def read_recording(data: bytes, rate: int) -> tuple[Any, float]:
-    """The samples of one channel at ``rate`` per second, as float32, and the length in seconds.
-
-    Raises InvalidRequest for what is no recording, or longer than four hours."""
-    try:
-        import soundfile
-        import soxr
-    except (ImportError, OSError) as error:  # or libsndfile is missing, which one of its wheels lacks
-        raise InvalidRequest(NOT_INSTALLED, param="file", code="unsupported_parameter") from error
-    try:
-        with soundfile.SoundFile(io.BytesIO(data)) as file:
-            duration_s = file.frames / file.samplerate
-            if not 0 < duration_s <= _MOST_S:
-                raise InvalidRequest("file must be of more than 0 s and at most four hours.", param="file")
-            samples = file.read(dtype="float32", always_2d=True).mean(axis=1)
-            given = file.samplerate
-    except soundfile.LibsndfileError as error:
-        reason = f"file is no recording that can be read: {error.error_string}"
-        raise InvalidRequest(reason, param="file") from error
-    return (samples if given == rate else soxr.resample(samples, given, rate)), duration_s
