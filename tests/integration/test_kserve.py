@@ -9,18 +9,17 @@ import asyncio
 import os
 import signal
 import struct
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import orjson
 import pytest
 
+from tests.support.engine_site import EngineSite
 from tests.support.kserve_server import SIZE_OF_JSON, WHY_BROKEN
-from tests.support.processes import Gateway, House, fetch, until
+from tests.support.processes import House, fetch, until
 
 REAL = os.environ.get("TRUNKLINE_TEST_KSERVE")
 stand_in_only = pytest.mark.skipif(REAL is not None, reason="what the stand-in alone does")
@@ -30,35 +29,12 @@ TENSOR = {"name": "x", "datatype": "FP32", "shape": [2, 3]}
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
-    house: House
-    gateway: Gateway
-    key: str
-    server_url: str
+class KServeSite(EngineSite):
     model: str
-
-    def stats(self) -> Any:
-        return fetch(f"{self.server_url}/_stats")
-
-    @asynccontextmanager
-    async def ask(
-        self, path: str, body: bytes | None = None, *, direct: bool = False, size_of_json: int | None = None
-    ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """A POST with a body, else a GET, through the gateway or to the server itself."""
-        size = {} if size_of_json is None else {SIZE_OF_JSON: str(size_of_json)}
-        size |= {"content-type": "application/json"} if body and size_of_json is None else {}
-        key = {} if direct else {"authorization": f"Bearer {self.key}"}
-        url = (self.server_url if direct else self.gateway.url) + path
-        method = "GET" if body is None else "POST"
-        async with (
-            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(30)) as session,
-            session.request(method, url, data=body, headers=key | size) as response,
-        ):
-            yield response
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KServeSite]:
     with House(tmp_path_factory.mktemp("kserve")) as house:
         url = REAL or house.listening(house.children.start("kserve", "tests.support.kserve_server"))
         index = fetch(f"{url}/v2/repository/index", body={})
@@ -67,14 +43,14 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         key = gateway.key("tests")
         house.agent(gateway, f"kserve:{url}")
         house.wait_for_model(gateway, key, model)
-        yield Site(house, gateway, key, url, model)
+        yield KServeSite(house, gateway, key, url, model)
 
 
 def json_body(**parameters: Any) -> bytes:
     return orjson.dumps({"parameters": parameters, "inputs": [TENSOR | {"data": VALUES}]})
 
 
-async def test_the_agent_finds_the_models_and_the_gateway_lists_them(site: Site) -> None:
+async def test_the_agent_finds_the_models_and_the_gateway_lists_them(site: KServeSite) -> None:
     async with site.ask("/v2/repository/index", b"") as response:
         listed = {each["name"]: each["state"] for each in await response.json()}
     assert listed[site.model] == "READY"
@@ -84,7 +60,7 @@ async def test_the_agent_finds_the_models_and_the_gateway_lists_them(site: Site)
         assert await response.json() == {"ready": True}
 
 
-async def test_metadata_are_the_servers(site: Site) -> None:
+async def test_metadata_are_the_servers(site: KServeSite) -> None:
     found = []
     for direct in (True, False):
         async with site.ask(f"/v2/models/{site.model}", direct=direct) as response:
@@ -93,7 +69,7 @@ async def test_metadata_are_the_servers(site: Site) -> None:
     assert found[0] == found[1]
 
 
-async def test_json_tensors_get_the_servers_answer(site: Site) -> None:
+async def test_json_tensors_get_the_servers_answer(site: KServeSite) -> None:
     outputs = []
     for direct in (True, False):
         path = f"/v2/models/{site.model}/versions/1/infer"
@@ -104,7 +80,7 @@ async def test_json_tensors_get_the_servers_answer(site: Site) -> None:
     assert outputs[0][0]["data"] == [2 * value for value in VALUES]
 
 
-async def test_errors_of_the_gateway_are_in_its_shape_and_the_servers_as_they_are(site: Site) -> None:
+async def test_errors_of_the_gateway_are_in_its_shape_and_the_servers_as_they_are(site: KServeSite) -> None:
     async with site.ask("/v2/models/no-such-model/infer", json_body()) as response:
         assert (response.status, list(await response.json())) == (404, ["error"])
     said = []
@@ -116,11 +92,13 @@ async def test_errors_of_the_gateway_are_in_its_shape_and_the_servers_as_they_ar
 
 
 @stand_in_only
-async def test_binary_tensors_pass_as_bytes_both_ways(site: Site) -> None:
+async def test_binary_tensors_pass_as_bytes_both_ways(site: KServeSite) -> None:
     data = struct.pack("<6f", *VALUES) * 40_000
     tensor = TENSOR | {"shape": [40_000, 6], "parameters": {"binary_data_size": len(data)}}
     begins = orjson.dumps({"inputs": [tensor]})
-    async with site.ask("/v2/models/double/infer", begins + data, size_of_json=len(begins)) as response:
+    async with site.ask(
+        "/v2/models/double/infer", begins + data, headers={SIZE_OF_JSON: str(len(begins))}
+    ) as response:
         assert response.status == 200
         body = await response.read()
         json_bytes = int(response.headers[SIZE_OF_JSON])
@@ -129,17 +107,19 @@ async def test_binary_tensors_pass_as_bytes_both_ways(site: Site) -> None:
 
 
 @stand_in_only
-async def test_a_tensor_whose_size_lies_does_not_reach_the_server(site: Site) -> None:
+async def test_a_tensor_whose_size_lies_does_not_reach_the_server(site: KServeSite) -> None:
     before = site.stats()["infers"]
     begins = orjson.dumps({"inputs": [TENSOR | {"parameters": {"binary_data_size": 24}}]})
-    async with site.ask("/v2/models/double/infer", begins + bytes(20), size_of_json=len(begins)) as response:
+    async with site.ask(
+        "/v2/models/double/infer", begins + bytes(20), headers={SIZE_OF_JSON: str(len(begins))}
+    ) as response:
         assert response.status == 400
         assert "20 bytes follow the JSON" in (await response.json())["error"]
     assert site.stats()["infers"] == before
 
 
 @stand_in_only
-async def test_a_model_that_is_not_loaded_is_loaded_for_a_request(site: Site) -> None:
+async def test_a_model_that_is_not_loaded_is_loaded_for_a_request(site: KServeSite) -> None:
     async with site.ask("/v2/models/spare/ready") as response:
         assert response.status == 400
     async with site.ask("/v2/models/spare/infer", json_body()) as response:
@@ -149,7 +129,7 @@ async def test_a_model_that_is_not_loaded_is_loaded_for_a_request(site: Site) ->
 
 
 @stand_in_only
-async def test_a_model_that_cannot_be_loaded_says_why(site: Site) -> None:
+async def test_a_model_that_cannot_be_loaded_says_why(site: KServeSite) -> None:
     async with site.ask("/v2/models/broken/infer", json_body()) as response:
         assert response.status == 503
         assert "cannot be loaded" in (await response.json())["error"]
@@ -159,7 +139,7 @@ async def test_a_model_that_cannot_be_loaded_says_why(site: Site) -> None:
 
 
 @stand_in_only
-async def test_a_client_that_leaves_ends_the_work(site: Site) -> None:
+async def test_a_client_that_leaves_ends_the_work(site: KServeSite) -> None:
     before = site.stats()
 
     async def ask() -> None:
@@ -182,7 +162,7 @@ async def test_a_server_that_dies_midway_is_an_error_and_gone(tmp_path: Path) ->
         key = gateway.key("tests")
         house.agent(gateway, f"kserve:{url}")
         house.wait_for_model(gateway, key, "double")
-        site = Site(house, gateway, key, url, "double")
+        site = KServeSite(house, gateway, key, url, "double")
 
         async def ask() -> tuple[int, Any]:
             async with site.ask("/v2/models/double/infer", json_body(delay_s=60)) as response:

@@ -349,7 +349,7 @@ class ComfyUIServer:
         if said.get("end_sockets"):
             for socket in tuple(self.sockets.values()):
                 await socket.close()
-        return web.Response()
+        return web.json_response({})
 
 
 def picture(width: int = 8, height: int = 8, color: int = 0, form: str = "PNG") -> bytes:

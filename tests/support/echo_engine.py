@@ -1,14 +1,15 @@
 """An engine that speaks WebSocket: it lists a model, and echoes what it is sent."""
 
-import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from http import HTTPStatus
 
-from websockets.asyncio.server import ServerConnection, serve
+from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
+
+from tests.support.websocket_server import listed_model, websocket_server
 
 
 @dataclass(slots=True)
@@ -31,12 +32,7 @@ class EchoEngine:
                 return connection.respond(HTTPStatus.FORBIDDEN, "not here\n")
             self.requests.append(request)
             return None
-        if request.path != "/v1/models":
-            return connection.respond(HTTPStatus.NOT_FOUND, "nothing\n")
-        listed = {"object": "list", "data": [{"id": self.model, "object": "model", "owned_by": "tests"}]}
-        response = connection.respond(HTTPStatus.OK, json.dumps(listed))
-        response.headers["content-type"] = "application/json"
-        return response
+        return listed_model(connection, request, self.model, "tests")
 
     async def _echo(self, socket: ServerConnection) -> None:
         self.open += 1
@@ -60,14 +56,5 @@ class EchoEngine:
 async def echo_engine(model: str) -> AsyncIterator[EchoEngine]:
     """One on a free port of loopback."""
     engine = EchoEngine(model)
-    async with serve(
-        engine._echo,
-        "127.0.0.1",
-        0,
-        process_request=engine._answer,
-        compression=None,
-        max_size=None,
-        ping_interval=None,
-    ) as server:
-        engine.url = f"http://127.0.0.1:{next(iter(server.sockets)).getsockname()[1]}"
+    async with websocket_server(engine._echo, engine._answer) as engine.url:
         yield engine

@@ -11,12 +11,13 @@ from array import array
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from http import HTTPStatus
 from typing import Any
 
-from websockets.asyncio.server import ServerConnection, serve
+from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
+
+from tests.support.websocket_server import listed_model, websocket_server
 
 MODEL = "voxtral"
 
@@ -39,12 +40,7 @@ class RealtimeEngine:
     def answer(self, connection: ServerConnection, request: Request) -> Response | None:
         if "upgrade" in request.headers:
             return None
-        if request.path != "/v1/models":
-            return connection.respond(HTTPStatus.NOT_FOUND, "nothing\n")
-        listed = {"object": "list", "data": [{"id": MODEL, "object": "model", "owned_by": self.owner}]}
-        response = connection.respond(HTTPStatus.OK, json.dumps(listed))
-        response.headers["content-type"] = "application/json"
-        return response
+        return listed_model(connection, request, MODEL, self.owner)
 
     async def serve(self, socket: ServerConnection) -> None:
         session = _Session(self, socket)
@@ -124,14 +120,5 @@ class _Session:
 async def realtime_engine(owner: str = "vllm") -> AsyncIterator[RealtimeEngine]:
     """One on a free port of loopback."""
     engine = RealtimeEngine(owner=owner)
-    async with serve(
-        engine.serve,
-        "127.0.0.1",
-        0,
-        process_request=engine.answer,
-        compression=None,
-        max_size=None,
-        ping_interval=None,
-    ) as server:
-        engine.url = f"http://127.0.0.1:{next(iter(server.sockets)).getsockname()[1]}"
+    async with websocket_server(engine.serve, engine.answer) as engine.url:
         yield engine
