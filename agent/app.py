@@ -42,7 +42,8 @@ from shared.protocol.peers import PROGRESS
 
 log = structlog.get_logger("agent")
 
-GPU_SAMPLE_S = 5.0
+GPU_SAMPLE_S = 1.0
+"""How often GPUs are read. A STATE has the newest figures, every other second at most."""
 
 DRAIN_LOG_S = 5.0
 """How often a drain says how much still runs."""

@@ -20,10 +20,12 @@ Reader = Callable[[], tuple[GpuState, ...]]
 NAME_CHARS = 256
 
 
-def nvml_reader() -> Reader | None:
-    """None where there is no NVIDIA driver, or none that answers. May take a second."""
+def nvml_reader(nvml: Any = None) -> Reader | None:
+    """None where there is no NVIDIA driver, or none that answers. May take a second.
+
+    ``nvml`` stands in for the library's module."""
     try:
-        pynvml = importlib.import_module("pynvml")
+        pynvml = importlib.import_module("pynvml") if nvml is None else nvml
         pynvml.nvmlInit()
         handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
     except Exception:
@@ -38,8 +40,10 @@ def _read_nvml(nvml: Any, index: int, handle: Any) -> GpuState:
     name = nvml.nvmlDeviceGetName(handle)
     utilisation = _or_none(lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100)
     temperature_c = _or_none(lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU))
+    power_w = _or_none(lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1000)
     text = name.decode(errors="replace") if isinstance(name, bytes) else str(name)
-    return GpuState(index, text[:NAME_CHARS], int(memory.total), int(memory.used), utilisation, temperature_c)
+    used = int(memory.total), int(memory.used)
+    return GpuState(index, text[:NAME_CHARS], *used, utilisation, temperature_c, power_w)
 
 
 def _or_none(read: Callable[[], float]) -> float | None:

@@ -125,6 +125,14 @@ class Gateway:
             turn_end,
             None if self.member is None else self.member.passing.pass_on,
         )
+        self._show(metrics, ledger)
+
+    def _show(self, metrics: Metrics, ledger: UsageLedger) -> None:
+        """Metrics that are read from parts of this process."""
+        gauges, tls = metrics.gauges, self._server.tls
+        gauges.spent, gauges.budgets = ledger.figures, self._limits.budget_figures
+        if tls is not None:
+            gauges.certificate_ends_s = lambda: tls.ends_s
 
     def _guarded(self, router: Router, metrics: Metrics, figures: AliasFigures) -> RequestMiddleware:
         """What every request passes before its path is looked for."""

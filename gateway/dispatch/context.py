@@ -78,6 +78,7 @@ class DispatchContext(ABC):
         self.health = FleetHealth(self.index, timers, metrics, rests, jitter)
         self.unread = UnreadBudget(settings.unread_bytes)
         self.slow_readers = SlowReaders(settings.least_read_bytes_s, settings.held_up_s)
+        metrics.gauges.answer_stalls = lambda: self.slow_readers.stalls
         self.sliced_parser = SlicedParser(timers)
         self.records = RecordBudget(settings.records_total_bytes)
         self.demand = DemandSender(

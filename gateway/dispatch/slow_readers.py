@@ -86,6 +86,8 @@ class SlowReaders:
         self._most_kept_s = most_kept_s
         self._marks: dict[str, dict[Reader, _Mark]] = {}
         """The readers for which engines wait or waited, by model."""
+        self.stalls = 0
+        """How often an engine began to wait for its reader; a pause of less than a second ends no wait."""
         self._freeing: dict[str, list[Stream]] = {}
         """Streams of answers that were ended and still hold their slots, by model."""
 
@@ -109,6 +111,7 @@ class SlowReaders:
             mark.let_go_s = None
             mark.update(reader.response.taken_bytes, now)
         elif self._least_bytes_s or self._most_kept_s:
+            self.stalls += 1
             self._marks[model] = {**readers, reader: _Mark(now, reader.response.taken_bytes)}
 
     def forget(self, model: str, reader: Reader) -> None:

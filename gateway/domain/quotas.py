@@ -77,6 +77,12 @@ class Budgets:
     def __bool__(self) -> bool:
         return any(getattr(self, each.name) is not None for each in fields(self))
 
+    def shares_used(self, period: str, tokens: int, gpu_s: float, money: float) -> list[float]:
+        """Which shares of the budgets of ``period``, ``day`` or ``month``, are used when so much is spent."""
+        names = {"tokens": tokens, "gpu_seconds": gpu_s, "money": money}
+        budgets = {name: getattr(self, f"{name}_per_{period}") for name in names}
+        return [spent / budgets[name] for name, spent in names.items() if budgets[name] is not None]
+
 
 @dataclass(frozen=True, slots=True)
 class TenantLimits:

@@ -6,7 +6,7 @@ them down, so that a restarted gateway waits for them.
 
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 
@@ -16,7 +16,7 @@ from gateway.fleet.availability import ModelRecord
 from gateway.fleet.deployment import Deployment
 from gateway.fleet.model_index import ModelIndex
 from gateway.fleet.session import AgentInfo, AgentSession
-from gateway.observability.gauges import AgentFigures, FleetFigures
+from gateway.observability.fleet_figures import AgentFigures, FleetFigures, SessionTotals
 from gateway.observability.metrics import Metrics
 from shared.handshake import ResumeRequest
 from shared.protocol import limits
@@ -117,6 +117,8 @@ class Registry:
         self._left: dict[str, tuple[float, ControlFrameLimiter]] = {}
         """Agents that left not long ago, oldest first: when, and what control frames they may still send."""
         self._generation = 0
+        self._ended = SessionTotals()
+        """Of the sessions that are over."""
         self.answered: Callable[[AgentSession, CommandResult], None] = lambda session, result: None
         """Called with what agents say to commands."""
         self.others: Callable[[AgentSession, Others], None] = lambda session, others: None
@@ -220,6 +222,7 @@ class Registry:
     def detach(self, session: AgentSession) -> None:
         """A session ended. Removes itself only: a newer one of the same agent stays."""
         name = session.principal.name
+        self._ended.add_ended(session.endpoint.session)
         if self._sessions.get(name) is session:
             del self._sessions[name]
             self._remember_spent(name, session)
@@ -256,8 +259,10 @@ class Registry:
 
     def figures(self) -> Stepwise[FleetFigures]:
         """What the metrics show of the fleet, an agent a step."""
-        figures = FleetFigures()
+        figures = FleetFigures(totals=replace(self._ended))
         for session in self.sessions:
+            figures.totals.add(session.endpoint.session)
+            _add_reported(figures, session)
             figures.agents[session.shown_status.lower()] += 1
             figures.streams += len(session.endpoint.streams)
             slots = in_flight = 0
@@ -266,6 +271,8 @@ class Registry:
                 if deployment.promising:
                     figures.slots[deployment.model] += deployment.slots
                     slots += deployment.slots
+                    if deployment.slots:
+                        figures.use(deployment.model, deployment.in_flight / deployment.slots)
                 figures.in_flight[deployment.model] += deployment.in_flight
                 in_flight += deployment.in_flight
             each = AgentFigures(session.principal.name, slots, in_flight, session.endpoint.rtt_s)
@@ -276,3 +283,15 @@ class Registry:
     def _describe(self, record: ModelRecord) -> ServedModel:
         serving, loadable = record.serving.values(), record.loadable.values()
         return ServedModel.of(record.name, record.created_s, self.settings.owned_by, serving, loadable)
+
+
+def _add_reported(figures: FleetFigures, session: AgentSession) -> None:
+    """What the agent says of its GPUs and of the work of its engines."""
+    state = session.reported
+    figures.gpus += [(session.principal.name, gpu) for gpu in state.gpus]
+    for claim in state.deployments:
+        if (deployment := session.deployments.get(claim.id)) is not None and deployment.listed:
+            figures.engine_running[claim.model] += claim.running
+            figures.engine_waiting[claim.model] += claim.waiting
+            if claim.kv_use is not None:
+                figures.kv_use[claim.model] = max(claim.kv_use, figures.kv_use.get(claim.model, 0.0))

@@ -109,6 +109,11 @@ class AgentSession:
         return self._state.model_memory_bytes
 
     @property
+    def reported(self) -> AgentState:
+        """What its agent said last."""
+        return self._state
+
+    @property
     def shown_status(self) -> str:
         if self.suspended:
             return SUSPENDED

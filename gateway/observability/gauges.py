@@ -2,7 +2,7 @@
 
 from collections import Counter as Tally
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 from prometheus_client import CollectorRegistry
@@ -11,36 +11,10 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from gateway.domain.slices import Stepwise, run_at_once
+from gateway.observability.fleet_figures import AgentFigures, FleetFigures, coefficient_of_variation
+from shared.protocol import limits
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class AgentFigures:
-    """Gauges of one connected agent."""
-
-    name: str
-    slots: int
-    """Requests it takes at once now, over all its models."""
-    in_flight: int
-    round_trip_s: float | None
-    """The round trip of its tunnel; None before it was measured."""
-
-
-@dataclass(slots=True)
-class FleetFigures:
-    """Gauges of the fleet at one scrape, filled in by the registry."""
-
-    agents: Tally[str] = field(default_factory=Tally)
-    """Connected agents by state, in lower case."""
-    each_agent: list[AgentFigures] = field(default_factory=list)
-    deployments: Tally[tuple[str, str]] = field(default_factory=Tally)
-    """Deployments by model and state."""
-    slots: Tally[str] = field(default_factory=Tally)
-    """Granted and usable, by model."""
-    in_flight: Tally[str] = field(default_factory=Tally)
-    """Slots in use, by model."""
-    streams: int = 0
 
 
 @dataclass(slots=True)
@@ -66,6 +40,26 @@ class PredictionFigures:
     """Mean of ln(actual / predicted)."""
     off: Mapping[str, float]
     """For each quantile, the factor (1 or more) by which this share of predictions was off at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpentFigures:
+    """What requests for one model took since the start."""
+
+    gpu_s: float = 0.0
+    cost: float = 0.0
+    """In the unit of the prices that were set."""
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetFigures:
+    """How far a tenant's budget of one period is used up."""
+
+    tenant: str
+    period: str
+    """``day`` or ``month``."""
+    used: float
+    """Of the budgets of this period the one that is used the most, as a share; above 1 it is overdrawn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +99,13 @@ class GaugeSources(Collector):
     turns for others between so many steps, and made into families in any thread.
     """
 
-    def __init__(self, models: Mapping[str, str], agents: Mapping[str, str]) -> None:
-        """``models`` and ``agents`` have the labels under which each counts."""
+    def __init__(
+        self, models: Mapping[str, str], agents: Mapping[str, str], tenants: Mapping[str, str]
+    ) -> None:
+        """``models``, ``agents`` and ``tenants`` have the labels under which each counts."""
         self._models = models
         self._agents = agents
+        self._tenants = tenants
         self.fleet: Callable[[], Stepwise[FleetFigures]] = lambda: _at_once(FleetFigures())
         self.queue_depths: Callable[[], Mapping[str, int]] = dict
         """Requests waiting, by model."""
@@ -120,6 +117,13 @@ class GaugeSources(Collector):
         """How many versions beyond the first a model has, for models whose versions no alias
         distinguishes."""
         self.unread: Callable[[], UnreadFigures] = UnreadFigures
+        self.answer_stalls: Callable[[], int] = lambda: 0
+        """How often an engine began to wait because its client did not read."""
+        self.spent: Callable[[], Mapping[str, SpentFigures]] = dict
+        """By model."""
+        self.budgets: Callable[[], Iterable[BudgetFigures]] = tuple
+        self.certificate_ends_s: Callable[[], float | None] = lambda: None
+        """Unix time of the end of the certificate that clients see; None: TLS is not ended here."""
 
     def collect(self) -> Iterator[Metric]:
         """See prometheus_client's Collector. For use on the event loop, which it holds."""
@@ -158,6 +162,74 @@ class GaugeSources(Collector):
             single("answers_held_up", "Answers whose engines wait for their readers.", unread.held_up),
             *_of_tunnels(tunnels),
             *predictions,
+            *self._of_engines(fleet),
+            *self._of_gpus(fleet),
+            *_of_sessions(fleet, self.answer_stalls()),
+            *self._of_spending(),
+        ]
+
+    def _of_engines(self, fleet: FleetFigures) -> list[Family]:
+        by_model = self._by_model
+        kv_use: dict[tuple[str, ...], float] = {}
+        for model, share in fleet.kv_use.items():
+            label = (self._models[model],)
+            kv_use[label] = max(share, kv_use.get(label, 0.0))
+        uneven: dict[tuple[str, ...], float] = {
+            (self._models[model],): coefficient_of_variation(shares)
+            for model, shares in fleet.utilisations.items()
+            if len(shares) > 1 and self._models[model] == model
+        }
+        varies = "Standard deviation of the shares of slots that deployments use, as a share of their mean."
+        context = "Share of its memory for context that the fullest engine of a model uses."
+        runs = "Requests that engines say they work on at once."
+        waits = "Requests that engines say wait inside them."
+        return [
+            Family("engine_requests_running", runs, ["model"], by_model(fleet.engine_running)),
+            Family("engine_requests_waiting", waits, ["model"], by_model(fleet.engine_waiting)),
+            Family("engine_kv_cache_usage_ratio", context, ["model"], kv_use),
+            Family("slot_utilisation_variation_ratio", varies, ["model"], uneven),
+        ]
+
+    def _of_gpus(self, fleet: FleetFigures) -> list[Family]:
+        """Of the agents with labels of their own: nothing is said by figures of many hosts in one."""
+        series: dict[str, dict[tuple[str, ...], float]] = {name: {} for name, _ in _GPU_FAMILIES}
+        for agent, gpu in fleet.gpus:
+            if self._agents[agent] != agent:
+                continue
+            read = (
+                gpu.utilisation,
+                gpu.memory_used_bytes,
+                gpu.memory_total_bytes,
+                gpu.temperature_c,
+                gpu.power_w,
+            )
+            for (name, _), value in zip(_GPU_FAMILIES, read, strict=True):
+                if value is not None:
+                    series[name][agent, str(gpu.index)] = value
+        return [Family(name, text, ["agent", "gpu"], series[name]) for name, text in _GPU_FAMILIES]
+
+    def _of_spending(self) -> list[Family]:
+        gpu_s, cost = Tally[tuple[str, ...]](), Tally[tuple[str, ...]]()
+        for model, spent in self.spent().items():
+            gpu_s[(self._models[model],)] += spent.gpu_s  # type: ignore[assignment]
+            cost[(self._models[model],)] += spent.cost  # type: ignore[assignment]
+        budgets: dict[tuple[str, ...], float] = {}
+        for each in self.budgets():
+            label = self._tenants[each.tenant], each.period
+            budgets[label] = max(each.used, budgets.get(label, 0.0))
+        ends_s = self.certificate_ends_s()
+        ends: Labelled = {} if ends_s is None else {(): ends_s}
+        took = "GPU-seconds that requests took."
+        costs = "What requests cost, in the unit of the prices that are set."
+        used = (
+            "How far the budgets of a tenant are used up, of those of a period the one that is used the most."
+        )
+        until = "When the certificate of the gateway's TLS ends, as Unix time."
+        return [
+            Family("gpu_seconds", took, ["model"], gpu_s, counter=True),
+            Family("cost", costs, ["model"], cost, counter=True),
+            Family("budget_used_ratio", used, ["tenant", "period"], budgets),
+            Family("tls_certificate_end_timestamp_seconds", until, [], ends),
         ]
 
     def _predictions(self) -> Stepwise[list[Family]]:
@@ -206,6 +278,31 @@ class GaugeSources(Collector):
         for model, value in values.items():
             labelled[(self._models[model],)] += value
         return labelled
+
+
+_GPU_FAMILIES = (
+    ("gpu_utilisation_ratio", "Share of the last second or so in which a GPU computed."),
+    ("gpu_memory_used_bytes", "Memory of a GPU in use."),
+    ("gpu_memory_bytes", "Memory of a GPU."),
+    ("gpu_temperature_celsius", "Temperature of a GPU."),
+    ("gpu_power_watts", "What a GPU draws."),
+)
+"""The families of GPUs, in the order in which their values are read."""
+
+
+def _of_sessions(fleet: FleetFigures, answer_stalls: int) -> list[Family]:
+    totals = fleet.totals
+    fullest = totals.most_retained_bytes / limits.RETAINED_BYTES
+    again = "Messages that were sent again on a new tunnel after the old one was lost."
+    kept = "Bytes of messages kept until agents acknowledge them."
+    stalls = "Bodies that waited for credit: of requests at the gateway, of answers at their engines."
+    stalled: Labelled = {("request",): totals.credit_stalls, ("answer",): answer_stalls}
+    return [
+        single("messages_replayed", again, totals.replayed, counter=True),
+        single("replay_bytes", kept, totals.retained_bytes),
+        single("replay_fullest_ratio", "Share of its room for them that the fullest session uses.", fullest),
+        Family("credit_stalls", stalls, ["body"], stalled, counter=True),
+    ]
 
 
 def _of_tunnels(tunnels: TunnelFigures) -> list[Family]:

@@ -101,7 +101,13 @@ class RecordedCounter(Collector):
             except KeyError:
                 add((bounded[first], second, third), amount)
 
-        return (add_one, add_two, add_three)[len(self._described[2]) - 1]
+        def add_four(first: str, second: str, third: str, fourth: str, amount: float = 1) -> None:
+            try:
+                values[bounded[first], second, third, fourth] += amount
+            except KeyError:
+                add((bounded[first], second, third, fourth), amount)
+
+        return (add_one, add_two, add_three, add_four)[len(self._described[2]) - 1]
 
 
 class _Distribution:
@@ -127,7 +133,7 @@ class _Distributions(dict[tuple[str, ...], _Distribution]):
 
 
 class RecordedHistogram(Collector):
-    """One histogram's series, for each combination of one label or two."""
+    """One histogram's series, for each combination of one to three labels."""
 
     def __init__(
         self,
@@ -169,7 +175,12 @@ class RecordedHistogram(Collector):
             series.counts[bisect_left(buckets, amount)] += 1
             series.total += amount
 
-        return (observe_one, observe_two)[len(self._described[2]) - 1]
+        def observe_three(first: str, second: str, third: str, amount: float) -> None:
+            series = found[bounded[first], second, str(third)]
+            series.counts[bisect_left(buckets, amount)] += 1
+            series.total += amount
+
+        return (observe_one, observe_two, observe_three)[len(self._described[2]) - 1]
 
 
 class Row:

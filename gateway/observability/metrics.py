@@ -45,10 +45,18 @@ from shared.protocol.messages import Usage
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 MODEL_LABELS = 200
-"""Models with labels of their own: some 90 time series each."""
+"""Models with labels of their own: some 150 time series each that is used on one route and in one tier, and
+60 more for each further pair of these."""
 
 AGENT_LABELS = 500
-"""Agents with labels of their own: ten time series each. All others count under ``other``."""
+"""Agents with labels of their own: ten time series each, and five for each of their GPUs. All others count
+under ``other``, without their GPUs."""
+
+TENANT_LABELS = 200
+"""Tenants with budgets that have labels of their own: two time series each."""
+
+NO_TIER = "none"
+"""The tier of requests that were refused before they were classified."""
 
 _TOKEN_GAPS_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1, 2.5)
 
@@ -89,9 +97,11 @@ class Metrics(MetricTable):
     CONTENT_TYPE = CONTENT_TYPE_LATEST
     """The content type of what :meth:`render` returns."""
 
-    requests = counter("trunkline_requests", "Client requests by status class.", "model", "route", "status")
+    requests = counter(
+        "trunkline_requests", "Client requests by status class.", "model", "route", "tier", "status"
+    )
     request_s = histogram(
-        "trunkline_request_seconds", "From a request's arrival to its last byte.", "model", "route"
+        "trunkline_request_seconds", "From a request's arrival to its last byte.", "model", "route", "tier"
     )
     queued = histogram("trunkline_queue_seconds", "Time waited for a slot.", "model", "tier")
     """Once a request got its slot, with the seconds it waited."""
@@ -103,6 +113,7 @@ class Metrics(MetricTable):
         "trunkline_time_to_first_token_seconds",
         "From the arrival of a request for a stream to the first bytes of its answer's body.",
         "model",
+        "tier",
     )
     token_gap_s = histogram(
         "trunkline_time_per_output_token_seconds",
@@ -195,9 +206,10 @@ class Metrics(MetricTable):
     def __init__(self) -> None:
         self.registry = _Registry()
         models, agents = BoundedLabels(MODEL_LABELS), OpenLabels(AGENT_LABELS)
+        tenants = OpenLabels(TENANT_LABELS)
         self.know_model = models.add
         """An agent serves this model and may: from now on it has a label, while there is room."""
-        self.gauges = GaugeSources(models, agents)
+        self.gauges = GaugeSources(models, agents, tenants)
         self.registry.register(self.gauges)
         ProcessCollector(registry=self.registry)
         Info("trunkline_build", "The program that is running.", registry=self.registry).info(
@@ -220,19 +232,23 @@ class Metrics(MetricTable):
     def _text(self, figures: Sequence[Family], collected: Sequence[Metric]) -> bytes:
         return generate_latest(_Scrape((*families(figures), *collected), self.registry.in_thread))
 
-    def request_finished(self, route: str, model: str, status: int, duration_s: float) -> None:
+    def request_finished(
+        self, route: str, model: str, status: int, duration_s: float, tier: str = NO_TIER
+    ) -> None:
         """Count one client request, of whatever outcome.
 
         ``route`` is a deployment's route or ``models``; unknown routes and models count under ``other``.
         """
         route = route if route in ROUTES else OTHER
-        self.requests(model, route, _STATUS_CLASSES[status // 100])
-        self.request_s(model, route, duration_s)
+        self.requests(model, route, str(tier), _STATUS_CLASSES[status // 100])
+        self.request_s(model, route, tier, duration_s)
 
-    def streamed(self, model: str, first_token_s: float, lasted_s: float, tokens: int | None) -> None:
+    def streamed(
+        self, model: str, first_token_s: float, lasted_s: float, tokens: int | None, tier: str
+    ) -> None:
         """A streamed answer is over. Its first bytes went out ``first_token_s`` after its request's arrival,
         its last ones ``lasted_s`` later; ``tokens`` is None where its engine counted none."""
-        self.first_token_s(model, first_token_s)
+        self.first_token_s(model, tier, first_token_s)
         if tokens is not None and tokens > 1:
             self.token_gap_s(model, lasted_s / (tokens - 1))
 

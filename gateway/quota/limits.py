@@ -21,6 +21,7 @@ from gateway.domain.errors import DeadlineExceeded, Forbidden, QuotaExceeded, Ra
 from gateway.domain.quotas import FREE, Price, TenantLimits
 from gateway.domain.request import Principal, Request
 from gateway.domain.surface import ENGINE
+from gateway.observability.gauges import BudgetFigures
 from gateway.quota.headers import HeaderList, limit_headers
 from gateway.quota.lease_client import LeaseClient
 from gateway.quota.limit_state import (
@@ -121,6 +122,16 @@ class Limits:
         """Of the tenants that were given one."""
         tenants = self._terms.tenants.items()
         return {name: each.queue_share for name, each in tenants if each.queue_share is not None}
+
+    def budget_figures(self) -> Iterator[BudgetFigures]:
+        """How far the budgets of tenants are used up, as far as this process knows."""
+        wall_s = self.wall()
+        for name, limits in self._terms.tenants.items():
+            if limits.budgets:
+                for period, spent in zip(("day", "month"), self.spending.of(name, wall_s), strict=True):
+                    shares = limits.budgets.shares_used(period, spent.tokens, spent.gpu_s, spent.money)
+                    if shares:
+                        yield BudgetFigures(name, period, max(shares))
 
     def price(self, model: str) -> Price:
         """The current price of ``model``."""

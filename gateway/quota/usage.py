@@ -9,13 +9,15 @@ processes sees only a part of what runs at a deployment, so what the agent measu
 """
 
 import time
-from collections.abc import Callable, Hashable
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Mapping
 from datetime import UTC, datetime
 
 import structlog
 
 from gateway.domain.quotas import FREE, Price
 from gateway.domain.request import Request
+from gateway.observability.gauges import SpentFigures
 from gateway.storage.usage import Account, Amount
 from shared.protocol.gpu_time import GpuClock
 from shared.protocol.messages import Usage
@@ -50,6 +52,9 @@ class UsageLedger:
         self._amounts: dict[Account, Amount] = {}
         self._day_ends_s = self._day_begins_s = 0.0
         self._day = ""
+        self._gpu_s: dict[str, float] = defaultdict(float)
+        self._costs: dict[str, float] = defaultdict(float)
+        """What requests took since the start, by model; only models that were served come here."""
         self.dropped = 0
         """Requests that were not counted because there were too many sums."""
 
@@ -77,6 +82,8 @@ class UsageLedger:
         sums.completion_tokens += completion_tokens
         sums.cached_tokens += cached_tokens
         sums.cost += cost
+        if cost:
+            self._costs[request.model] += cost
         if self._spent is not None:
             self._spent(request.principal.tenant, prompt_tokens + completion_tokens, 0.0, cost, now_s)
 
@@ -88,11 +95,19 @@ class UsageLedger:
         price = request.price = self.price(request.model)
         cost, now_s = gpu_s * price.gpu_second, self._wall()
         sums = self._sums(request, deployment, now_s)
+        self._gpu_s[request.model] += gpu_s
+        if cost:
+            self._costs[request.model] += cost
         if sums is not None:
             sums.gpu_s += gpu_s
             sums.cost += cost
         if self._spent is not None:
             self._spent(request.principal.tenant, 0, gpu_s, cost, now_s)
+
+    def figures(self) -> Mapping[str, SpentFigures]:
+        """What requests took since the start, by model."""
+        models = self._gpu_s.keys() | self._costs.keys()
+        return {name: SpentFigures(self._gpu_s.get(name, 0.0), self._costs.get(name, 0.0)) for name in models}
 
     def take(self) -> dict[Account, Amount]:
         """Return all sums and begin anew, so that the caller can write them to the store."""

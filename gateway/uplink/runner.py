@@ -177,7 +177,7 @@ class UplinkRunner:
         head = run.stream.head
         route = "" if request is None else request.route
         if request is not None:
-            books.metrics.request_finished(route, request.model, status, total_s)
+            books.metrics.request_finished(route, request.model, status, total_s, request.tier)
         code = error.code if isinstance(error, RequestError) else None if error is None else "broken"
         _log.info(
             "uplink_request",

@@ -123,7 +123,8 @@ class DeploymentState:
 
 @dataclass(frozen=True, slots=True)
 class GpuState:
-    """One GPU of the host. ``utilisation`` from 0 to 1."""
+    """One GPU of the host. ``utilisation`` from 0 to 1 is the share of the last second or so in which it
+    computed. What its driver does not tell is None."""
 
     index: Annotated[int, Field(strict=True, ge=0, le=GPU_INDEX)]
     name: Name
@@ -131,6 +132,8 @@ class GpuState:
     memory_used_bytes: Count
     utilisation: Number | None = None
     temperature_c: Number | None = None
+    power_w: Number | None = None
+    """What it draws now. Agents of earlier versions do not say it."""
 
 
 def device_of(deployment: DeploymentState, gpus: Sequence[GpuState]) -> str:
@@ -153,6 +156,9 @@ _NO_CAPABILITIES = b',"capabilities":[]'
 _NO_GPUS = b',"gpu_indices":[]'
 """What the deployments of an agent have that does not say where they run."""
 
+_NO_POWER = b',"power_w":null'
+"""What GPUs have whose drivers do not say what they draw."""
+
 _NO_GATEWAY = b',"device":"","via":[]'
 """What the deployments of an agent that is no gateway have; it is left out."""
 
@@ -169,6 +175,7 @@ _LACKS_NONE = b',"lacks":[],"stateful":false'
 """The same for members that were added later."""
 
 UNSAID = (
+    _NO_POWER,
     *(_NO_GPUS, _NONE_TRANSLATED, _NO_CAPABILITIES, _NO_UPGRADES, _NO_LABELS_SAID, _NO_GATEWAY),
     *(_NOT_MANAGED, _NO_KIND, _LACKS_NONE),
 )

@@ -19,6 +19,8 @@ class MessageLog:
         self.sent = 0
         self.received = 0
         self.retained_bytes = 0
+        self.replayed = 0
+        """Messages that were sent again, on all tunnels."""
         self._retained: deque[bytes] = deque()
         """The newest messages sent, oldest first; the last one is number ``sent``."""
         self.replaying: deque[bytes] = deque()
@@ -53,6 +55,7 @@ class MessageLog:
         while self.replaying and budget_bytes > 0:
             messages.append(self.replaying.popleft())
             budget_bytes -= len(messages[-1])
+        self.replayed += len(messages)
         return messages
 
     def acknowledged(self, count: int) -> bool:

@@ -109,6 +109,8 @@ class Outbox:
         """Streams whose writers waited and may go on; the session takes and clears it."""
         self.ended: list[int] = []
         """Streams whose END has left; the session takes and clears it."""
+        self.stalls = 0
+        """How often a body that had more to send waited for credit, and got it."""
 
     def __bool__(self) -> bool:
         """True when something could leave now, credit permitting."""
@@ -165,6 +167,7 @@ class Outbox:
     def session_credit_advanced(self) -> None:
         """Streams that only lacked the session's credit get back in line."""
         blocked, self._blocked = self._blocked, {}
+        self.stalls += len(blocked)
         for stream in blocked.values():
             stream.queued = False
             self.queue(stream)

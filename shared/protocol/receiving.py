@@ -156,9 +156,13 @@ class ReceivingStreams(SessionStreams):
             return further_bytes
         stream = self._streams.get(stream_id)
         if stream is not None and stream_id <= self._outbox.last_opened:
-            further_bytes = stream.out.credit.advance(offset)
+            out = stream.out
+            stalled = out.pending_bytes and out.credit.sent >= out.credit.limit
+            further_bytes = out.credit.advance(offset)
             if further_bytes:
-                self._outbox.queue(stream.out)
+                if stalled:
+                    self._outbox.stalls += 1
+                self._outbox.queue(out)
             return further_bytes
         if not self._is_closed(stream_id):
             raise StreamStateError(f"CREDIT on stream {stream_id}, which was never opened")

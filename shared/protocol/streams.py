@@ -79,6 +79,11 @@ class SessionStreams:
             self._outbox.last_opened = limits.STREAM_ID_MAX  # an agent has no OPEN that could wait to leave
 
     @property
+    def credit_stalls(self) -> int:
+        """How often a body that had more to send waited for the peer's credit, and got it."""
+        return self._outbox.stalls
+
+    @property
     def open_streams(self) -> int:
         return len(self._streams)
 

@@ -16,7 +16,7 @@ from gateway.domain.request import BegunAnswer, Principal, Request
 from gateway.jobs.output import OutputProgress
 from gateway.jobs.runs import JobAnswer, JobRun
 from gateway.observability.audit import RequestFacts
-from gateway.observability.metrics import Metrics
+from gateway.observability.metrics import NO_TIER, Metrics
 from gateway.pipeline.pipeline import Pipeline
 from gateway.pipeline.relay import Response
 from gateway.storage.errors import ObjectMissing
@@ -64,8 +64,8 @@ class JobBooks:
         request, response = exchange.request, exchange.response
         status = _status(exchange, error)
         total_s = monotonic() - exchange.began_s
-        model = "" if request is None else request.model
-        self.metrics.request_finished(exchange.route, model, status, total_s)
+        model, tier = ("", NO_TIER) if request is None else (request.model, request.tier)
+        self.metrics.request_finished(exchange.route, model, status, total_s, tier)
         if response is not None and response.agent:
             self.metrics.answered_by(response.agent, status)
         code = error.code if isinstance(error, RequestError) else None if error is None else "broken"

@@ -46,9 +46,10 @@ class RequestLog:
     def __call__(self, exchange: HttpExchange, status: int, failure: RequestError | None) -> None:
         total_s = monotonic() - exchange.began_s
         request = exchange.request
-        self.counter.request_finished(
-            exchange.route, request.model if request is not None else "", status, total_s
-        )
+        if request is not None:
+            self.counter.request_finished(exchange.route, request.model, status, total_s, request.tier)
+        else:
+            self.counter.request_finished(exchange.route, "", status, total_s)
         response = exchange.response
         if response is not None:
             self.counter.answered_by(response.agent, status)
@@ -73,7 +74,7 @@ class RequestLog:
         first_s = first_byte_s - exchange.began_s
         usage = response.trailers.usage if response.trailers is not None else None
         tokens = None if usage is None else usage.completion_tokens
-        self.counter.streamed(request.model, first_s, total_s - first_s, tokens)
+        self.counter.streamed(request.model, first_s, total_s - first_s, tokens, request.tier)
 
 
 def facts(

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import structlog
+from cryptography import x509
 
 _log = structlog.get_logger(__name__)
 
@@ -63,6 +64,16 @@ def build_context(files: TlsFiles) -> ssl.SSLContext:
     return context
 
 
+def certificate_end_s(file: Path) -> float | None:
+    """Unix time until which the first certificate of a PEM file is valid, or one of the chain is if that is
+    sooner; None where it cannot be read."""
+    try:
+        chain = x509.load_pem_x509_certificates(file.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return min(each.not_valid_after_utc.timestamp() for each in chain)
+
+
 def _no_password() -> str:
     """OpenSSL would ask for the key's on the terminal."""
     return ""
@@ -79,6 +90,8 @@ class Tls:
         self._stamps = files.stamps()
         self.context = self._newest = build_context(files)
         self.context.sni_callback = self._choose
+        self.ends_s = certificate_end_s(files.cert)
+        """Unix time of the end of the certificate in force; None where that could not be read."""
 
     def reload(self) -> bool:
         """Take up files that have changed; whether there were any. Files that cannot be used are logged once,
@@ -90,6 +103,7 @@ class Tls:
             self._stamps = stamps
             try:
                 self._newest = build_context(self._files)
+                self.ends_s = certificate_end_s(self._files.cert)
             except (OSError, ValueError) as error:
                 _log.error("tls_files_refused", cert=str(self._files.cert), reason=_reason(error))
                 return False

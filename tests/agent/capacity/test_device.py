@@ -11,7 +11,7 @@ import pytest
 from agent.capacity.device import GpuSampler, Reader, nvml_reader
 from shared.protocol.messages import GpuState
 
-GPU = GpuState(0, "NVIDIA H200", 100, 40, 0.75, 61.0)
+GPU = GpuState(0, "NVIDIA H200", 100, 40, 0.75, 61.0, 412.5)
 
 
 def fake_nvml(**changes: Any) -> SimpleNamespace:
@@ -24,6 +24,7 @@ def fake_nvml(**changes: Any) -> SimpleNamespace:
         "nvmlDeviceGetName": lambda handle: "NVIDIA H200",
         "nvmlDeviceGetUtilizationRates": lambda handle: SimpleNamespace(gpu=75),
         "nvmlDeviceGetTemperature": lambda handle, kind: 61,
+        "nvmlDeviceGetPowerUsage": lambda handle: 412_500,
     }
     return SimpleNamespace(**{**parts, **changes})
 
@@ -32,26 +33,29 @@ def fails(*args: object) -> Any:
     raise RuntimeError("not supported")
 
 
-def read(monkeypatch: pytest.MonkeyPatch, nvml: object) -> tuple[GpuState, ...] | None:
-    monkeypatch.setitem(sys.modules, "pynvml", nvml)
-    reader = nvml_reader()
+def read(nvml: object) -> tuple[GpuState, ...] | None:
+    reader = nvml_reader(nvml)
     return None if reader is None else reader()
 
 
-def test_nvml_tells_memory_use_and_temperature(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert read(monkeypatch, fake_nvml()) == (GPU,)
-    assert read(monkeypatch, fake_nvml(nvmlDeviceGetName=lambda handle: b"NVIDIA H200")) == (GPU,)
+def test_nvml_tells_memory_use_temperature_and_power() -> None:
+    assert read(fake_nvml()) == (GPU,)
+    assert read(fake_nvml(nvmlDeviceGetName=lambda handle: b"NVIDIA H200")) == (GPU,)
 
 
-def test_what_a_card_does_not_tell_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    nvml = fake_nvml(nvmlDeviceGetUtilizationRates=fails, nvmlDeviceGetTemperature=fails)
-    assert read(monkeypatch, nvml) == (GpuState(0, "NVIDIA H200", 100, 40),)
+def test_what_a_card_does_not_tell_is_left_out() -> None:
+    silent = ("nvmlDeviceGetUtilizationRates", "nvmlDeviceGetTemperature", "nvmlDeviceGetPowerUsage")
+    assert read(fake_nvml(**dict.fromkeys(silent, fails))) == (GpuState(0, "NVIDIA H200", 100, 40),)
 
 
-def test_without_a_driver_there_are_no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert read(monkeypatch, fake_nvml(nvmlInit=fails)) is None
-    assert read(monkeypatch, fake_nvml(nvmlDeviceGetCount=lambda: 0)) is None
-    assert read(monkeypatch, None) is None
+def test_without_a_driver_there_are_no_gpus() -> None:
+    assert read(fake_nvml(nvmlInit=fails)) is None
+    assert read(fake_nvml(nvmlDeviceGetCount=lambda: 0)) is None
+
+
+def test_without_the_library_there_are_no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert nvml_reader() is None
 
 
 def sample(find: Callable[[], Reader | None]) -> GpuSampler:

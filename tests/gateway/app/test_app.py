@@ -70,7 +70,10 @@ async def test_a_gateway_serves_from_its_store(no_leaks: None, store: Store) -> 
         asked = await house.client.post("/v1/embeddings", headers=authorization, json={"model": "m"})
         assert (asked.status_code, asked.json()["error"]["code"]) == (404, "model_not_found")
         metrics = (await house.client.get("/metrics", headers=authorization)).text
-        assert 'trunkline_requests_total{model="other",route="embeddings",status="4xx"} 1.0' in metrics
+        assert (
+            'trunkline_requests_total{model="other",route="embeddings",status="4xx",tier="standard"} 1.0'
+            in metrics
+        )
 
 
 async def test_one_that_leaves_answers_once_more_on_each_connection_and_takes_no_other(

@@ -21,9 +21,7 @@ async def test_whoever_is_asked_tells_what_all_count(tmp_path: Path) -> None:
         each.close()
     for page in pages:
         for name in names[:2]:
-            assert (
-                f'trunkline_requests_total{{process="{name}",model="other",route="chat",status="2xx"}} 1.0'
-                in page
-            )
+            labels = f'process="{name}",model="other",route="chat",status="2xx",tier="none"'
+            assert f"trunkline_requests_total{{{labels}}} 1.0" in page
             assert f'trunkline_gateway_process_up{{process="{name}"}} 1.0' in page
         assert 'trunkline_gateway_process_up{process="h-2"} 0.0' in page

@@ -54,6 +54,8 @@ async def test_a_reader_that_stands_still_loses_its_slot_to_who_waits() -> None:
     assert isinstance(as_request_error(broken.value), ReadTooSlowly)
     client.response.abort()
     assert len(fleet.dispatcher.slow_readers) == 0
+    assert fleet.dispatcher.slow_readers.stalls == 1, "it waited once, however long"
+    assert fleet.metrics.registry.get_sample_value("trunkline_credit_stalls_total", {"body": "answer"}) == 1
     fleet.assert_quiet()
 
 

@@ -11,10 +11,18 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.domain.slices import SLICE, Stepwise
 from gateway.fleet.session import AgentSession
-from gateway.observability.gauges import AgentFigures, FleetFigures, PredictionFigures, TunnelFigures
-from gateway.observability.metrics import AGENT_LABELS, MODEL_LABELS, Metrics
-from shared.protocol.messages import Usage
+from gateway.observability.fleet_figures import AgentFigures, FleetFigures, SessionTotals
+from gateway.observability.gauges import (
+    BudgetFigures,
+    PredictionFigures,
+    SpentFigures,
+    TunnelFigures,
+)
+from gateway.observability.metrics import AGENT_LABELS, MODEL_LABELS, TENANT_LABELS, Metrics
+from shared.protocol import limits
+from shared.protocol.messages import GpuState, Usage
 from tests.gateway.fleet.fleet import Fleet, deployment
+from tests.support.promtool import promtool
 
 T = TypeVar("T")
 
@@ -37,11 +45,15 @@ def metrics() -> Metrics:
 
 
 def test_requests_are_counted_by_status_class(metrics: Metrics) -> None:
-    metrics.request_finished("chat", "m", 200, 0.5)
-    metrics.request_finished("chat", "m", 429, 0.01)
-    assert value(metrics, "trunkline_requests_total", route="chat", model="m", status="2xx") == 1
-    assert value(metrics, "trunkline_requests_total", route="chat", model="m", status="4xx") == 1
-    assert value(metrics, "trunkline_request_seconds_count", route="chat", model="m") == 2
+    metrics.request_finished("chat", "m", 200, 0.5, "batch")
+    metrics.request_finished("chat", "m", 429, 0.01, "batch")
+    assert (
+        value(metrics, "trunkline_requests_total", route="chat", model="m", tier="batch", status="2xx") == 1
+    )
+    assert (
+        value(metrics, "trunkline_requests_total", route="chat", model="m", tier="batch", status="4xx") == 1
+    )
+    assert value(metrics, "trunkline_request_seconds_count", route="chat", model="m", tier="batch") == 2
 
 
 async def test_models_nobody_serves_make_no_label(metrics: Metrics) -> None:
@@ -49,8 +61,13 @@ async def test_models_nobody_serves_make_no_label(metrics: Metrics) -> None:
         metrics.request_finished("chat", f"made-up-{number}", 404, 0.0)
         metrics.refused(f"made-up-{number}", "model_not_found")
     metrics.request_finished("/made/up", "m", 404, 0.0)
-    assert value(metrics, "trunkline_requests_total", route="chat", model="other", status="4xx") == 50
-    assert value(metrics, "trunkline_requests_total", route="other", model="m", status="4xx") == 1
+    assert (
+        value(metrics, "trunkline_requests_total", route="chat", model="other", tier="none", status="4xx")
+        == 50
+    )
+    assert (
+        value(metrics, "trunkline_requests_total", route="other", model="m", tier="none", status="4xx") == 1
+    )
     assert b"made" not in await metrics.render()
 
 
@@ -76,19 +93,87 @@ def test_only_so_many_agents_have_labels_of_their_own_and_the_others_are_added_u
 
 
 def test_a_stream_has_the_time_to_its_first_token_and_the_mean_between_tokens(metrics: Metrics) -> None:
-    metrics.streamed("m", 0.25, 2.0, 5)
-    metrics.streamed("m", 0.75, 2.0, 1)
-    metrics.streamed("m", 1.0, 2.0, None)
-    assert value(metrics, "trunkline_time_to_first_token_seconds_sum", model="m") == 2.0
+    metrics.streamed("m", 0.25, 2.0, 5, "standard")
+    metrics.streamed("m", 0.75, 2.0, 1, "standard")
+    metrics.streamed("m", 1.0, 2.0, None, "standard")
+    assert value(metrics, "trunkline_time_to_first_token_seconds_sum", model="m", tier="standard") == 2.0
     assert value(metrics, "trunkline_time_per_output_token_seconds_count", model="m") == 1
     assert value(metrics, "trunkline_time_per_output_token_seconds_sum", model="m") == 0.5
+
+
+def test_gpus_of_agents_with_labels_are_shown_and_those_of_others_are_not(metrics: Metrics) -> None:
+    told, silent = GpuState(0, "H200", 100, 40, 0.75, 61.0, 412.5), GpuState(1, "H200", 100, 0)
+    names = [f"gpu-{number:04}" for number in range(AGENT_LABELS + 1)]
+    fleet = FleetFigures(gpus=[(names[0], told), (names[0], silent), *((name, told) for name in names[1:])])
+    metrics.gauges.fleet = lambda: found(fleet)
+    read = {
+        "utilisation_ratio": 0.75,
+        "memory_used_bytes": 40,
+        "memory_bytes": 100,
+        "temperature_celsius": 61.0,
+    }
+    for name, expected in (read | {"power_watts": 412.5}).items():
+        assert value(metrics, f"trunkline_gpu_{name}", agent=names[0], gpu="0") == expected
+    assert value(metrics, "trunkline_gpu_power_watts", agent=names[0], gpu="1") is None
+    assert value(metrics, "trunkline_gpu_memory_used_bytes", agent=names[0], gpu="1") == 0
+    assert value(metrics, "trunkline_gpu_power_watts", agent="other", gpu="0") is None
+
+
+def test_how_unevenly_slots_are_used_is_shown_where_a_model_has_several_deployments(metrics: Metrics) -> None:
+    metrics.know_model("alone")
+    fleet = FleetFigures(utilisations={"m": [1.0, 0.0], "alone": [0.5], "nobody's": [1.0, 0.0]})
+    metrics.gauges.fleet = lambda: found(fleet)
+    assert value(metrics, "trunkline_slot_utilisation_variation_ratio", model="m") == 1.0
+    assert value(metrics, "trunkline_slot_utilisation_variation_ratio", model="alone") is None
+    assert value(metrics, "trunkline_slot_utilisation_variation_ratio", model="other") is None
+
+
+def test_what_sessions_keep_and_sent_again_is_shown(metrics: Metrics) -> None:
+    totals = SessionTotals(7, 2, 3 * limits.RETAINED_BYTES // 2, limits.RETAINED_BYTES)
+    metrics.gauges.fleet = lambda: found(FleetFigures(totals=totals))
+    assert value(metrics, "trunkline_messages_replayed_total") == 7
+    metrics.gauges.answer_stalls = lambda: 5
+    assert value(metrics, "trunkline_credit_stalls_total", body="request") == 2
+    assert value(metrics, "trunkline_credit_stalls_total", body="answer") == 5
+    assert value(metrics, "trunkline_replay_bytes") == 1.5 * limits.RETAINED_BYTES
+    assert value(metrics, "trunkline_replay_fullest_ratio") == 1.0
+
+
+def test_spending_is_shown_by_model_and_budgets_by_tenant(metrics: Metrics) -> None:
+    metrics.gauges.spent = lambda: {"m": SpentFigures(12.5, 0.25), "unknown": SpentFigures(1.0, 0.0)}
+    tenants = [f"t{number}" for number in range(TENANT_LABELS + 2)]
+    metrics.gauges.budgets = lambda: [BudgetFigures(name, "day", n / 100) for n, name in enumerate(tenants)]
+    assert value(metrics, "trunkline_gpu_seconds_total", model="m") == 12.5
+    assert value(metrics, "trunkline_gpu_seconds_total", model="other") == 1.0
+    assert value(metrics, "trunkline_cost_total", model="m") == 0.25
+    assert value(metrics, "trunkline_budget_used_ratio", tenant="t50", period="day") == 0.5
+    assert (
+        value(metrics, "trunkline_budget_used_ratio", tenant="other", period="day")
+        == (TENANT_LABELS + 1) / 100
+    )
+
+
+def test_the_certificates_end_is_shown_where_tls_is_ended_here(metrics: Metrics) -> None:
+    assert value(metrics, "trunkline_tls_certificate_end_timestamp_seconds") is None
+    metrics.gauges.certificate_ends_s = lambda: 1.8e9
+    assert value(metrics, "trunkline_tls_certificate_end_timestamp_seconds") == 1.8e9
+
+
+async def test_prometheus_itself_finds_nothing_wrong_with_any_name(metrics: Metrics) -> None:
+    gpu = GpuState(0, "H200", 100, 40, 0.75, 61.0, 412.5)
+    fleet = FleetFigures(gpus=[("a", gpu)], kv_use={"m": 0.5}, utilisations={"m": [1.0, 0.0]})
+    metrics.gauges.fleet = lambda: found(fleet)
+    metrics.gauges.spent = lambda: {"m": SpentFigures(12.5, 0.25)}
+    metrics.gauges.budgets = lambda: [BudgetFigures("t", "day", 0.5)]
+    metrics.gauges.certificate_ends_s = lambda: 1.8e9
+    assert promtool("check", "metrics", stdin=await metrics.render()) == ""
 
 
 async def test_the_program_and_its_process_are_described_and_no_series_tells_when_it_began(
     metrics: Metrics,
 ) -> None:
     metrics.request_finished("chat", "m", 200, 0.1)
-    metrics.streamed("m", 0.25, 2.0, 5)
+    metrics.streamed("m", 0.25, 2.0, 5, "standard")
     text = (await metrics.render()).decode()
     names = {family.name for family in text_string_to_metric_families(text)}
     samples = {
@@ -199,8 +284,8 @@ async def test_the_event_loop_turns_for_others_while_metrics_are_read(metrics: M
     text = await metrics.render()
     turning.cancel()
     assert turns >= 20
-    assert value(metrics, "trunkline_request_seconds_count", route="chat", model="model-7") == 1
-    assert b'trunkline_request_seconds_count{model="model-7",route="chat"} 1.0' in text
+    assert value(metrics, "trunkline_request_seconds_count", route="chat", model="model-7", tier="none") == 1
+    assert b'trunkline_request_seconds_count{model="model-7",route="chat",tier="none"} 1.0' in text
 
 
 async def test_a_scrape_looks_at_so_many_agents_a_turn_and_makes_its_text_in_a_thread(

@@ -11,6 +11,7 @@ from gateway.domain.aliases import Alias, AliasTarget
 from gateway.domain.errors import DeadlineExceeded, EngineError, QueueFull, RateLimited, StreamBroken
 from gateway.domain.quotas import Budgets, Price, Rates, TenantLimits
 from gateway.domain.request import Request, RequestBody
+from gateway.observability.gauges import BudgetFigures
 from gateway.quota import ReservedUsage
 from gateway.storage import Account, Amount
 from shared.protocol.errors import ErrorCode
@@ -378,3 +379,14 @@ def test_five_hundred_in_a_closed_loop_stay_within_it_in_every_minute(
     assert max(sums) >= 0.9 * limit, f"it is made use of: {told}"
     assert total <= limit * minutes * (1 + most_over / minutes), told
     print(told)  # noqa: T201
+
+
+async def test_how_far_a_tenants_budgets_are_used_up_is_told() -> None:
+    stage = Stage(tenant=TenantLimits(budgets=Budgets(tokens_per_day=1000, money_per_month=50.0)))
+    stage.limits.spending.add("another", 999, 0.0, 49.0, stage.limits.wall())
+    tenant = stage.keys.principal.tenant
+    stage.limits.spending.add(tenant, 250, 0.0, 40.0, stage.limits.wall())
+    assert list(stage.limits.budget_figures()) == [
+        BudgetFigures(tenant, "day", 0.25),
+        BudgetFigures(tenant, "month", 0.8),
+    ]

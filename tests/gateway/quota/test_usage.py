@@ -2,7 +2,9 @@
 
 from structlog.testing import capture_logs
 
+from gateway.domain.quotas import FREE, Price
 from gateway.domain.request import Principal, Request, RequestBody
+from gateway.observability.gauges import SpentFigures
 from gateway.quota.usage import MOST_TOKENS, UsageLedger
 from gateway.storage import Account, Amount
 from shared.protocol.messages import Usage
@@ -91,3 +93,12 @@ def test_an_engine_that_counts_nonsense_does_not_ruin_the_sums() -> None:
     ledger = UsageLedger(Wall(MIDNIGHT_S))
     ledger.finished(request(), used(-5, 2**70))
     assert ledger.take() == {account(): Amount(1, 0, MOST_TOKENS)}
+
+
+def test_what_requests_took_since_the_start_is_told_by_model_however_often_it_was_written() -> None:
+    ledger = UsageLedger(Wall(MIDNIGHT_S), price=lambda model: Price(1.0, 2.0, 0.5) if model == "m" else FREE)
+    ledger.ran(request(), "gpu-1/0", 4.0)
+    ledger.finished(request(), used(1_000_000, 500_000))
+    ledger.ran(request(model="free"), "gpu-1/0", 3.0)
+    ledger.take()
+    assert ledger.figures() == {"m": SpentFigures(4.0, 4.0), "free": SpentFigures(3.0, 0.0)}

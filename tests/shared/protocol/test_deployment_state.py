@@ -65,6 +65,21 @@ def test_an_agents_gpus_are_told_as_ever_where_there_are_none() -> None:
     assert b'"gpus":[]' in state(PLAIN).to_payload()
 
 
+def test_what_a_gpu_draws_is_said_where_it_is_known_and_older_peers_are_unharmed() -> None:
+    """Without it a GPU is byte for byte what it was; of agents that do not say it nothing is known."""
+    silent, told = GpuState(0, "GPU", 10, 5, 0.5, 60.0), GpuState(0, "GPU", 10, 5, 0.5, 60.0, 412.5)
+    before = (
+        b'"gpus":[{"index":0,"name":"GPU","memory_total_bytes":10,"memory_used_bytes":5,"utilisation":0.5,'
+    )
+    assert before + b'"temperature_c":60.0}]' in AgentState(AgentStatus.READY, gpus=(silent,)).to_payload()
+    payload = AgentState(AgentStatus.READY, gpus=(told,)).to_payload()
+    assert before + b'"temperature_c":60.0,"power_w":412.5}]' in payload
+    assert AgentState.from_payload(payload).gpus == (told,)
+    assert AgentState.from_payload(payload.replace(b',"power_w":412.5', b"")).gpus == (silent,)
+    later = payload.replace(b'"power_w"', b'"of_a_later_version"')
+    assert AgentState.from_payload(later).gpus == (silent,), "a member that is not known is passed over"
+
+
 def test_a_state_that_is_too_long_says_less_of_its_models_before_it_leaves_one_out() -> None:
     many = [replace(SAYS_MORE, id=f"e/{number}") for number in range(20)]
     plain_bytes = len(state(*[replace(each, capabilities=()) for each in many]).to_payload())

@@ -63,3 +63,16 @@ def test_an_agent_acknowledges_sooner_than_a_gateway(pair: SessionPair) -> None:
     assert pair.agent.log.ack_delay_s == limits.ACK_DELAY_S
     assert pair.gateway.log.ack_delay_s == limits.GATEWAY_ACK_DELAY_S
     assert limits.GATEWAY_ACK_DELAY_S < limits.SILENT_AFTER_S < limits.SILENT_MOST_S
+
+
+def test_messages_that_are_sent_again_on_a_new_tunnel_are_counted(pair: SessionPair) -> None:
+    pair.answering(b"token")
+    pair.send(pair.agent)
+    lost = pair.agent.log.sent - pair.gateway.log.received
+    assert lost > 0
+    pair.agent.suspend()
+    pair.to_gateway.clear()
+    assert pair.agent.log.replayed == 0
+    pair.agent.resume(pair.gateway.log.received, pair.now)
+    pair.send(pair.agent)
+    assert pair.agent.log.replayed == lost

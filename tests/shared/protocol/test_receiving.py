@@ -68,3 +68,18 @@ def test_reset_and_credit_of_a_closed_stream_are_ignored(pair: SessionPair) -> N
     ):
         pair.agent.receive_message(encode(frame_type, stream_id, payload), pair.now)
     assert pair.agent.take_events() == []
+
+
+def test_a_body_that_waited_for_credit_is_counted_once_it_got_some(pair: SessionPair) -> None:
+    stream_id = pair.open()
+    pair.gateway.send_data(stream_id, bytes(AGENT_WINDOWS.initial))
+    pair.settle()
+    assert pair.gateway.credit_stalls == 0, "there was credit for all of it"
+    pair.gateway.send_data(stream_id, b"more")
+    pair.settle()
+    assert pair.gateway.credit_stalls == 0, "it waits"
+    credit = encode(FrameType.CREDIT, stream_id, encode_offset(AGENT_WINDOWS.initial + 100))
+    pair.gateway.receive_message(credit, pair.now)
+    assert pair.gateway.credit_stalls == 1
+    pair.gateway.receive_message(credit, pair.now)
+    assert pair.gateway.credit_stalls == 1, "an old credit changes nothing"

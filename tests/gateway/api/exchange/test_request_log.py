@@ -27,11 +27,15 @@ class Counter(Metrics):
         self.streams: list[tuple[str, float, float, int | None]] = []
         self.agents: list[tuple[str, int]] = []
 
-    def request_finished(self, route: str, model: str, status: int, duration_s: float) -> None:
+    def request_finished(
+        self, route: str, model: str, status: int, duration_s: float, tier: str = ""
+    ) -> None:
         assert duration_s >= 0
         self.counted.append((route, model, status))
 
-    def streamed(self, model: str, first_token_s: float, lasted_s: float, tokens: int | None) -> None:
+    def streamed(
+        self, model: str, first_token_s: float, lasted_s: float, tokens: int | None, tier: str
+    ) -> None:
         self.streams.append((model, first_token_s, lasted_s, tokens))
 
     def answered_by(self, agent: str, status: int) -> None:

@@ -6,6 +6,7 @@ import os
 import socket
 import ssl
 import threading
+import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import asynccontextmanager
@@ -17,7 +18,7 @@ from structlog.testing import capture_logs
 
 from gateway.api.server.request_parser import ConnectionLimits
 from gateway.api.server.server import Address, GatewayServer, bind, build_server
-from gateway.api.server.tls import Redirect, Tls, TlsFiles, answer_to, build_context
+from gateway.api.server.tls import Redirect, Tls, TlsFiles, answer_to, build_context, certificate_end_s
 from tests.gateway.api.support import Surface
 from tests.support.tls import make_certificate
 
@@ -324,3 +325,17 @@ async def _end_of(reader: asyncio.StreamReader) -> bytes:
         return await reader.read(-1)
     except ConnectionResetError:
         return b""
+
+
+def test_the_end_of_the_certificate_in_force_is_known(pairs: list[tuple[Path, Path]], tmp_path: Path) -> None:
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    for source, place in zip(pairs[0], (cert, key), strict=True):
+        place.write_bytes(source.read_bytes())
+    tls = Tls(TlsFiles(cert, key))
+    assert tls.ends_s is not None
+    assert tls.ends_s == pytest.approx(time.time() + 86_400, abs=3600)
+    before = tls.ends_s
+    cert.write_text("no certificate")
+    tls.reload()
+    assert tls.ends_s == before, "what cannot be used does not come into force"
+    assert certificate_end_s(cert) is None

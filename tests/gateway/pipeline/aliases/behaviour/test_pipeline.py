@@ -35,10 +35,14 @@ class Counter(Metrics):
     def __init__(self) -> None:
         self.finished: list[tuple[str, str, int]] = []
 
-    def request_finished(self, route: str, model: str, status: int, duration_s: float) -> None:
+    def request_finished(
+        self, route: str, model: str, status: int, duration_s: float, tier: str = ""
+    ) -> None:
         self.finished.append((route, model, status))
 
-    def streamed(self, model: str, first_token_s: float, lasted_s: float, tokens: int | None) -> None:
+    def streamed(
+        self, model: str, first_token_s: float, lasted_s: float, tokens: int | None, tier: str
+    ) -> None:
         pass
 
     def answered_by(self, agent: str, status: int) -> None:
