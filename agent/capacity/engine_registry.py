@@ -10,9 +10,9 @@ import structlog
 from agent.capacity.capacity import EngineLimit, EngineSlot, RunningCounts
 from agent.capacity.model_memory import ModelMemory
 from agent.engines.backend import UNLOADING, Backend, BackendRefused, ModelLoader
-from agent.engines.http.models import is_nameable
 from agent.engines.http.states import EngineReports, reason_nothing_is_served
 from agent.engines.managed import ManagedBackend
+from agent.engines.model_names import is_nameable
 from shared.link.session_slots import SessionSlots
 from shared.protocol import limits
 from shared.protocol.engine_state import EngineState

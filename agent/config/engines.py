@@ -20,8 +20,9 @@ from pydantic import (
 
 from agent.engines.command.engine import PORT, CommandSettings
 from agent.engines.http.kind import check_continues
-from agent.engines.http.models import MODELS, is_nameable
+from agent.engines.http.models import MODELS
 from agent.engines.managed import LoadAttempt
+from agent.engines.model_names import is_nameable
 from agent.engines.process import RestartPolicy
 from agent.engines.settings import OUTPUT_BYTES, EngineSettings, EngineTimeouts, base_url, origin_name
 from agent.serve.backend import PythonSettings

@@ -13,6 +13,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import uvicorn
 
+EXIT_UNUSABLE = 3
+"""Exit status when the model cannot be served at all, so that starting again cannot help."""
+
+KEY_VARIABLE = "TRUNKLINE_ENGINE_KEY"
+"""Environment variable with the bearer key that requests must carry; needed on TCP, as any local user
+connects."""
+
 BACKLOG = 256
 LEAVE_S = 1
 """How long answers may go on after the program was told to end: the agent has let them finish before that."""
@@ -50,7 +57,7 @@ def listen(path: Path | None, port: int, key: str | None) -> socket.socket:
     Raises SystemExit when there is neither."""
     if path is None:
         if not key:
-            raise SystemExit("a TCP port needs a key in $TRUNKLINE_ENGINE_KEY")
+            raise SystemExit(f"a TCP port needs a key in ${KEY_VARIABLE}")
         return socket.create_server(("127.0.0.1", port), backlog=BACKLOG)
     path.unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

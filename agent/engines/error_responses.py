@@ -1,4 +1,4 @@
-"""What an engine's error response means: memory ran out, the engine is busy, or the path is not there. Pure.
+"""What an engine's error response means: the engine is busy, or the path is not there. Pure.
 
 Statuses alone do not tell: engines answer 500 or 503 when memory runs out, 429 or 503 to too many requests
 and to one that is too large, 404 for a path and for a model. Only the message tells them apart.
@@ -13,33 +13,8 @@ from typing import Any
 
 import orjson
 
+from agent.engines.memory_errors import MESSAGE_BYTES, tells_of_memory
 from shared.protocol.messages import Headers, Refusal
-
-_OUT_OF_MEMORY = (
-    b"out of memory",  # torch: "CUDA out of memory. Tried to allocate …"; ggml: "cudaMalloc failed: …"
-    b"outofmemory",  # torch.OutOfMemoryError, by its name
-    b"out_of_memory",  # the built-in engine's code
-    b"not enough memory",  # torch's allocator on a CPU
-    b"can't allocate memory",
-    b"cannot allocate memory",  # ENOMEM
-    b"unable to mmap",
-    b"bad_alloc",  # C++
-    b"failed to allocate",  # llama.cpp: "failed to allocate … buffer"
-    b"memory slot",  # llama.cpp: "failed to find a memory slot for batch"
-    b"free space in the kv cache",  # llama.cpp, ggml-org/llama.cpp#4185
-    b"could not find a kv cache slot",  # Ollama, ollama/ollama#10127
-    b"requires more system memory",  # Ollama: "model requires more system memory (…) than is available"
-)
-
-MESSAGE_BYTES = 4096
-"""How many bytes of an error's body are looked at."""
-
-
-def tells_of_memory(text: bytes) -> bool:
-    """Whether ``text``, an error's message, says that memory ran out."""
-    text = text[:MESSAGE_BYTES].lower()
-    return any(words in text for words in _OUT_OF_MEMORY)
-
 
 REFUSING = frozenset({429, 503})
 

@@ -12,14 +12,13 @@ import structlog
 from agent.capacity.capacity import EngineSlot
 from agent.engines.backend import BackendError, BackendRequest
 from agent.engines.error_responses import (
-    MESSAGE_BYTES,
     PATH_BODY_BYTES,
     PATH_STATUSES,
     REFUSING,
     lacks_path,
     refusal_of,
-    tells_of_memory,
 )
+from agent.engines.memory_errors import MESSAGE_BYTES, tells_of_memory
 from agent.requests.event_usage import EventUsage
 from agent.requests.usage import UsageReader, reader_for
 from shared.link.progress import ProgressReporter

@@ -15,9 +15,15 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from agent.engines.engine_program import http_server, listen, log_to_standard_error, take_standard_output
+from agent.engines.engine_program import (
+    EXIT_UNUSABLE,
+    KEY_VARIABLE,
+    http_server,
+    listen,
+    log_to_standard_error,
+    take_standard_output,
+)
 from agent.engines.process import EngineEnd
-from agent.engines.torch.startup import EXIT_UNUSABLE, KEY_VARIABLE
 from agent.serve.child import ModelProcess, Scratch
 from agent.serve.http import ModelHTTP
 from agent.serve.messages import ProgressReport

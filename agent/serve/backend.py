@@ -19,13 +19,13 @@ import structlog
 
 from agent.engines.backend import BackendBody, BackendRequest, ResponseReceiver
 from agent.engines.command.engine import CommandProcess
-from agent.engines.http.models import deployment_id
+from agent.engines.engine_program import EXIT_UNUSABLE
 from agent.engines.http.openai import OpenAIHTTPBackend
 from agent.engines.managed import LoadAttempt, ManagedBackend, Supervision
+from agent.engines.model_names import deployment_id
 from agent.engines.process import LINE_CHARS, EngineEnd, first_of
 from agent.engines.settings import EngineSettings
 from agent.engines.torch.backend import SOCKET_PATH_BYTES, engine_environment, read_log_line
-from agent.engines.torch.startup import EXIT_UNUSABLE
 from agent.serve.http import MODEL_HEADER, TAG_HEADER
 from agent.serve.options import ServerOptions, read_line
 from shared.protocol import limits

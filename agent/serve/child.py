@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+from agent.engines.engine_program import EXIT_UNUSABLE
 from agent.engines.process import ChildProcess, EngineEnd, spawn, to_the_end
-from agent.engines.torch.startup import EXIT_UNUSABLE
 from agent.serve.messages import (
     LENGTH_BYTES,
     ModelFacts,

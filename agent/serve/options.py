@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from agent.engines.http.models import why_not_nameable
+from agent.engines.model_names import why_not_nameable
 from agent.serve.messages import ModelFacts
 from agent.serve.model import PREDICT_PATH, Model, name_of_class
 

@@ -14,9 +14,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from agent.engines.engine_program import log_to_standard_error, take_standard_output
+from agent.engines.engine_program import EXIT_UNUSABLE, log_to_standard_error, take_standard_output
 from agent.engines.process_guard import end_with_parent
-from agent.engines.torch.startup import EXIT_UNUSABLE
 from agent.serve.codec import Codec
 from agent.serve.locate import CannotImport, locate
 from agent.serve.messages import (

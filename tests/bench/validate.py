@@ -21,8 +21,8 @@ from typing import Any
 
 import httpx
 
+from agent.engines.engine_program import KEY_VARIABLE
 from agent.engines.torch.demo import DEMO_MODEL_NAME
-from agent.engines.torch.startup import KEY_VARIABLE
 from gateway.tools.simulate.devices import DEFAULT_MODEL, MODELS, DevicePace
 from gateway.tools.simulate.fleet import DeploymentBuild, DeviceGroup
 from gateway.tools.simulate.inputs import Job

@@ -10,8 +10,9 @@ import structlog
 from agent.engines.backend import BackendError
 from agent.engines.comfyui.workflows import WORKFLOW_BYTES, Workflow, WorkflowMistake, read_workflow
 from agent.engines.http.engine_client import SmallResponse
-from agent.engines.http.models import MODELS, EngineModel, is_nameable, why_not_nameable
+from agent.engines.http.models import MODELS, EngineModel
 from agent.engines.http.probe import NoModelList
+from agent.engines.model_names import is_nameable, why_not_nameable
 from shared.protocol.messages import DeploymentStatus
 from shared.protocol.routes import Route
 

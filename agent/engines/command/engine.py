@@ -16,9 +16,9 @@ import structlog
 
 from agent.engines import process_guard
 from agent.engines.http.kind import GENERIC
-from agent.engines.http.models import deployment_id
 from agent.engines.http.openai import OpenAIHTTPBackend
 from agent.engines.managed import LoadAttempt, ManagedBackend, Supervision
+from agent.engines.model_names import deployment_id
 from agent.engines.process import (
     ChildProcess,
     EngineEnd,

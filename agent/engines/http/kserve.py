@@ -16,9 +16,10 @@ import structlog
 from agent.engines.backend import LOADING, UNLOADING, BackendError, BackendRefused
 from agent.engines.http.engine_client import SmallResponse
 from agent.engines.http.kind import KSERVE
-from agent.engines.http.models import LISTED, MODELS, EngineModel, is_nameable
+from agent.engines.http.models import LISTED, MODELS, EngineModel
 from agent.engines.http.openai import OpenAIHTTPBackend
 from agent.engines.http.probe import Lister, NoModelList
+from agent.engines.model_names import is_nameable
 from agent.engines.settings import EngineSettings
 from shared.protocol import limits
 from shared.protocol.messages import DeploymentState, DeploymentStatus

@@ -7,10 +7,10 @@ Beside OpenAI's members these are understood, where an engine writes them: ``max
 """
 
 from dataclasses import dataclass
-from hashlib import sha256
 from typing import Any
 
 from agent.engines.http.capabilities import capabilities_in
+from agent.engines.model_names import is_nameable, why_not_nameable
 from shared.protocol import limits
 from shared.protocol.messages import DeploymentStatus
 
@@ -82,31 +82,6 @@ def _shown(name: Any) -> str:
     if max(len(text), len(name)) <= LOGGED_CHARS:
         return text
     return f"{text[:LOGGED_CHARS]}… ({len(name)} characters)"
-
-
-def is_nameable(model: Any) -> bool:
-    """Whether clients can ask for a model of this name, and the protocol can carry it."""
-    return not why_not_nameable(model)
-
-
-def why_not_nameable(name: Any) -> str:
-    """What is wrong with a model's name; empty if nothing is."""
-    if not isinstance(name, str) or not name:
-        return "it has no name"
-    if len(name) > limits.MODEL_NAME_CHARS:
-        return f"its name has {len(name)} characters, and {limits.MODEL_NAME_CHARS} are allowed"
-    if " " in name or not name.isprintable():
-        return "its name holds blanks, or characters that cannot be printed"
-    return ""
-
-
-def deployment_id(engine: str, model: str) -> str:
-    """The deployment's id in the session: ``engine/model``, cut and with a digest where it is too long."""
-    whole = f"{engine}/{model}"
-    if len(whole) <= limits.MODEL_NAME_CHARS:
-        return whole
-    digest = sha256(model.encode()).hexdigest()[:24]
-    return f"{whole[: limits.MODEL_NAME_CHARS - len(digest) - 1]}~{digest}"
 
 
 def _read_model(identity: str, entry: dict[str, Any], capabilities: tuple[str, ...]) -> EngineModel:

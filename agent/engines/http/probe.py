@@ -22,8 +22,9 @@ from agent.engines.http.kind import (
     slots_from,
 )
 from agent.engines.http.load import Loads, slices
-from agent.engines.http.models import EngineModel, deployment_id, left_out, read_models
+from agent.engines.http.models import EngineModel, left_out, read_models
 from agent.engines.http.states import failed
+from agent.engines.model_names import deployment_id
 from agent.engines.settings import EngineSettings
 from shared.protocol import limits
 from shared.protocol.messages import DeploymentState, DeploymentStatus

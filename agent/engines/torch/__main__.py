@@ -16,12 +16,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agent.engines.engine_program import http_server, listen, log_to_standard_error, take_standard_output
+from agent.engines.engine_program import (
+    EXIT_UNUSABLE,
+    KEY_VARIABLE,
+    http_server,
+    listen,
+    log_to_standard_error,
+    take_standard_output,
+)
 from agent.engines.torch.errors import ModelUnusable
 from agent.engines.torch.startup import (
-    EXIT_UNUSABLE,
     IMPORTING,
-    KEY_VARIABLE,
     NOT_INSTALLED,
     EngineOptions,
     LoadProgress,

@@ -18,13 +18,12 @@ from typing import Unpack
 import structlog
 
 import agent
-from agent.engines.http.models import deployment_id
+from agent.engines.engine_program import EXIT_UNUSABLE, KEY_VARIABLE
 from agent.engines.http.openai import EngineSettings, OpenAIHTTPBackend
 from agent.engines.managed import LoadAttempt, ManagedBackend, Supervision
+from agent.engines.model_names import deployment_id
 from agent.engines.process import ChildProcess, EngineEnd, inherited_environment, spawn
 from agent.engines.torch.startup import (
-    EXIT_UNUSABLE,
-    KEY_VARIABLE,
     EngineFacts,
     EngineOptions,
     locate,

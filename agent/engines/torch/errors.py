@@ -1,6 +1,6 @@
 """What can go wrong with a request in the engine process, beside the errors that the gateway has as well."""
 
-from agent.engines.error_responses import tells_of_memory
+from agent.engines.memory_errors import tells_of_memory
 from shared.process.request_errors import BadRequest, RequestError
 
 

@@ -25,15 +25,8 @@ CPU_SLOTS = 8
 CUDA_SLOTS = 64
 """On a GPU decoding is bound by reading the weights, which one step does for all of its requests."""
 
-EXIT_UNUSABLE = 3
-"""Exit status when the model cannot be served at all, so that starting again cannot help."""
-
 PACKAGES = ("accelerate", "jinja2", "psutil", "safetensors", "tokenizers", "torch", "transformers")
 NOT_INSTALLED = "the built-in engine needs PyTorch and transformers: pip install 'trunkline[torch]'"
-
-KEY_VARIABLE = "TRUNKLINE_ENGINE_KEY"
-"""Environment variable with the bearer key that requests must carry; needed on TCP, as any local user
-connects."""
 
 IMPORTING = "importing PyTorch"
 READING = "reading the weights"

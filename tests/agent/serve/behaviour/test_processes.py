@@ -1,6 +1,8 @@
 """How a model's processes begin and end."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -48,3 +50,10 @@ async def test_what_a_model_prints_does_not_get_between_its_messages(
     async with running("Talkative", tmp_path) as model:
         assert await model.ask([1]) == [1]
     assert "printed in predict" in capfd.readouterr().err
+
+
+def test_the_processes_import_nothing_of_the_agent_that_takes_long() -> None:
+    code = """import sys, agent.serve.__main__, agent.serve.worker
+sys.exit(", ".join({"pydantic", "shared.protocol.messages", "aiohttp", "torch"} & set(sys.modules)) or 0)"""
+    done = subprocess.run([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 0, done.stderr
