@@ -24,6 +24,7 @@ PAGE_HEADERS: HeaderList = [
 _WHERE_TO_GO = {
     "base_url": "/v1",
     "models": "/v1/models",
+    "dashboard": "/ui/",
     "documentation": "/docs",
     "openapi": "/openapi.json",
     "health": "/health",

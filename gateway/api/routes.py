@@ -24,6 +24,7 @@ from gateway.api.openai.handlers import (
     ReadPage,
 )
 from gateway.api.openapi import document
+from gateway.api.ui.files import ui_pages
 from gateway.domain.surface import (
     ENDPOINTS,
     ENGINES,
@@ -89,7 +90,7 @@ def build_router(
         written = {path.replace(":path}", "}"): page for path, page in admin.items()}
         return document({path: describe_page(path, page) for path, page in written.items()})
 
-    read_only: dict[str, Callable[..., Awaitable[None]]] = {
+    read_only: dict[str, Callable[..., Awaitable[None]]] = ui_pages() | {
         MODELS: models,
         MODELS + "/{id:path}": models,
         "/models": models,

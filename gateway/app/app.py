@@ -12,6 +12,7 @@ from typing import Any
 import structlog
 from starlette.routing import Router
 
+from gateway.api.admin.about import AboutAdmin
 from gateway.api.admin.fleet import FleetAdmin
 from gateway.api.admin.routes import admin_pages
 from gateway.api.admin.store import StoreAdmin
@@ -28,6 +29,7 @@ from gateway.app.jobs import JobParts, KnownModels
 from gateway.app.merged_metrics import MergedMetrics
 from gateway.app.pipelines import PipelineParts
 from gateway.app.process_reads import make_process_page, make_process_reads, process_facts
+from gateway.app.reload import shown_settings, taken_up
 from gateway.auth.clients import Clients
 from gateway.domain.turn_end import TurnEnd
 from gateway.fleet.registry import Registry
@@ -182,7 +184,8 @@ class Gateway:
             registry, store.agents, depths, clock, self._facts, reads, self._agents.follow_store
         )
         stored = StoreAdmin(store, lambda: registry.index.models)
-        admin = admin_pages(keys, [*fleet.methods(), *stored.methods()])
+        about = AboutAdmin(self._facts, lambda: shown_settings(self._settings))
+        admin = admin_pages(keys, [*fleet.methods(), *stored.methods(), *about.methods()])
         shown = metrics if self._siblings is None else MergedMetrics(metrics, self._siblings)
         page, known = make_process_page(store, member, reads), KnownModels(book, catalog)
         of_jobs = (self._limits.price, known, self._reader, ring, self._all_weights)
@@ -206,6 +209,7 @@ class Gateway:
         self._dispatcher.set_engine_paths(paths)
         self._tenant_weights = settings.queue.tenant_weights
         self._reuse.retune(factories.reuse_rules(settings), by_header=settings.reuse.by_header)
+        self._settings = taken_up(self._settings, settings)
 
     def _weights(self, of_settings: Mapping[str, float]) -> dict[str, float]:
         """Of tenants: what the store says of one counts before the settings."""

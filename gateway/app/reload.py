@@ -55,9 +55,39 @@ class Reload:
             self.on_change(taken)
         if fixed:
             _log.warning("settings_need_a_restart", settings=fixed)
-        for table, name in CHANGEABLE:
-            changed_table = getattr(self.settings, table).model_copy(update={name: after[table, name]})
-            self.settings = self.settings.model_copy(update={table: changed_table})
+        self.settings = taken_up(self.settings, settings)
+
+
+def taken_up(before: Settings, after: Settings) -> Settings:
+    """The settings in force once a gateway that ran with ``before`` has read ``after``."""
+    for table, name in CHANGEABLE:
+        value = getattr(getattr(after, table), name)
+        changed_table = getattr(before, table).model_copy(update={name: value})
+        before = before.model_copy(update={table: changed_table})
+    return before
+
+
+def shown_settings(settings: Settings) -> list[dict[str, Any]]:
+    """Every setting by its path, for operators: its value as JSON has it, with secrets hidden; whether it was
+    set anywhere; whether a running gateway takes up another value."""
+    set_tables = settings.model_fields_set
+    shown: list[dict[str, Any]] = []
+    for path, value in sorted(_as_json(settings).items()):
+        table = getattr(settings, path[0])
+        given = path[0] in set_tables
+        if len(path) == 2:
+            given = path[1] in table.model_fields_set
+        facts = {"path": ".".join(path), "value": value, "set": given, "changeable": path in CHANGEABLE}
+        shown.append(facts)
+    return shown
+
+
+def _as_json(settings: Settings) -> dict[tuple[str, ...], Any]:
+    """As :func:`_values`, as JSON has them."""
+    dumped = settings.model_dump(mode="json")
+    return {
+        path: dumped[path[0]] if len(path) == 1 else dumped[path[0]][path[1]] for path in _values(settings)
+    }
 
 
 def _values(settings: Settings) -> dict[tuple[str, ...], Any]:

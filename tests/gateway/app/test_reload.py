@@ -6,7 +6,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from gateway.app.factories import engine_paths
-from gateway.app.reload import Reload
+from gateway.app.reload import Reload, shown_settings, taken_up
 from gateway.domain.request import Principal
 from gateway.runtime.config import ConfigError, Settings
 from gateway.scheduling.queue.tickets import Capacity
@@ -143,3 +143,22 @@ def first(room: WaitingRoom) -> str:
     (ticket,) = room.next_tickets("m", dict.fromkeys(room.lanes("m"), 1), 0.0)
     room.leave(ticket, 0.0, departed=True)
     return ticket.tenant
+
+
+def test_the_settings_in_force_are_those_that_could_be_taken_up() -> None:
+    before = settings(dispatch={"policy": "session"}, http={"head_s": 3})
+    after = settings(dispatch={"policy": "cost", "stall_s": 3.0}, http={"head_s": 4})
+    now = taken_up(before, after)
+    assert (now.dispatch.policy, now.dispatch.stall_s, now.http.head_s) == ("cost", 10.0, 3)
+
+
+def test_settings_are_shown_by_path_with_where_they_are_from_and_without_secrets() -> None:
+    given = settings(http={"head_s": 3}, shared="redis://:hidden@cache/0", drain_s=7, log={})
+    shown = {each.pop("path"): each for each in shown_settings(given)}
+    assert shown["http.head_s"] == {"value": 3.0, "set": True, "changeable": False}
+    assert shown["drain_s"] == {"value": 7.0, "set": True, "changeable": False}
+    assert shown["log.level"] == {"value": "info", "set": False, "changeable": False}
+    assert shown["dispatch.policy"] == {"value": "cost", "set": False, "changeable": True}
+    assert shown["shared"]["set"]
+    assert "hidden" not in str(shown)
+    assert len(shown) > 100

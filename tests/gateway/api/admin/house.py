@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 from sqlalchemy import update
 
+from gateway.api.admin.about import AboutAdmin
 from gateway.api.admin.bodies import MODELS
 from gateway.api.admin.fleet import FleetAdmin
 from gateway.api.admin.resources.table import OPERATIONS
@@ -48,6 +49,12 @@ QUERIES = {name: model for name, model in MODELS.items() if OPERATIONS[name].que
 
 NOW_S = 1000.0
 
+SETTING = {
+    "path": "store.url",
+    "value": "postgresql://ada:secret@db/trunkline",
+    "set": True,
+    "changeable": False,
+}
 
 NEW_KEY = {"name": "ci", "models": ["llama-*"], "tiers": ["batch"], "role": "viewer", "life_s": 60, "rpm": 5}
 
@@ -70,7 +77,8 @@ class House:
             clock,
             apply=partial(follow_holds, self.fleet, self.store),
         )
-        admin = admin_pages(self.ring, [*fleet.methods(), *self.stored.methods()])
+        about = AboutAdmin(lambda: {"process": "gateway", "version": "1.2.3"}, lambda: [SETTING])
+        admin = admin_pages(self.ring, [*fleet.methods(), *self.stored.methods(), *about.methods()])
         settings, lifecycle = HttpSettings(), Lifecycle()
         pipeline = Pipeline(self.ring, FakeDispatcher().run)
         kept = FileService(

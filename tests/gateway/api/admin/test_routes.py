@@ -45,6 +45,8 @@ RIGHTS = [
     ("GET", "/admin/agents", AdminRole.VIEWER),
     ("GET", "/admin/models", AdminRole.VIEWER),
     ("GET", "/admin/queue", AdminRole.VIEWER),
+    ("GET", "/admin/self", AdminRole.VIEWER),
+    ("GET", "/admin/settings", AdminRole.OPERATOR),
     ("POST", "/admin/agents/gpu-1/drain", AdminRole.OPERATOR),
     ("DELETE", "/admin/agents/gpu-1/drain", AdminRole.OPERATOR),
     ("DELETE", "/admin/agents/gpu-1", AdminRole.ADMIN),
@@ -207,6 +209,13 @@ async def test_who_did_it_is_noted_with_the_act(house: House) -> None:
     assert (act.kind, act.who) == ("key.create", f"key:{key_id}")
 
 
+NOT_OF_THE_STORE = (
+    *("/admin/models", "/admin/queue", "/admin/audit/verify"),
+    *("/admin/self", "/admin/settings"),
+)
+"""Pages that read nothing of the store in this process."""
+
+
 def every_state_error() -> list[StateError]:
     """One of each kind, as the store words them."""
     kinds: list[type[StateError]] = [StateError]
@@ -229,7 +238,7 @@ async def test_a_state_that_cannot_be_used_is_a_503_that_says_why(
     house.fleet.connect("gpu-1", deployment("m"))
     asked = 0
     for method, path, needed in RIGHTS:
-        if "drain" in path or path in ("/admin/models", "/admin/queue", "/admin/audit/verify"):
+        if "drain" in path or path in NOT_OF_THE_STORE:
             continue
         body = BODIES.get((method, path))
         if body is not None and "targets" in body:

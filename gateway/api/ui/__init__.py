@@ -1,0 +1,1 @@
+"""The dashboard at ``/ui/``: its files, and how they are served."""

@@ -1,0 +1,96 @@
+// Tables that are sorted by their heads, show a bounded number of rows, and change only the rows that changed.
+
+import { fill, h } from "./dom.js";
+import { empty } from "./parts.js";
+
+const ROWS = 100;
+
+// Columns: { title, value(row) for sorting, cell(row) as text or node, number }.
+export class Table {
+  constructor({ columns, key, sort = null, descending = false, whenEmpty = ["Nothing here", ""], caption }) {
+    Object.assign(this, { columns, key, sort, descending, whenEmpty, most: ROWS, rows: [], shown: new Map() });
+    this.heads = columns.map((column, index) => this.head(column, index));
+    this.body = h("tbody");
+    this.table = h("table", {}, caption && h("caption", { class: "skip" }, caption), h("thead", {}, h("tr", {}, this.heads)), this.body);
+    this.more = h("button", { type: "button", on: { click: () => ((this.most *= 4), this.render()) } });
+    this.rest = h("p", { class: "small dim" }, "", this.more);
+    this.nothing = h("div");
+    this.node = h("div", {}, h("div", { class: "scroll" }, this.table), this.rest, this.nothing);
+    this.render();
+  }
+
+  head(column, index) {
+    const turn = () => {
+      this.descending = this.sort === index ? !this.descending : Boolean(column.number);
+      this.sort = index;
+      this.render();
+    };
+    const title = column.value ? h("button", { type: "button", on: { click: turn } }, column.title) : column.title;
+    return h("th", { scope: "col", class: column.number ? "number" : null }, title);
+  }
+
+  update(rows) {
+    this.rows = rows;
+    this.render();
+  }
+
+  render() {
+    this.heads.forEach((head, index) => {
+      if (index !== this.sort) head.removeAttribute("aria-sort");
+      else head.setAttribute("aria-sort", this.descending ? "descending" : "ascending");
+    });
+    const sorted = this.sorted();
+    const visible = sorted.slice(0, this.most);
+    const kept = new Map();
+    let place = this.body.firstChild;
+    for (const row of visible) {
+      const key = String(this.key(row));
+      if (kept.has(key)) continue;
+      const line = this.line(key, row);
+      kept.set(key, line);
+      if (line.node === place) place = place.nextSibling;
+      else this.body.insertBefore(line.node, place);
+    }
+    for (const [key, line] of this.shown) if (!kept.has(key)) line.node.remove();
+    this.shown = kept;
+    this.table.hidden = sorted.length === 0;
+    this.rest.hidden = sorted.length <= this.most;
+    this.more.textContent = `Show more of the ${sorted.length} rows`;
+    fill(this.nothing, sorted.length === 0 && empty(...this.whenEmpty));
+  }
+
+  sorted() {
+    const column = this.columns[this.sort];
+    if (!column?.value) return this.rows;
+    const sign = this.descending ? -1 : 1;
+    return [...this.rows].sort((a, b) => sign * compared(column.value(a), column.value(b)));
+  }
+
+  line(key, row) {
+    const cells = this.columns.map((column) => column.cell(row));
+    const mark = cells.map((cell) => (cell instanceof Node ? markOf(cell) : String(cell ?? "–"))).join("\u0000");
+    const known = this.shown.get(key);
+    if (known?.mark === mark) return known;
+    const made = cells.map((cell, index) => h("td", { class: this.columns[index].number ? "number" : null }, cell ?? "–"));
+    if (!known) return { mark, node: h("tr", {}, made) };
+    const focused = [...known.node.querySelectorAll("a, button, input")].indexOf(document.activeElement);
+    known.node.replaceChildren(...made);
+    if (focused >= 0) known.node.querySelectorAll("a, button, input")[focused]?.focus();
+    known.mark = mark;
+    return known;
+  }
+}
+
+// What can be seen of a cell: two with one mark look alike and do the same.
+function markOf(node) {
+  const bars = [...(node.querySelectorAll?.(".meter > i") ?? [])].map((bar) => bar.style.transform);
+  const places = [node, ...(node.querySelectorAll?.("a") ?? [])].map((each) => each.getAttribute?.("href") ?? "");
+  const off = [...(node.querySelectorAll?.(":disabled") ?? [])].length;
+  return [node.textContent, node.className, ...bars, ...places, off].join("\u0001");
+}
+
+function compared(a, b) {
+  const [none, other] = [a === null || a === undefined || Number.isNaN(a), b === null || b === undefined || Number.isNaN(b)];
+  if (none || other) return Number(none) - Number(other);
+  return typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b), "en", { numeric: true });
+}
