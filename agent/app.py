@@ -27,6 +27,7 @@ from agent.engines.http.kserve import KServeBackend
 from agent.engines.http.openai import OpenAIHTTPBackend
 from agent.engines.managed import Durations
 from agent.requests.runner import RequestRunner
+from agent.requests.tracing import EngineTracing
 from shared.link.command_fence import CommandFence
 from shared.link.dialer import Dial, Rejected, dial_with
 from shared.link.membership import Membership, MembershipError, default_name
@@ -36,6 +37,8 @@ from shared.link.session import GatewaySession
 from shared.link.state_directory import locked_state_directory
 from shared.process.settings import ConfigError
 from shared.process.startup import raise_file_limit
+from shared.process.tracing.export import span_exporter
+from shared.process.tracing.settings import check_installed
 from shared.process.watchdog import watched_loop
 from shared.protocol.errors import TrunklineError
 from shared.protocol.peers import PROGRESS
@@ -44,6 +47,12 @@ log = structlog.get_logger("agent")
 
 GPU_SAMPLE_S = 1.0
 """How often GPUs are read. A STATE has the newest figures, every other second at most."""
+
+SERVICE = "trunkline-agent"
+"""The agent's name in traces."""
+
+LAST_SPANS_S = 2.0
+"""For the last spans, when the agent stops."""
 
 DRAIN_LOG_S = 5.0
 """How often a drain says how much still runs."""
@@ -92,6 +101,8 @@ class Agent:
             self._registry, lambda: Publisher(self._registry, lambda: self._gpus.latest, labels=config.labels)
         )
         self._opened: list[Backend] = []
+        check_installed(config.otel)
+        self._spans = span_exporter(config.otel, SERVICE)
 
     async def run(self) -> None:
         """Returns when it was asked to stop. Raises Rejected or MembershipError when it cannot go on, and
@@ -110,17 +121,23 @@ class Agent:
             )
             self._log_start(membership)
             self._gpus.start()
+            if self._spans is not None:
+                self._spans.start()
             try:
                 with watched_loop(BlockedLoopLog(), BLOCKED_S):
                     await self._run(membership, backends)
             finally:
                 await self._close_all()
                 self._gpus.stop()
+                if self._spans is not None:
+                    await asyncio.to_thread(self._spans.stop, LAST_SPANS_S)
 
     async def _run(self, membership: Membership, backends: list[Backend]) -> None:
         failure: TrunklineError | None = None
         async with asyncio.TaskGroup() as tasks:
-            runner, fence = RequestRunner(self._registry), CommandFence(self._registry.carry_out)
+            tracing = None if self._spans is None else EngineTracing(self._spans)
+            runner = RequestRunner(self._registry, tracing=tracing)
+            fence = CommandFence(self._registry.carry_out)
 
             def new_sessions() -> tuple[Callable[[], GatewaySession], Callable[[], None]]:
                 publisher, registry = self._publishers.make(), self._registry

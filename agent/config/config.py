@@ -26,6 +26,7 @@ from agent.engines.http.kind import USUAL_PORTS
 from shared.identity import JoinToken
 from shared.link.addresses import check_peer_address, dial_settings, is_loopback, tunnel_url
 from shared.link.dialer import DialSettings
+from shared.process.tracing.settings import OtelTable
 from shared.protocol.errors import JoinTokenInvalid
 
 
@@ -90,6 +91,8 @@ class AgentConfig(BaseModel):
     """PEM, for a gateway whose TLS asks for one; read at the start. It does not prove who the agent is."""
     client_key: Path | None = None
     """Its key; None if it is in the same file."""
+    otel: OtelTable = OtelTable()
+    """Spans of requests that the gateway traces; the agent begins no traces of its own."""
     log_format: Literal["text", "json"] = "text"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 

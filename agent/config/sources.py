@@ -17,11 +17,12 @@ from shared.process.settings import (
     SettingsMistake,
     SettingsSources,
 )
+from shared.process.tracing.settings import with_endpoint
 
 PREFIX = "TRUNKLINE_AGENT_"
 CONFIG_VARIABLE = f"{PREFIX}CONFIG"
 
-_SECRETS = frozenset({"join", "api_key", "engine_key", "command", "restart", "environment"})
+_SECRETS = frozenset({"join", "api_key", "engine_key", "command", "restart", "environment", "headers"})
 
 _ENGINE_FLAGS = {
     "url": "--engine",
@@ -50,7 +51,7 @@ def load(flags: Mapping[str, Any], file: Path | None) -> AgentConfig:
         AgentConfig,
         PREFIX,
         flags,
-        os.environ,
+        with_endpoint(os.environ, PREFIX + "OTEL", '{"endpoint": "{}"}'),
         SettingsFile.read(file, _READ_ERRORS),
         ignore_empty=True,
         flag_names={("labels",): "--label"},

@@ -20,11 +20,12 @@ from agent.engines.error_responses import (
 )
 from agent.engines.memory_errors import MESSAGE_BYTES, tells_of_memory
 from agent.requests.event_usage import EventUsage
+from agent.requests.tracing import EngineOutcome, EngineTrace
 from agent.requests.usage import UsageReader, reader_for
 from shared.link.progress import ProgressReporter
 from shared.protocol.endpoint import Stream
 from shared.protocol.errors import ErrorCode, LocalError
-from shared.protocol.messages import Headers, Refusal, ResponseHead, Trailers, UsageMode
+from shared.protocol.messages import Headers, Refusal, ResponseHead, Trailers, Usage, UsageMode
 from shared.protocol.other_requests import ToldRequest
 from shared.protocol.progress import Progress
 from shared.protocol.routes import need_of_path
@@ -102,6 +103,11 @@ class RequestRun:
         self.refusal: Refusal | None = None
         """Why the engine refused it, where that can be told."""
 
+    trace: EngineTrace | None = None
+    """What is recorded of it; None: its trace is not."""
+    _usage: Usage | None = None
+    """As the engine counted it, once that is known."""
+
     # --- what the session says
 
     def on_head(self, head: ResponseHead) -> None:
@@ -176,6 +182,14 @@ class RequestRun:
     def has_begun(self) -> bool:
         """The first of a streamed response has come."""
         return self._first_byte_s is not None and self.stream.head.streaming
+
+    def outcome(self) -> EngineOutcome:
+        """What became of it, once the engine has let go."""
+        error = None if self.code is ErrorCode.NO_ERROR else self.code.name.lower()
+        if error is None and self.status >= 500:
+            error = str(self.status)
+        total_s = self._clock() - self.began_s
+        return EngineOutcome(self.seat.engine, self.status, error, self._first_byte_s, total_s, self._usage)
 
     def give_up(self, code: ErrorCode, reason: str = "") -> None:
         """The engine is to let go of the request, and the stream is reset."""
@@ -288,7 +302,7 @@ class RequestRun:
             assert self._reader is not None
             if self._rest:
                 self.stream.send_data(self._rest)
-            usage = self._reader.usage()
+            usage = self._usage = self._reader.usage()
         except Exception as error:
             self._fail(error)
             return

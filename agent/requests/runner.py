@@ -10,6 +10,7 @@ import structlog
 from agent.capacity.engine_registry import EngineRegistry
 from agent.engines.backend import BackendRefused
 from agent.requests.run import RequestRun
+from agent.requests.tracing import EngineTracing
 from shared.protocol.endpoint import Stream
 from shared.protocol.errors import ErrorCode
 from shared.protocol.messages import Refusal
@@ -22,7 +23,14 @@ log = structlog.get_logger("agent.request")
 class RequestRunner:
     """Runs each stream's request; how many there are is bounded by the registry's slots."""
 
-    def __init__(self, registry: EngineRegistry, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        registry: EngineRegistry,
+        clock: Callable[[], float] = time.monotonic,
+        tracing: EngineTracing | None = None,
+    ) -> None:
+        """``tracing`` records requests whose traces are; None: nothing is recorded."""
+        self._tracing = tracing
         self._registry = registry
         self._clock = clock
         self.others = OtherSessions(clock, self._all_told)
@@ -66,6 +74,8 @@ class RequestRunner:
             tells_gpu_s=GPU_SECONDS in agreed,
             tells_progress=PROGRESS in agreed,
         )
+        if self._tracing is not None:
+            run.trace = self._tracing.begin(stream.head)
         self._runs.add(run)
         if self.others.wanted:
             self.others.began(self._told(run))
@@ -91,6 +101,8 @@ class RequestRunner:
             self._log_failure(run)
         elif self._unreachable and self._unreachable.pop(seat.engine, None) is not None:
             log.info("requests reach the engine again", engine=seat.engine)
+        if run.trace is not None and self._tracing is not None:
+            self._tracing.finished(run.trace, run.stream.head, run.outcome())
         if run.lacks:
             registry.note_lack(seat, run.lacks)
         registry.leave(seat, failed=run.engine_failed, out_of_memory=run.out_of_memory)
@@ -124,7 +136,8 @@ class RequestRunner:
                 log.warning("requests do not reach the engine", engine=engine, reason=reason)
         elif run.engine_failed or run.code is ErrorCode.PROTOCOL_ERROR:
             request = run.stream.head.request_id
-            log.warning("request failed", request=request, engine=engine, reason=reason)
+            trace = {} if run.trace is None else {"trace_id": run.trace.trace_id}
+            log.warning("request failed", request=request, engine=engine, reason=reason, **trace)
 
     def _forget(self, run: RequestRun) -> None:
         self._runs.discard(run)

@@ -30,6 +30,7 @@ from gateway.app.merged_metrics import MergedMetrics
 from gateway.app.pipelines import PipelineParts
 from gateway.app.process_reads import make_process_page, make_process_reads, process_facts
 from gateway.app.reload import shown_settings, taken_up
+from gateway.app.tracing import GatewayTraces
 from gateway.auth.clients import Clients
 from gateway.domain.turn_end import TurnEnd
 from gateway.fleet.registry import Registry
@@ -116,6 +117,7 @@ class Gateway:
         router = self._router(store, registry, metrics, ledger, book, figures)
         books = factories.uplink_books(settings, ledger, metrics, self.audit, self._limits)
         self._uplink = factories.make_uplink(settings, store, self._dispatcher, books, worker)
+        self._traces = GatewayTraces(settings, metrics)
         self.app = self._guarded(router, metrics, figures)
         self.address = Address(*settings.address, factories.tls_files(settings))
         self._server = factories.make_server(
@@ -142,9 +144,11 @@ class Gateway:
         http = replace(factories.http_settings(settings), progress_delivered=metrics.progress_delivery_s)
         audit = RequestAudit(self.audit.add, self._limits.price) if settings.audit.requests else None
         lines = batched_log("gateway.request", asyncio.get_running_loop().call_later)
-        log = RequestLog(metrics, figures, lines=settings.log.requests, audit=audit, log=lines)
+        traces = self._traces.requests
+        begin, finish = (None, None) if traces is None else (traces.begin, traces.finished)
+        log = RequestLog(metrics, figures, settings.log.requests, audit, finish, log=lines)
         checked = with_origin_checks(router, http)
-        return RequestMiddleware(checked, http, self._budget, self.lifecycle, log, self._reader)
+        return RequestMiddleware(checked, http, self._budget, self.lifecycle, log, self._reader, begin)
 
     def _router(
         self,
@@ -230,7 +234,7 @@ class Gateway:
         if plain is not None:
             self._server.send_on(plain)
         host, port = listener.getsockname()[:2]
-        async with self._audited(f"{host}:{port}"), asyncio.TaskGroup() as tasks:
+        async with self._traces.exported(), self._audited(f"{host}:{port}"), asyncio.TaskGroup() as tasks:
             edge_tasks = [tasks.create_task(each) for each in (self._clients.run(), self._jobs.run())]
             if (tls := self._server.tls) is not None:
                 edge_tasks.append(tasks.create_task(tls.watch(self._settings.tls.reload_s)))

@@ -14,6 +14,17 @@ from shared.protocol.errors import ErrorCode
 from shared.protocol.messages import Trailers, Usage
 
 
+class ExchangeState(Enum):
+    """Where a request is; while it is ``ANSWERING`` its :class:`AnswerPhase` says more."""
+
+    WAITING = auto()
+    OPENING = auto()
+    """One stream is open, or two of a hedged request; nothing has been said to the client."""
+    ANSWERING = auto()
+    """The head is out."""
+    DONE = auto()
+
+
 class AnswerPhase(Enum):
     STREAMING = auto()
     READING = auto()

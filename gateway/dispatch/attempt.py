@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from gateway.dispatch.recovery import SpliceFailed
 from gateway.dispatch.response import EngineResponse
-from gateway.domain.request import Request, RequestBody
+from gateway.domain.request import Request, RequestBody, TracedAttempt
 from gateway.fleet.deployment import Deployment
 from gateway.scheduling.base import Outcome
 from shared.protocol.endpoint import Stream
@@ -165,6 +165,7 @@ class Attempt:
         "stalled",
         "stream",
         "suspended_s",
+        "traced",
         "upload",
         "work",
     )
@@ -211,8 +212,14 @@ class Attempt:
         """What it holds of its deployment's memory for context, where that is known."""
         self.gpu_s: float | None = None
         """GPU-seconds that it used, as its agent measured; None: the agent did not say."""
+        self.traced: TracedAttempt | None = None
+        """What is recorded of it; None: its request has no trace."""
+        if (trace := owner.request.dispatch_trace) is not None:
+            self.traced = trace.attempt(head, deployment.key, deployment.agent, deployment.kind, now)
         self._owner = owner
         self.stream: Stream = deployment.session.endpoint.open(head, self)
+        if trace is not None:
+            trace.begin(self.traced)
 
     def send(self, body: RequestBody, spawn: Spawn) -> None:
         """Send ``body`` up the stream: what the send buffer holds whole at once, anything else bit by bit.
@@ -280,6 +287,8 @@ class Attempt:
 
     def on_head(self, head: ResponseHead) -> None:
         self._heard = True
+        if self.traced is not None:
+            self.traced.status = head.status
         if not self.given_up:
             self._owner.answered(self, head)
         if self._later is not None and not self.given_up:
@@ -323,6 +332,8 @@ class Attempt:
             self.upload.stop()
         if trailers is not None:
             self.gpu_s = trailers.gpu_s
+            if self.traced is not None:
+                self.traced.trailers = trailers
         if not self.given_up:
             self._note_tokens()
             self._owner.complete(self, trailers)

@@ -10,8 +10,8 @@ While it is ANSWERING an :class:`~gateway.dispatch.running_answer.RunningAnswer`
 """
 
 from collections.abc import Callable
-from enum import Enum, auto
 
+from gateway.dispatch.answer_state import ExchangeState as ExchangeState
 from gateway.dispatch.answer_state import count_answer
 from gateway.dispatch.attempt import Attempt
 from gateway.dispatch.context import DispatchContext
@@ -32,16 +32,6 @@ from gateway.scheduling.queue.tickets import Ticket
 from shared.protocol.errors import ErrorCode, SessionClosed, TooManyStreams
 from shared.protocol.messages import ResponseHead, Trailers
 from shared.protocol.routes import ANY_ROUTE
-
-
-class ExchangeState(Enum):
-    WAITING = auto()
-    OPENING = auto()
-    """One stream is open, or two of a hedged request; nothing has been said to the client."""
-    ANSWERING = auto()
-    """The head is out."""
-    DONE = auto()
-
 
 Settle = Callable[[EngineResponse | Exception], None]
 """Is called exactly once, with the response or the error."""
@@ -73,6 +63,8 @@ class RequestExchange:
         self._queue_s = 0.0
         self._timer = LazyTimer(context.timers, self._on_time)
         self._timer.set(ticket.expires_s)
+        if self.request.dispatch_trace is not None:
+            self.request.dispatch_trace.wait(ticket.entered_s)
 
     # --- From the dispatcher ---
 
@@ -265,6 +257,8 @@ class RequestExchange:
     def closed(self, attempt: Attempt) -> None:
         """A stream of this exchange is closed at both ends."""
         self.open_attempts -= 1
+        if attempt.traced is not None:
+            attempt.traced.ended_s = self._context.timers.time()
         self._context.released(attempt)
         if self.state is ExchangeState.DONE:
             self._leave()
@@ -285,6 +279,8 @@ class RequestExchange:
         self._pending.give_up(ErrorCode.CANCELLED)
         self.state = ExchangeState.WAITING
         self._context.wait_again(self.ticket, preempted=preempted, refused=held)
+        if self.request.dispatch_trace is not None:
+            self.request.dispatch_trace.wait(self.ticket.entered_s)
         self._timer.set(self.ticket.expires_s)
 
     def _answer_begins(self, attempt: Attempt, now: float) -> None:

@@ -219,6 +219,8 @@ class RunningAnswer(AnswerState):
         if self.phase is AnswerPhase.WAITING:
             self._context.withdraw(self._ticket)
             self.phase = AnswerPhase.STREAMING
+            if self._request.dispatch_trace is not None:
+                self._request.dispatch_trace.end_wait(now)
         self._fixed = False
         if self.phase is AnswerPhase.STREAMING:
             self._watch.again_at(attempt.quiet_s + self._context.settings.stall_s)
@@ -265,6 +267,8 @@ class RunningAnswer(AnswerState):
         self._recovery.require_continuation()
         self.phase = AnswerPhase.WAITING
         self._context.wait_again(self._ticket, preempted=preempted)
+        if request.dispatch_trace is not None:
+            request.dispatch_trace.wait(now, continuation=True)
         self._context.metrics.continued(request.model, "wanted")
         patient = preempted or self._context.someone_else(request)
         patience_s = self._context.settings.total_s if patient else PATIENCE_S

@@ -3,13 +3,13 @@
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import Any, Protocol
 
 from gateway.domain.json_members import Edit
 from gateway.domain.quotas import Price, Rates
 from gateway.domain.residency import Residency
 from gateway.domain.scopes import AdminRole, Scopes
-from shared.protocol.messages import Headers, UsageMode
+from shared.protocol.messages import Headers, RequestHead, Trailers, UsageMode
 from shared.protocol.progress import Progress
 
 PREEMPTED = "preempted"
@@ -196,6 +196,26 @@ class StreamedOutput(Protocol):
         ...
 
 
+class TracedAttempt(Protocol):
+    """What is recorded of one attempt; :class:`gateway.observability.request_trace.AttemptTrace`."""
+
+    ended_s: float | None
+    trailers: Trailers | None
+    status: int | None
+
+
+class DispatchTrace(Protocol):
+    """What is recorded of a request whose trace is. Times are seconds of the event loop's clock.
+
+    :class:`gateway.observability.request_trace.RequestTrace` is one."""
+
+    def wait(self, since_s: float, *, continuation: bool = False) -> None: ...
+    def end_wait(self, now: float) -> None: ...
+    def attempt(self, head: RequestHead, deployment: str, agent: str, kind: str, now: float) -> Any: ...
+    def begin(self, attempt: Any) -> None: ...
+    def trouble(self, deployment: str, why: str) -> None: ...
+
+
 @dataclass(slots=True)
 class Request:
     """A classified request: everything queue, scheduler and dispatch need to know.
@@ -296,10 +316,14 @@ class Request:
     """Told how far its engine has come; None: nobody wants to know."""
     troubles: list[tuple[str, str]] | None = None
     """Deployments that did not bring it to its end, in order, and why; None: there was none."""
+    dispatch_trace: DispatchTrace | None = None
+    """Notes its way for its trace; None: it is not recorded."""
 
     def note_trouble(self, deployment: str, why: str) -> None:
         """An attempt at ``deployment`` failed before or during its answer."""
         self.troubles = [*(self.troubles or ()), (deployment, why)]
+        if self.dispatch_trace is not None:
+            self.dispatch_trace.trouble(deployment, why)
 
     @property
     def was_worked_on(self) -> bool:

@@ -22,6 +22,7 @@ from gateway.api.server.websocket import ClientWebSocket
 from gateway.domain.errors import BadRequest, ClientGone, Unauthenticated
 from gateway.domain.request import Principal, Request, RequestBody
 from gateway.domain.surface import SurfaceEndpoint, target
+from gateway.observability.request_trace import RequestTrace
 from gateway.pipeline.bodies.facts import SHORT_BYTES, is_short
 from gateway.pipeline.bodies.reader import BodyReader
 from gateway.pipeline.client_body import BodyKind, ClientBody, body_kind
@@ -113,6 +114,8 @@ class HttpExchange:
         self.principal: Principal | None = None
         self.request: Request | None = None
         self.response: Response | None = None
+        self.trace: RequestTrace | None = None
+        """What is recorded of it; None: its trace is not."""
         self._handed_over = False
         self.inspect: Callable[[ClientBody], None] | None = None
         """Called with a JSON body as soon as it is read; what it raises ends the request."""
@@ -253,6 +256,8 @@ class HttpExchange:
     def set_request(self, request: Request) -> None:
         """Note what the client asks for; the log has it even if the request fails."""
         self.request = request
+        if self.trace is not None:
+            request.dispatch_trace, request.trace = self.trace, self.trace.traceparent
 
     def waiting(self, request: Request) -> "_Waiting":
         """While inside, a client that leaves cancels the block, which then raises ClientGone."""

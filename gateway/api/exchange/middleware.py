@@ -99,6 +99,8 @@ class RequestMiddleware:
     observe: Observer
     reader: BodyReader | None = None
     """Reads long JSON bodies; without one they are read on the event loop."""
+    begin_trace: Callable[[HttpExchange], None] | None = None
+    """Gives a request its trace; None: nothing is traced."""
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         assert scope["type"] == "http", "the server handles lifespan and WebSockets itself"
@@ -107,6 +109,8 @@ class RequestMiddleware:
         exchange = HttpExchange(
             scope, receive, send, self.settings, self.budget, closing=closing, reader=self.reader
         )
+        if self.begin_trace is not None:
+            self.begin_trace(exchange)
         failure: RequestError | None = None
         lifecycle.enter()
         try:

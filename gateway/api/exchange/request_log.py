@@ -16,6 +16,7 @@ from gateway.observability.audit import RequestFacts
 from gateway.observability.metrics import Metrics
 from gateway.pipeline.aliases import AliasFigures
 from gateway.pipeline.relay import Response
+from shared.process.tracing.context import read_traceparent
 
 _UNLOGGED = frozenset({"health", "metrics"})
 """Asked every few seconds by machines; logged only when they fail."""
@@ -41,6 +42,8 @@ class RequestLog:
     aliases: AliasFigures | None = None
     lines: bool = True
     audit: "RequestAudit | None" = None
+    finish_trace: Callable[[HttpExchange, int, RequestError | None, float], None] | None = None
+    """Hands on the trace of a request that has one; None: nothing is traced."""
     log: Any = field(default_factory=lambda: structlog.get_logger("gateway.request").bind())
 
     def __call__(self, exchange: HttpExchange, status: int, failure: RequestError | None) -> None:
@@ -61,10 +64,15 @@ class RequestLog:
             self.aliases.finished(request.alias, request.target, status, total_s, after_s)
         if self.audit is not None:
             self.audit(exchange, status, failure, total_s)
+        if exchange.trace is not None and self.finish_trace is not None:
+            self.finish_trace(exchange, status, failure, total_s)
         if self.lines and (exchange.route not in _UNLOGGED or status >= 500):
             well = exchange.route in _POLLED and status < 400
             say = self.log.debug if well else self.log.info
-            say("request", **facts(exchange, status, failure, total_s))
+            found = facts(exchange, status, failure, total_s)
+            if exchange.trace is not None or (request is not None and request.trace is not None):
+                found |= _trace_facts(exchange)
+            say("request", **found)
 
     def _count_stream(self, exchange: HttpExchange, response: Response, total_s: float) -> None:
         """How soon and how fast its tokens went out."""
@@ -114,6 +122,16 @@ def facts(
         if failure.status >= _OURS and not isinstance(failure, EngineRefused):
             found["reason"] = str(failure)
     return found
+
+
+def _trace_facts(exchange: HttpExchange) -> dict[str, str]:
+    """The trace that a request belongs to, as its client says or as was decided here; empty: to none."""
+    if exchange.trace is not None:
+        return {"trace_id": exchange.trace.trace_id}
+    if exchange.request is None or exchange.request.trace is None:
+        return {}
+    context = read_traceparent(exchange.request.trace)
+    return {} if context is None else {"trace_id": f"{context.trace_id:032x}"}
 
 
 _UNRECORDED = frozenset({"health", "metrics", "models", "openapi"})

@@ -121,4 +121,5 @@ def _copy(request: Request, target: AliasTarget) -> Request:
         target=str(target),
         shadow=True,
         on_progress=None,
+        dispatch_trace=None,
     )

@@ -19,6 +19,7 @@ from gateway.runtime.config.cluster import ClusterTable, SettingsTable, StoreTab
 from gateway.runtime.config.jobs import JobsTable
 from gateway.runtime.config.networks import Networks
 from gateway.runtime.config.uplink import UplinkTable
+from shared.process.tracing.settings import OtelTable
 
 PREFIX = "TRUNKLINE_GATEWAY_"
 DEFAULT_LISTEN = "127.0.0.1:8700"
@@ -341,6 +342,7 @@ class Settings(SettingsTable):
     jobs: JobsTable = JobsTable()
     store: StoreTable = StoreTable()
     log: LogTable = LogTable()
+    otel: OtelTable = OtelTable()
 
     @field_validator("oidc")
     @classmethod

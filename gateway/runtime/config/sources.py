@@ -22,6 +22,7 @@ from shared.process.settings import (
     SettingsMistake,
     SettingsSources,
 )
+from shared.process.tracing.settings import with_endpoint
 
 CONFIG_VARIABLE = PREFIX + "CONFIG"
 
@@ -30,6 +31,8 @@ _READ_ERRORS = ReadErrors(
     "cannot read the configuration {0}: it is not UTF-8",
     "{0} is not valid TOML: {1}",
 )
+
+_ENDPOINT = PREFIX + "OTEL__ENDPOINT"
 
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
@@ -68,7 +71,7 @@ def load(
         Settings,
         PREFIX,
         flags,
-        os.environ if environment is None else environment,
+        with_endpoint(os.environ if environment is None else environment, _ENDPOINT, "{}"),
         SettingsFile.read(config, _READ_ERRORS),
         delimiter="__",
         flag_names={("log", "style"): "--log-format", ("store", "url"): "--store"},

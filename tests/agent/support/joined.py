@@ -115,6 +115,7 @@ class PlayedBackend:
         self.error: BackendError | None = None
         self.hold_body = False
         self.bodies: list[bytes] = []
+        self.heads: list[RequestHead] = []
         self.begun = asyncio.Event()
         self.released = 0
         self.on_change: Callable[[], None] = lambda: None
@@ -136,6 +137,7 @@ class PlayedBackend:
         self.on_change()
 
     def request(self, head: RequestHead, body: BackendBody, receiver: ResponseReceiver) -> "PlayedRequest":
+        self.heads.append(head)
         return PlayedRequest(self, body, receiver)
 
 

@@ -1,0 +1,100 @@
+"""Gives requests their traces, and hands them on when they are over."""
+
+import time
+from collections.abc import Callable
+
+from gateway.api.exchange.exchange import HttpExchange
+from gateway.domain.errors import EngineRefused, RequestError
+from gateway.observability.request_trace import TRACEPARENT, RequestTrace, TracedRequest, usage_facts
+from shared.process.tracing import conventions as names
+from shared.process.tracing.context import TraceSampler
+from shared.process.tracing.export import SpanExporter
+from shared.process.tracing.spans import Attribute
+
+_UNTRACED = frozenset({"health", "metrics"})
+"""Asked every few seconds by machines."""
+
+_FIELD = TRACEPARENT.encode("ascii")
+
+PATH_CHARS = 200
+
+_FAILED = 500
+"""From this status on the server failed (semantic conventions for HTTP server spans)."""
+
+
+class RequestTracing:
+    """Only there where traces are wanted."""
+
+    def __init__(
+        self,
+        sampler: TraceSampler,
+        exporter: SpanExporter,
+        wall_ns: Callable[[], int] = time.time_ns,
+    ) -> None:
+        self._sampler = sampler
+        self._exporter = exporter
+        self._wall_ns = wall_ns
+
+    def begin(self, exchange: HttpExchange) -> None:
+        """A request has come; from now on it has a trace, if it is to have one."""
+        given = exchange.fields.get(_FIELD)
+        parent = self._sampler.decide(None if given is None else given.decode("latin-1"))
+        if parent is not None:
+            new_id = self._sampler.new_span_id
+            exchange.trace = RequestTrace(parent, new_id(), exchange.arrived_s, self._wall_ns(), new_id)
+
+    def finished(
+        self, exchange: HttpExchange, status: int, failure: RequestError | None, total_s: float
+    ) -> None:
+        """It is over. Costs the event loop a list and a few numbers; spans are made elsewhere."""
+        trace = exchange.trace
+        if trace is not None and exchange.route not in _UNTRACED:
+            traced = _traced(exchange, status, failure, total_s)
+            self._exporter.put(trace.span_count, lambda: trace.spans(traced))
+
+
+def _traced(
+    exchange: HttpExchange, status: int, failure: RequestError | None, total_s: float
+) -> TracedRequest:
+    request, response, reply = exchange.request, exchange.response, exchange.reply
+    operation = names.operation_of(exchange.route)
+    found: dict[str, Attribute] = {
+        names.HTTP_METHOD: exchange.method,
+        names.URL_PATH: exchange.raw_path[:PATH_CHARS],
+        names.HTTP_STATUS: status,
+        names.REQUEST_ID: exchange.id,
+        names.ROUTE: exchange.route,
+    }
+    model = ""
+    if exchange.principal is not None:
+        found[names.TENANT] = exchange.principal.tenant
+    if request is not None:
+        model = request.alias or request.model
+        found |= {
+            names.OPERATION_NAME: operation,
+            names.PROVIDER_NAME: names.PROVIDER,
+            names.REQUEST_MODEL: model,
+            names.REQUEST_STREAM: request.streaming,
+            names.TIER: str(request.tier),
+            names.ATTEMPTS: len(request.attempts),
+        }
+        if request.most_tokens is not None:
+            found[names.REQUEST_MAX_TOKENS] = request.most_tokens
+        if request.choices != 1:
+            found[names.REQUEST_CHOICE_COUNT] = request.choices
+        if request.gpu_s:
+            found[names.GPU_S] = request.gpu_s
+    if request is not None and response is not None:
+        found |= {names.RESPONSE_MODEL: request.model, names.AGENT: response.agent}
+        found |= {names.QUEUE_S: response.queue_s, **usage_facts(response.trailers)}
+    if request is not None and request.streaming and reply.first_byte_s is not None:
+        found[names.RESPONSE_TIME_TO_FIRST_CHUNK] = reply.first_byte_s - exchange.began_s
+    name = f"{operation} {model}" if model else f"{exchange.method} {exchange.route}"
+    return TracedRequest(name, total_s, found, _error(status, failure), operation, model)
+
+
+def _error(status: int, failure: RequestError | None) -> str | None:
+    """What makes the span one of an error: the server's fault, or a client that went."""
+    if failure is not None and not isinstance(failure, EngineRefused):
+        return failure.code
+    return str(status) if status >= _FAILED else None

@@ -1,0 +1,145 @@
+"""Which requests have a trace, and what their server spans say."""
+
+import itertools
+from collections.abc import Callable, Sequence
+
+import pytest
+from structlog.testing import capture_logs
+
+from gateway.api.exchange.request_log import RequestLog
+from gateway.api.exchange.request_tracing import RequestTracing
+from gateway.domain.errors import QueueFull
+from shared.process.tracing import conventions as names
+from shared.process.tracing.context import TraceSampler, read_traceparent
+from shared.process.tracing.export import SpanExporter
+from shared.process.tracing.spans import SpanData, SpanRole
+from shared.protocol.messages import Trailers, Usage
+from tests.gateway.api.exchange.test_request_log import ASK, Counter
+from tests.gateway.api.support import CHAT, EVENTS, JSON_TYPE, FakeResponse, Surface
+
+GIVEN = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+SECRET = b"a prompt that nobody else may read"
+
+
+class Kept(SpanExporter):
+    """Makes spans at once and keeps them."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: pytest.fail("nothing is sent"), 100)
+        self.spans: list[SpanData] = []
+
+    def put(self, spans: int, traced: Callable[[], Sequence[SpanData]]) -> None:
+        made = traced()
+        assert len(made) <= spans
+        self.spans += made
+
+
+def tracing(surface: Surface, ratio: float = 1.0) -> Kept:
+    """From now on the surface's requests are traced."""
+    kept, ids = Kept(), itertools.count(1 << 70)
+    sampler = TraceSampler(ratio, lambda bits: next(ids) & ((1 << bits) - 1) or 1)
+    made = RequestTracing(sampler, kept, lambda: 1_000)
+    object.__setattr__(surface.app, "begin_trace", made.begin)
+    surface.traces = made  # type: ignore[attr-defined]
+    return kept
+
+
+def over(surface: Surface) -> list[dict[str, object]]:
+    """What the log says, after the traces were handed on."""
+    with capture_logs() as lines:
+        log = RequestLog(Counter(), finish_trace=surface.traces.finished)  # type: ignore[attr-defined]
+        for exchange, status, failure in surface.finished:
+            log(exchange, status, failure)
+    return [dict(line) for line in lines]
+
+
+async def test_a_clients_trace_goes_on_and_its_server_span_says_what_was_asked_and_used(
+    surface: Surface,
+) -> None:
+    kept = tracing(surface)
+    response = surface.dispatcher.answer(FakeResponse(headers=EVENTS, chunks=(b"data: 1\n\n",)))
+    response.trailers = Trailers(Usage(5, 7, 3))
+    body = ASK[:-1] + b',"max_tokens":9,"messages":[{"role":"user","content":"' + SECRET + b'"}]}'
+    await surface.post(CHAT, body, JSON_TYPE, (b"traceparent", GIVEN.encode()), (b"x-request-id", b"r1"))
+    [line] = over(surface)
+    [span] = kept.spans
+    client = read_traceparent(GIVEN)
+    assert client is not None
+    assert (span.trace_id, span.parent_id, span.role) == (client.trace_id, client.span_id, SpanRole.SERVER)
+    assert (span.name, span.error, span.start_ns) == ("chat m", None, 1_000)
+    told = dict(span.attributes)
+    assert float(told.pop(names.RESPONSE_TIME_TO_FIRST_CHUNK)) >= 0
+    assert told == {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": "trunkline",
+        "gen_ai.request.model": "m",
+        "gen_ai.request.stream": True,
+        "gen_ai.request.max_tokens": 9,
+        "gen_ai.response.model": "m",
+        "gen_ai.usage.input_tokens": 5,
+        "gen_ai.usage.output_tokens": 7,
+        "gen_ai.usage.cache_read.input_tokens": 3,
+        "http.request.method": "POST",
+        "http.response.status_code": 200,
+        "url.path": CHAT,
+        "trunkline.agent": "gpu-1",
+        "trunkline.attempts": 0,
+        "trunkline.queue.seconds": 0.0125,
+        "trunkline.request.id": "r1",
+        "trunkline.route": "chat",
+        "trunkline.tenant": "default",
+        "trunkline.tier": "standard",
+    }
+    assert SECRET.decode() not in repr(kept.spans)
+    [request] = surface.dispatcher.requests
+    sent = read_traceparent(request.trace)
+    assert sent is not None
+    assert (sent.trace_id, sent.span_id) == (client.trace_id, span.span_id), (
+        "deployments go on with this span"
+    )
+    assert line["trace_id"] == f"{client.trace_id:032x}"
+
+
+async def test_without_a_trace_of_its_own_a_request_begins_one(surface: Surface) -> None:
+    kept = tracing(surface)
+    await surface.post(CHAT, ASK, JSON_TYPE)
+    [line] = over(surface)
+    [span] = kept.spans
+    assert (span.parent_id, line["trace_id"]) == (0, f"{span.trace_id:032x}")
+
+
+async def test_what_is_not_sampled_is_as_if_nothing_were_traced(surface: Surface) -> None:
+    kept = tracing(surface, ratio=0.0)
+    unsampled = GIVEN[:-2] + "00"
+    await surface.post(CHAT, ASK, JSON_TYPE, (b"traceparent", unsampled.encode()))
+    await surface.post(CHAT, ASK, JSON_TYPE)
+    lines = over(surface)
+    assert kept.spans == []
+    assert [each.trace for each in surface.dispatcher.requests] == [unsampled, None]
+    assert [each.get("trace_id") for each in lines] == [GIVEN[3:35], None], (
+        "the log has the client's all the same"
+    )
+
+
+async def test_a_request_that_is_refused_is_an_error_by_its_code(surface: Surface) -> None:
+    kept = tracing(surface)
+
+    async def full(request: object) -> FakeResponse:
+        raise QueueFull("full")
+
+    surface.dispatcher.serve = full
+    await surface.post(CHAT, ASK, JSON_TYPE)
+    await surface.post(CHAT, b"no json", JSON_TYPE)
+    over(surface)
+    full_span, wrong = kept.spans
+    assert (full_span.error, full_span.attributes[names.HTTP_STATUS]) == ("queue_full", 429)
+    assert wrong.error is not None
+    assert wrong.name == "POST chat"
+    assert names.REQUEST_MODEL not in wrong.attributes
+
+
+async def test_probes_and_scrapes_have_no_spans(surface: Surface) -> None:
+    kept = tracing(surface)
+    await surface.get("/healthz")
+    over(surface)
+    assert kept.spans == []
