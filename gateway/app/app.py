@@ -14,6 +14,7 @@ from starlette.routing import Router
 
 from gateway.api.admin.about import AboutAdmin
 from gateway.api.admin.fleet import FleetAdmin
+from gateway.api.admin.requests import RequestsAdmin
 from gateway.api.admin.routes import admin_pages
 from gateway.api.admin.store import StoreAdmin
 from gateway.api.exchange.buffers import BufferBudget
@@ -28,7 +29,8 @@ from gateway.app.job_runner import RunningParts
 from gateway.app.jobs import JobParts, KnownModels
 from gateway.app.merged_metrics import MergedMetrics
 from gateway.app.pipelines import PipelineParts
-from gateway.app.process_reads import make_process_page, make_process_reads, process_facts
+from gateway.app.process_reads import make_process_page, make_process_reads, process_facts, process_name
+from gateway.app.records import make_records
 from gateway.app.reload import shown_settings, taken_up
 from gateway.app.tracing import GatewayTraces
 from gateway.auth.clients import Clients
@@ -75,8 +77,7 @@ class Gateway:
         (for TLS files)."""
         loop = asyncio.get_running_loop()
         turn_end = TurnEnd(loop)
-        self._settings = settings
-        self._worker = worker
+        self._settings, self._worker = settings, worker
         self._siblings = factories.make_siblings(settings, store, worker)
         owner = worker is None or worker.role.owner
         self.lifecycle = Lifecycle()
@@ -94,6 +95,7 @@ class Gateway:
         )
         self._dispatcher = factories.make_dispatcher(settings, registry, metrics, ledger, cluster, turn_end)
         factories.follow_machine(self._dispatcher, self._machine)
+        self._records = make_records(settings, self._dispatcher)
         if (space := factories.spill_space(settings, store.state_dir, loop.time)) is not None:
             self._dispatcher.unread.spill_to(space)
         self._leases = factories.make_leases(settings, store, metrics, loop.time, cluster.processes)
@@ -115,7 +117,7 @@ class Gateway:
         self._jobs, self._reader = JobParts(settings, store, metrics), BodyReader()
         self._budget = BufferBudget(settings.http.buffer_bytes, self._machine.pressure.check)
         router = self._router(store, registry, metrics, ledger, book, figures)
-        books = factories.uplink_books(settings, ledger, metrics, self.audit, self._limits)
+        books = factories.uplink_books(settings, ledger, metrics, self.audit, self._limits, self._records)
         self._uplink = factories.make_uplink(settings, store, self._dispatcher, books, worker)
         self._traces = GatewayTraces(settings, metrics)
         self.app = self._guarded(router, metrics, figures)
@@ -142,7 +144,9 @@ class Gateway:
         """What every request passes before its path is looked for."""
         settings = self._settings
         http = replace(factories.http_settings(settings), progress_delivered=metrics.progress_delivery_s)
-        audit = RequestAudit(self.audit.add, self._limits.price) if settings.audit.requests else None
+        records = self._records if settings.records.recent else None
+        add = self.audit.add if settings.audit.requests else None
+        audit = RequestAudit(add, self._limits.price, records=records) if add or records else None
         lines = batched_log("gateway.request", asyncio.get_running_loop().call_later)
         traces = self._traces.requests
         begin, finish = (None, None) if traces is None else (traces.begin, traces.finished)
@@ -178,6 +182,8 @@ class Gateway:
         pipeline = parts.pipeline(keys)
         audit = self.audit.add if settings.audit.requests else None
         books = JobBooks(metrics, audit, self._limits.price, settings.log.requests)
+        if settings.records.recent:
+            books = replace(books, records=self._records)
         memory, ring = (self._budget, self._reader), self._clients.ring
         if settings.jobs.run:
             more = (self._dispatcher, ring, memory, books, book.models_of, self._all_weights)
@@ -189,7 +195,9 @@ class Gateway:
         )
         stored = StoreAdmin(store, lambda: registry.index.models)
         about = AboutAdmin(self._facts, lambda: shown_settings(self._settings))
-        admin = admin_pages(keys, [*fleet.methods(), *stored.methods(), *about.methods()])
+        asked = RequestsAdmin(self._records, process_name(settings, self._cluster), reads)
+        own = [*fleet.methods(), *asked.methods(), *stored.methods(), *about.methods()]
+        admin = admin_pages(keys, own)
         shown = metrics if self._siblings is None else MergedMetrics(metrics, self._siblings)
         page, known = make_process_page(store, member, reads), KnownModels(book, catalog)
         of_jobs = (self._limits.price, known, self._reader, ring, self._all_weights)

@@ -18,6 +18,7 @@ from gateway.api.server.tunnel_passing import PassOn
 from gateway.app.cluster import Cluster
 from gateway.app.worker import WorkerMember
 from gateway.auth import AgentDirectory
+from gateway.dispatch.decisions.records import RequestRecords
 from gateway.dispatch.dispatcher import Dispatcher, DispatchSettings, QueueSettings
 from gateway.dispatch.placement import PlacementSettings
 from gateway.dispatch.response_buffers import SpillSpace
@@ -265,12 +266,18 @@ def make_audit(
 
 
 def uplink_books(
-    settings: Settings, ledger: UsageLedger, metrics: Metrics, audit: AuditWriter, limits: Limits
+    settings: Settings,
+    ledger: UsageLedger,
+    metrics: Metrics,
+    audit: AuditWriter,
+    limits: Limits,
+    records: RequestRecords,
 ) -> UplinkBooks:
     """Where requests of the parent gateway are booked."""
     table = settings.audit
-    gate = audit.check if table.required else None
-    return UplinkBooks(ledger, metrics, audit.add if table.requests else None, limits.price, gate)
+    gate, add = audit.check if table.required else None, audit.add if table.requests else None
+    kept = records if settings.records.recent else None
+    return UplinkBooks(ledger, metrics, add, limits.price, gate, kept)
 
 
 def make_uplink(

@@ -22,7 +22,7 @@ from shared import __version__
 
 Answerer = Callable[[Json], Awaitable[Json]]
 
-FOR_OTHERS = frozenset(("agents", "models", "queue", "process", "streams"))
+FOR_OTHERS = frozenset(("agents", "models", "queue", "process", "streams", "requests", "request"))
 """Questions that processes on other hosts may ask: all of them only read."""
 
 STARTING = "it is being started, or hangs"
@@ -117,9 +117,8 @@ def process_facts(
     settings: Settings, cluster: Cluster, lifecycle: Lifecycle, leases: LeaseClient | None
 ) -> dict[str, Any]:
     """Of this process, for operators."""
-    member = cluster.member
     return {
-        "process": settings.cluster.process or ("gateway" if member is None else member.name),
+        "process": process_name(settings, cluster),
         "host": socket.gethostname(),
         "version": __version__,
         "pid": os.getpid(),
@@ -127,3 +126,9 @@ def process_facts(
         "requests": lifecycle.in_flight,
         "shared_limits": None if leases is None else leases.describe(),
     } | cluster.facts()
+
+
+def process_name(settings: Settings, cluster: Cluster) -> str:
+    """What operators know this process by."""
+    member = cluster.member
+    return settings.cluster.process or ("gateway" if member is None else member.name)

@@ -20,6 +20,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         "models": "Which models are served where, and how full they are.",
         "drain": "Give an agent no new work, and wait until it is idle.",
     },
+    "gateway.cli.why": {"why": "Why a request waited, and why it went where it went."},
     "gateway.cli.jobs": {"job": "Jobs: requests that are answered later."},
     "gateway.cli.batch": {"batch": "Files of requests, answered by and by."},
     "gateway.cli.store": {"store": "The store on a PostgreSQL server: migrate, check, import."},

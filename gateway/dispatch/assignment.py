@@ -23,6 +23,7 @@ from gateway.scheduling.policies.late_binding import offered_at_once
 from gateway.scheduling.queue.tickets import Ticket
 from shared.process.timers import Cancellable
 from shared.protocol.errors import SessionClosed, TooManyStreams
+from shared.protocol.messages import DeploymentStatus
 
 _log = structlog.get_logger(__name__)
 
@@ -134,7 +135,9 @@ class Assigner:
                 self._assign_front(model, depth, now)
         depth = room.depth(model) if depth and room.requests else 0
         self._preemption.keep_room(model, now)
+        waits = self._context.decisions.waits
         if depth:
+            waits.note(model, self._why_waiting(model), now)
             placer = self.placer
             self._room.still_waiting(model, now, slots=self._index.slots(model) > 0)
             if placer is not None:
@@ -143,7 +146,22 @@ class Assigner:
             if self._preemption.make_room(model, now):
                 self._look_again(model, now + LOOK_AGAIN_S)
             self._end_slow_readers(model, now)
+        elif model in waits.notes:
+            waits.clear(model, now)
         self._context.demand.look(model)
+
+    def _why_waiting(self, model: str) -> str:
+        """Why some wait whom nobody could be found for just now: a code of
+        :data:`gateway.dispatch.decisions.words.WAITS`."""
+        if not self._index.slots(model):
+            record = self._index.models.get(model)
+            found = () if record is None else record.serving_or_loadable
+            coming = any(each.loadable or each.status is DeploymentStatus.LOADING for each in found)
+            return "loading" if coming else "no_deployment"
+        if not self._index.open(model):
+            return "no_slot"
+        held = self._context.scheduling.scheduler.look_again_s(model) is not None
+        return "held" if held else "no_suitable_slot"
 
     def _end_slow_readers(self, model: str, now: float) -> None:
         """Those who wait get the slots of answers whose engines wait for their readers, if these are slow."""

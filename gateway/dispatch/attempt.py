@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
+from gateway.dispatch.decisions.decision import Decision
 from gateway.dispatch.recovery import SpliceFailed
 from gateway.dispatch.response import EngineResponse
 from gateway.domain.request import Request, RequestBody, TracedAttempt
@@ -38,10 +39,9 @@ class StreamUpload:
         self._stream = stream
         self._failed = failed
         self._spawn = spawn
-        self._offset = 0
+        self._offset, self._stopped = 0, False
         self._task: asyncio.Task[None] | None = None
         self._writable: asyncio.Event | None = None
-        self._stopped = False
 
     def send_on(self) -> None:
         """The stream is open, or takes more."""
@@ -148,6 +148,7 @@ class Attempt:
         "_pieces",
         "_received_bytes",
         "away_s",
+        "decision",
         "deployment",
         "first_byte_s",
         "first_piece_s",
@@ -174,10 +175,8 @@ class Attempt:
         self, owner: AttemptOwner, deployment: Deployment, head: RequestHead, work: float, now: float
     ) -> None:
         """Opens the stream. Raises SessionClosed or TooManyStreams; nothing is held then."""
-        self.request = owner.request
-        self.deployment = deployment
-        self.work = work
-        self.opened_s = now
+        self.request, self.deployment = owner.request, deployment
+        self.work, self.opened_s = work, now
         self._heard = False
         self.refused = False
         """Its engine had enough to do and did not begin on it."""
@@ -212,6 +211,8 @@ class Attempt:
         """What it holds of its deployment's memory for context, where that is known."""
         self.gpu_s: float | None = None
         """GPU-seconds that it used, as its agent measured; None: the agent did not say."""
+        self.decision: Decision | None = None
+        """What is noted of it; None: nothing."""
         self.traced: TracedAttempt | None = None
         """What is recorded of it; None: its request has no trace."""
         if (trace := owner.request.dispatch_trace) is not None:

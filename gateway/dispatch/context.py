@@ -8,6 +8,7 @@ from typing import Any
 from gateway.cluster.demand import DemandSender, DemandSession
 from gateway.dispatch.admission import Admission
 from gateway.dispatch.attempt import Attempt
+from gateway.dispatch.decisions.decision import DecisionLog
 from gateway.dispatch.recovery import RecordBudget
 from gateway.dispatch.response_buffers import UnreadBudget
 from gateway.dispatch.scheduler_adapter import SchedulerAdapter
@@ -42,6 +43,8 @@ _FREE = frozenset(
 )
 """Retries for these cost no budget: no engine began on it, or the one that did is gone."""
 
+_REFUSED = Trouble.REFUSED.name.lower()
+
 _SILENCES = frozenset({Trouble.TIMEOUT, Trouble.STALLED})
 """No fault on an engine's own paths, where it may have nothing to say for as long as it likes."""
 
@@ -72,6 +75,7 @@ class DispatchContext(ABC):
         self.index = registry.index
         self.scheduling = SchedulerAdapter(self.index, policy, timers.time)
         self.scheduling.scheduler.choose_policies(policy, policies)
+        self.decisions = DecisionLog(self.scheduling.scheduler)
         self.admission = Admission(self.index, self.room, settings.reconnect_grace_s)
         self.sessions = SessionPinning(self.index, self.admission)
         rests = HealthSettings(settings.rest_s, settings.rest_max_s, settings.slow_start_s)
@@ -177,6 +181,15 @@ class DispatchContext(ABC):
             return None
         self.metrics.hedges(request.model, "started")
         return well[chosen[0].key]
+
+    def crossed(self, request: Request) -> str | None:
+        """The deployment that refused the request last because its slot had gone to another process: with
+        the next slot there the request may go there as to any."""
+        record = self.index.models.get(request.model)
+        if record is None or not request.troubles or request.troubles[-1][1] != _REFUSED:
+            return None
+        deployment = record.serving.get(request.troubles[-1][0])
+        return deployment.key if deployment is not None and deployment.session in self.demand else None
 
     # --- Who waits ---
 

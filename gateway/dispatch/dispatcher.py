@@ -31,7 +31,6 @@ from gateway.fleet.session import AgentSession
 from gateway.observability.gauges import UnreadFigures
 from gateway.observability.metrics import Metrics
 from gateway.quota.usage import GpuTimeMeter
-from gateway.scheduling.health.failover import Trouble
 from gateway.scheduling.queue.tickets import Ticket
 from gateway.scheduling.queue.waiting_room import QueueSettings
 from shared.protocol.errors import ErrorCode, ProtocolError
@@ -42,7 +41,6 @@ from shared.protocol.routes import ANY_ROUTE
 
 __all__ = ["DispatchSettings", "Dispatcher", "EngineResponse", "QueueSettings"]
 
-_REFUSED = Trouble.REFUSED.name.lower()
 _SHUTTING_DOWN = "This gateway is shutting down; send the request again."
 
 
@@ -80,14 +78,14 @@ class Dispatcher(DispatchContext):
         self._accepting = True
         self._gives_back = False
         """Slots are given back that agents want for other processes."""
-        self._exchanges: dict[int, RequestExchange] = {}
+        self.exchanges: dict[int, RequestExchange] = {}
         """All requests that wait, run, or whose streams are not closed, by their ticket's number."""
         self._idle: asyncio.Event | None = None
         """Set when the last exchange is finished."""
         self._gpu_time, self._ran = GpuTimeMeter(), ran
         self._preemption = Preemption(self.settings, self.index, self.room)
         self.admission.yielding = self._preemption.yielding
-        self._assigner = Assigner(self, self._exchanges, self._preemption)
+        self._assigner = Assigner(self, self.exchanges, self._preemption)
         self._preemption.mark = self._assigner.mark
         self._ownership = ownership or SoleOwner()
         self._knows_epochs: WeakSet[DeploymentOwner] = WeakSet()
@@ -160,7 +158,7 @@ class Dispatcher(DispatchContext):
             raise
         self._retries.deposit(request.principal.tenant, now)
         self._hedges.deposit(request.principal.tenant)
-        exchange = self._exchanges[ticket.number] = (make or RequestExchange)(ticket, self, settle)
+        exchange = self.exchanges[ticket.number] = (make or RequestExchange)(ticket, self, settle)
         if not request.at_once:
             self._assigner.mark(request.model)
         return exchange
@@ -201,7 +199,7 @@ class Dispatcher(DispatchContext):
     @property
     def open_exchanges(self) -> int:
         """Requests waiting, running or not yet confirmed as let go by their agent. Zero when all is quiet."""
-        return len(self._exchanges)
+        return len(self.exchanges)
 
     def stop_accepting(self) -> None:
         """From now on :meth:`run` raises ShuttingDown; what waits or runs goes on."""
@@ -228,14 +226,14 @@ class Dispatcher(DispatchContext):
 
     async def wait_idle(self) -> None:
         """Returns once no exchange is open. Put a timeout around it."""
-        while self._exchanges:
+        while self.exchanges:
             self._idle = self._idle or asyncio.Event()
             await self._idle.wait()
 
     async def close(self) -> None:
         """Fail what waits (ShuttingDown), reset what runs (StreamBroken for its reader), end every upload."""
         self._accepting = False
-        for exchange in list(self._exchanges.values()):
+        for exchange in list(self.exchanges.values()):
             if exchange.state is ExchangeState.ANSWERING:
                 exchange.break_off(ErrorCode.DRAINING, "This gateway is shutting down.")
             elif exchange.state is not ExchangeState.DONE:
@@ -255,6 +253,7 @@ class Dispatcher(DispatchContext):
 
     def taken(self, ticket: Ticket, attempt: Attempt) -> None:
         request, deployment = ticket.request, attempt.deployment
+        self.decisions.taken(ticket, attempt)
         if ticket.waiting:  # a second copy takes a slot too, without having waited for it
             self.room.leave(ticket, attempt.opened_s, departed=True)
             self.metrics.queued(request.model, request.tier, attempt.opened_s - ticket.entered_s)
@@ -264,7 +263,7 @@ class Dispatcher(DispatchContext):
         self.demand.opened(deployment.session, request.model)
         self._gpu_time.started(attempt, deployment, attempt.opened_s)
         self.scheduling.taken(ticket.seen or ticket.as_pending(), attempt)
-        self._preemption.taken(self._exchanges[ticket.number], attempt)
+        self._preemption.taken(self.exchanges[ticket.number], attempt)
         if not deployment.settled:
             self.health.taken(deployment, request)
 
@@ -284,6 +283,7 @@ class Dispatcher(DispatchContext):
         elif deployment.session.tells_gpu_s:
             gpu_s = deployment.gpu_share.used_s(gpu_s, attempt.gpu_s)
         request.gpu_s += gpu_s
+        self.decisions.released(attempt, now, gpu_s)
         if self._ran is not None:
             self._ran(request, deployment.key, gpu_s)
 
@@ -312,7 +312,7 @@ class Dispatcher(DispatchContext):
             expires_s = self.admission.expiry(request, now)
         # Nothing speaks against where it ran that gave way, or against an engine that has enough to do.
         avoid = () if preempted or refused else request.deployments_to_avoid(now)
-        if avoid and self.demand and (crossed := self._crossed(request)) in avoid:
+        if avoid and self.demand and (crossed := self.crossed(request)) in avoid:
             avoid = [key for key in avoid if key != crossed]
         self.room.requeue(ticket, avoid, now, expires_s=expires_s, refused=refused)
         if request.at_once:
@@ -321,23 +321,15 @@ class Dispatcher(DispatchContext):
             self._assigner.mark(request.model)
 
     def _place_again(self, ticket: Ticket) -> None:
-        exchange = self._exchanges.get(ticket.number)
+        exchange = self.exchanges.get(ticket.number)
         if exchange is not None and ticket.waiting and not self._assigner.place(exchange):
             exchange.fail(NoSlotFree("No other deployment has a slot free."))
-
-    def _crossed(self, request: Request) -> str | None:
-        """The deployment that refused the request last because its slot had gone to another process: with
-        the next slot there the request may go there as to any."""
-        record = self.index.models.get(request.model)
-        if record is None or not request.troubles or request.troubles[-1][1] != _REFUSED:
-            return None
-        deployment = record.serving.get(request.troubles[-1][0])
-        return deployment.key if deployment is not None and deployment.session in self.demand else None
 
     def withdraw(self, ticket: Ticket) -> None:
         now = self.timers.time()
         self.room.leave(ticket, now, departed=False)
         self._preemption.left(ticket, now)
+        self.decisions.left(ticket, now)
         self.demand.look(ticket.request.model)
 
     def agreed(self, session: AgentSession, capabilities: Sequence[str]) -> None:
@@ -383,8 +375,8 @@ class Dispatcher(DispatchContext):
             self._preemption.give_back(deployment, excess, self.timers.time())
 
     def finished(self, ticket: Ticket) -> None:
-        self._exchanges.pop(ticket.number, None)
-        if self._idle is not None and not self._exchanges:
+        self.exchanges.pop(ticket.number, None)
+        if self._idle is not None and not self.exchanges:
             self._idle.set()
             self._idle = None
 

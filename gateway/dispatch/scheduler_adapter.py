@@ -98,6 +98,8 @@ class SchedulerAdapter:
     def began(self, attempt: Attempt, now: float) -> bool:
         """The first piece of a streamed answer came. Whether it came so early that a request which is held
         back may be placed now."""
+        if attempt.decision is not None:
+            attempt.decision.first_piece_s = now
         if attempt.followed is None:
             return False
         attempt.first_piece_s = now

@@ -319,6 +319,12 @@ class Request:
     dispatch_trace: DispatchTrace | None = None
     """Notes its way for its trace; None: it is not recorded."""
 
+    decisions: list[Any] | None = None
+    """What was known each time a deployment got it (:mod:`gateway.dispatch.decisions`); None: none has."""
+    last_wait: tuple[float, float, int, tuple[tuple[str, float], ...]] | None = None
+    """When it began and ended to wait for a slot that it did not get, how many waited then, and why it
+    waited."""
+
     def note_trouble(self, deployment: str, why: str) -> None:
         """An attempt at ``deployment`` failed before or during its answer."""
         self.troubles = [*(self.troubles or ()), (deployment, why)]

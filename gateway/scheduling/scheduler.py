@@ -32,7 +32,9 @@ MOST_MODELS = 4096
 
 
 @dataclass(slots=True, eq=False)
-class _Model:
+class ModelScheduling:
+    """What is kept for one model."""
+
     knowledge: Knowledge
     policy: Policy
     open: "dict[tuple[int, str], _Placed]"
@@ -62,7 +64,8 @@ class Scheduler:
         self._default = policy
         self._names: dict[str, str] = {}
         self._seed = seed
-        self._models: OrderedDict[str, _Model] = OrderedDict()
+        self.models: OrderedDict[str, ModelScheduling] = OrderedDict()
+        """By name; only read by others."""
 
     # --- Which policy ---
 
@@ -71,9 +74,9 @@ class Scheduler:
         learnt is lost. Raises ValueError for a policy there is none of, and has changed nothing then."""
         for name in (default, *named.values()):
             self._make(name, None)
-        before = {model: self.policy_of(model) for model in self._models}
+        before = {model: self.policy_of(model) for model in self.models}
         self._default, self._names = default, dict(named)
-        for model, known in self._models.items():
+        for model, known in self.models.items():
             if self.policy_of(model) != before[model]:
                 known.policy = self._policy(model, known.knowledge)
 
@@ -85,16 +88,15 @@ class Scheduler:
     def deployment_added(self, view: DeploymentView, now: float) -> None:
         """A deployment is there; ``view`` is kept up to date by its owner until it is gone."""
         known = self._model(view.model)
-        known.knowledge.views[view.key] = view
+        known.knowledge.add(view)
         known.knowledge.note_room(view)
         known.policy.deployment_added(view, now)
 
     def deployment_removed(self, view: DeploymentView, now: float) -> None:
         """A deployment is gone. What still runs there may yet be reported as finished."""
-        known = self._models.get(view.model)
+        known = self.models.get(view.model)
         if known is not None and known.knowledge.views.get(view.key) is view:
-            del known.knowledge.views[view.key]
-            known.knowledge.forget(view.key)
+            known.knowledge.remove(view)
             known.policy.deployment_removed(view.key, now)
 
     def loaded(self, view: DeploymentView, load_s: float) -> None:
@@ -109,24 +111,24 @@ class Scheduler:
         self, model: str, waiting: Sequence[PendingRequest], deployments: Sequence[DeploymentView], now: float
     ) -> list[Assignment]:
         """Who goes where: :meth:`gateway.scheduling.base.Policy.assign` of the model's policy."""
-        known = self._models.get(model) or self._model(model)
+        known = self.models.get(model) or self._model(model)
         return known.policy.assign(waiting, deployments, now)
 
     def is_resting(self, model: str, now: float) -> bool:
         """Whether ``assign`` would assign nothing now, whichever requests wait: it need not be called."""
-        known = self._models.get(model)
+        known = self.models.get(model)
         return known is not None and now < known.policy.rests_until_s
 
     def look_again_s(self, model: str) -> float | None:
         """When to call ``assign`` again though nothing has changed; None for not at all."""
-        known = self._models.get(model)
+        known = self.models.get(model)
         return known.policy.look_again_s if known is not None else None
 
     # --- What becomes of requests ---
 
     def placed(self, item: PendingRequest, view: DeploymentView, now: float) -> PredictedWork:
         """``item`` was given to ``view``. Returns the work predicted for it."""
-        known = self._models.get(view.model) or self._model(view.model)
+        known = self.models.get(view.model) or self._model(view.model)
         knowledge, cached_tokens = known.knowledge, 0
         known.policy.placed(item, view.key, now)
         if view.kv_free_tokens is not None:
@@ -149,7 +151,7 @@ class Scheduler:
     def first_token(self, number: int, view: DeploymentView, now: float) -> bool:
         """The first token of the request ``number`` came from ``view``. True when a request that is
         held may be placed there now: then :meth:`assign` should be called."""
-        known = self._models.get(view.model)
+        known = self.models.get(view.model)
         holding = known is not None and known.policy.look_again_s is not None and is_busy(view, now)
         view.load.first_token(number, now)
         if known is None or not holding or is_busy(view, now):
@@ -162,7 +164,7 @@ class Scheduler:
     ) -> PredictedWork:
         """Another process gave ``item`` to ``view``; with ``read`` its first token has come. Returns the work
         predicted for it."""
-        known = self._models.get(view.model) or self._model(view.model)
+        known = self.models.get(view.model) or self._model(view.model)
         knowledge, cached_tokens = known.knowledge, 0
         knowledge.shared = True
         if item.prefix:
@@ -180,7 +182,7 @@ class Scheduler:
     def finished_elsewhere(self, number: int, view: DeploymentView, now: float) -> bool:
         """A request of another process has ended. True when a request that is held may be placed there now:
         then :meth:`assign` should be called."""
-        known = self._models.get(view.model)
+        known = self.models.get(view.model)
         holding = known is not None and known.policy.look_again_s is not None and is_busy(view, now)
         view.load.end(number, now)
         if known is None or not holding or is_busy(view, now):
@@ -190,7 +192,7 @@ class Scheduler:
 
     def finished(self, number: int, view: DeploymentView, outcome: Outcome, now: float) -> None:
         """The request ``number`` has given back its slot at ``view``."""
-        known = self._models.get(view.model)
+        known = self.models.get(view.model)
         placed = known.open.pop((number, view.key), None) if known is not None else None
         concurrency = view.load.end(number, now)
         if known is None or placed is None:
@@ -233,18 +235,18 @@ class Scheduler:
             policy.deployment_added(view, 0.0)
         return policy
 
-    def _model(self, model: str) -> _Model:
-        known = self._models.get(model)
+    def _model(self, model: str) -> ModelScheduling:
+        known = self.models.get(model)
         if known is None:
             knowledge = Knowledge(model, self.performance, seed=self._seed)
-            known = self._models[model] = _Model(knowledge, self._policy(model, knowledge), {})
-            if len(self._models) > MOST_MODELS:
+            known = self.models[model] = ModelScheduling(knowledge, self._policy(model, knowledge), {})
+            if len(self.models) > MOST_MODELS:
                 self._forget_one()
         return known
 
     def _forget_one(self) -> None:
-        for name, known in self._models.items():
-            if not known.knowledge.views and not known.open and name != next(reversed(self._models)):
-                del self._models[name]
+        for name, known in self.models.items():
+            if not known.knowledge.views and not known.open and name != next(reversed(self.models)):
+                del self.models[name]
                 self._names.pop(name, None)
                 return

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import structlog
 
+from gateway.dispatch.decisions.records import RequestRecords
 from gateway.dispatch.dispatcher import Dispatcher
 from gateway.dispatch.exchange import RequestExchange
 from gateway.dispatch.response import EngineResponse
@@ -44,6 +45,8 @@ class UplinkBooks:
     price: Callable[[str], Price]
     gate: Callable[[], None] | None = None
     """Raises RequestError while nobody is to be served."""
+    records: RequestRecords | None = None
+    """Keeps decision records; None: nobody does."""
 
 
 class UplinkRunner:
@@ -188,8 +191,13 @@ class UplinkRunner:
             **({} if response is None else {"agent": response.agent}),
             **({} if error is None else {"error": code, "reason": _reason(error)}),
         )
-        if books.audit is not None and request is not None:
+        if request is None:
+            return
+        if books.audit is not None:
             books.audit(self._facts(run, request, status, code, total_s))
+        if books.records is not None:
+            found = self._facts(run, request, status, code, total_s)
+            books.records.add(found, PRINCIPAL.key_name, None, None, request)
 
     def _facts(
         self, run: UplinkRun, request: Request, status: int, code: str | None, total_s: float

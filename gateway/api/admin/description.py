@@ -34,6 +34,11 @@ def _operation(path: str, name: str, method: AdminMethod) -> Json:
             {"name": each, "in": "query", "required": each in required, "schema": _without_null(value)}
             for each, value in schema["properties"].items()
         ]
+    elif method.query:
+        described["parameters"] = [
+            {"name": each, "in": "query", "required": False, "schema": dict(value)}
+            for each, value in method.query.items()
+        ]
     elif name in ("POST", "PUT", "PATCH") or model is not None:
         described["requestBody"] = {"content": {"application/json": {"schema": schema}}}
     return described

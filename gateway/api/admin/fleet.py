@@ -97,7 +97,7 @@ class FleetAdmin:
         """The processes of the gateway, by name. Of one that does not answer only that is told."""
         shown = [await self._process() | {"up": True}]
         if self.siblings is not None:
-            answers = _usable(await self.siblings.ask_all("process"), _named)
+            answers = usable_answers(await self.siblings.ask_all("process"), _named)
             shown += [each | {"up": True} for each in answers.found.values()]
             silent = {**dict.fromkeys(answers.missing, ""), **answers.reasons, **self.siblings.gone()}
             shown += [{"process": name, "up": False, "why": why} for name, why in silent.items()]
@@ -107,8 +107,8 @@ class FleetAdmin:
         """What all processes say, with the names of those that said nothing."""
         if self.siblings is None:
             return own
-        answers = _usable(await self.siblings.ask_all(question), lambda answer: merge([answer]))
-        return merge([own, *answers.found.values()]) | _without(answers)
+        answers = usable_answers(await self.siblings.ask_all(question), lambda answer: merge([answer]))
+        return merge([own, *answers.found.values()]) | without_answers(answers)
 
     # --- Of this process ---
 
@@ -154,10 +154,10 @@ class FleetAdmin:
         answers = SiblingAnswers({}, [])
         if self.siblings is not None:
             answers = await self.siblings.ask_all("streams", agent=name)
-            answers = _usable(answers, lambda answer: int(answer["streams"]))
+            answers = usable_answers(answers, lambda answer: int(answer["streams"]))
         seen = [await self._streams({"agent": name}), *answers.found.values()]
         streams = sum(int(each["streams"]) for each in seen)
-        return {"agent": record.name, "draining": held, "streams": streams} | _without(answers)
+        return {"agent": record.name, "draining": held, "streams": streams} | without_answers(answers)
 
     def _enrolled(self) -> dict[str, Json]:
         """The stored facts of agents that were not revoked, by name. Waits for the disk."""
@@ -179,7 +179,7 @@ class FleetAdmin:
         }
 
 
-def _without(answers: SiblingAnswers) -> Json:
+def without_answers(answers: SiblingAnswers) -> Json:
     """Which processes an answer lacks, where it lacks any, and why."""
     return {"missing": answers.missing, "why_missing": answers.reasons} if answers.missing else {}
 
@@ -191,7 +191,7 @@ def _named(answer: Json) -> None:
         raise TypeError("a name is text")
 
 
-def _usable(answers: SiblingAnswers, read: Callable[[Json], object]) -> SiblingAnswers:
+def usable_answers(answers: SiblingAnswers, read: Callable[[Json], object]) -> SiblingAnswers:
     """Without those that ``read`` fails at: they come from another version, or from a fault there."""
     found, reasons = dict(answers.found), dict(answers.reasons)
     for name, answer in answers.found.items():

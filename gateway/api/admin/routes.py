@@ -6,6 +6,7 @@ authentication, so no page in a browser can make one on somebody's behalf (no CS
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl
 
@@ -57,8 +58,9 @@ class AdminCall(NamedTuple):
     """From the path."""
 
 
-AdminAction = Callable[[AdminCall], Awaitable[Json]]
-"""Runs one method of a page and returns the answer. Raises RequestError and the store's errors."""
+AdminAction = Callable[[AdminCall], Awaitable[Json | None]]
+"""Runs one method of a page and returns the answer; None: it has answered itself. Raises RequestError and the
+store's errors."""
 
 
 class AdminMethod(NamedTuple):
@@ -70,6 +72,8 @@ class AdminMethod(NamedTuple):
     role: AdminRole
     """It takes this role, or one that covers it."""
     action: AdminAction
+    query: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
+    """The schemas of what its query may hold, where it reads that itself."""
 
     @property
     def name(self) -> str:
@@ -105,7 +109,8 @@ class AdminPage:
         if exchange.method != "GET":
             what = {"act": method.name, "of": next(iter(call.names.values()), None)}
             _log.info("admin_act", id=exchange.id, key=principal.key_name, **what)
-        await exchange.reply.whole(200, JSON, orjson.dumps(found), _NO_STORE)
+        if found is not None:
+            await exchange.reply.whole(200, JSON, orjson.dumps(found), _NO_STORE)
 
 
 def admin_pages(keys: KeyAuthenticator, methods: Iterable[AdminMethod]) -> dict[str, AdminPage]:
@@ -186,7 +191,7 @@ def client_message(words: object) -> str:
     return text if len(text) <= 2 * _WORDS_CHARS else f"{text[:_WORDS_CHARS]} … {text[-_WORDS_CHARS:]}"
 
 
-async def _run_action(action: AdminAction, call: AdminCall) -> Json:
+async def _run_action(action: AdminAction, call: AdminCall) -> Json | None:
     """Run an action, with the store's errors as clients see them. Whoever may use this API is told what is
     wrong with the state, too, because it is theirs to mend."""
     try:

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import structlog
 
 from gateway.api.exchange.job_exchange import JobExchange, JobReply, JobSources
+from gateway.dispatch.decisions.records import RequestRecords
 from gateway.dispatch.recovery import NotContinuable
 from gateway.domain.errors import RequestError
 from gateway.domain.quotas import Price
@@ -56,6 +57,8 @@ class JobBooks:
     lines: bool = True
     """A line in the log for each."""
     wall: Callable[[], float] = time.time
+    records: RequestRecords | None = None
+    """Keeps decision records; None: nobody does."""
 
     def book(self, exchange: BookedExchange, error: BaseException | None) -> None:
         """An attempt is over; ``error`` is what ended it, if not its answer."""
@@ -71,8 +74,13 @@ class JobBooks:
         code = error.code if isinstance(error, RequestError) else None if error is None else "broken"
         if self.lines:
             _log.info("job_attempt", **_facts(exchange, status, code, error, total_s))
-        if self.audit is not None and exchange.principal is not None:
+        if exchange.principal is None:
+            return
+        if self.audit is not None:
             self.audit(self._record(exchange, status, code, total_s))
+        if self.records is not None:
+            name, found = exchange.principal.key_name, self._record(exchange, status, code, total_s)
+            self.records.add(found, name, None, exchange.job_reply.bytes_out, request)
 
     def _record(
         self, exchange: BookedExchange, status: int, code: str | None, total_s: float

@@ -10,6 +10,7 @@ from typing import Any
 import structlog
 
 from gateway.api.exchange.exchange import HttpExchange
+from gateway.dispatch.decisions.records import RequestRecords
 from gateway.domain.errors import EngineRefused, RequestError
 from gateway.domain.quotas import Price
 from gateway.observability.audit import RequestFacts
@@ -142,10 +143,13 @@ _UNRECORDED = frozenset({"health", "metrics", "models", "openapi"})
 class RequestAudit:
     """Puts together what is known of a request at its end. Costs the event loop a microsecond or two."""
 
-    add: Callable[[RequestFacts], None]
+    add: Callable[[RequestFacts], None] | None
+    """Writes the audit log; None: requests are not in it."""
     price: Callable[[str], Price] | None = None
     """A model's now."""
     wall: Callable[[], float] = time.time
+    records: RequestRecords | None = None
+    """Keeps decision records; None: nobody does."""
 
     def __call__(
         self, exchange: HttpExchange, status: int, failure: RequestError | None, total_s: float
@@ -179,7 +183,12 @@ class RequestAudit:
             trailers.ran_by if trailers is not None else "",
             trailers.device if trailers is not None else "",
         )
-        self.add(tuple.__new__(RequestFacts, known))  # what its own constructor does
+        found: RequestFacts = tuple.__new__(RequestFacts, known)  # what its own constructor does
+        if self.add is not None:
+            self.add(found)
+        if self.records is not None:
+            size_bytes, sent_bytes = exchange.inbound.received_bytes, exchange.reply.bytes_out
+            self.records.add(found, who.key_name, size_bytes, sent_bytes, request)
 
 
 def _code(failure: RequestError) -> str:

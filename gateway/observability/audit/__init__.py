@@ -9,7 +9,7 @@ without.
 
 from gateway.observability.audit.acts import append_entries, append_pending_acts, audit_files, trusted_keys
 from gateway.observability.audit.files import AuditFiles, AuditUnwritable, Retention
-from gateway.observability.audit.records import RequestFacts, facts_of
+from gateway.observability.audit.records import RequestFacts, cost_of, facts_of, why_not
 from gateway.observability.audit.verify import Anchor, AuditReport, verify
 
 __all__ = [
@@ -22,7 +22,9 @@ __all__ = [
     "append_entries",
     "append_pending_acts",
     "audit_files",
+    "cost_of",
     "facts_of",
     "trusted_keys",
     "verify",
+    "why_not",
 ]

@@ -193,7 +193,7 @@ def _add_run(found: dict[str, Any], request: RequestFacts) -> None:
     if deployments:
         found["ran"] = deployments
         if troubles:
-            found["why_not"] = _why_not(deployments, troubles)
+            found["why_not"] = why_not(deployments, troubles)
     if request.ran_by:
         found |= {"ran_by": request.ran_by, "device": request.device}
     if usage is not None:
@@ -203,11 +203,11 @@ def _add_run(found: dict[str, Any], request: RequestFacts) -> None:
             found["tokens_cached"] = usage.cached_tokens
     if gpu_s:
         found["gpu_s"] = round(gpu_s, 6)
-    if price is not None and (cost := _cost(price, gpu_s, usage)):
+    if price is not None and (cost := cost_of(price, gpu_s, usage)):
         found["cost"] = round(cost, 9)
 
 
-def _cost(price: Price, gpu_s: float, usage: Usage | None) -> float:
+def cost_of(price: Price, gpu_s: float, usage: Usage | None) -> float:
     """In money."""
     cost = gpu_s * price.gpu_second
     if usage is not None:
@@ -215,15 +215,15 @@ def _cost(price: Price, gpu_s: float, usage: Usage | None) -> float:
     return cost
 
 
-def _why_not(deployments: Sequence[str], troubles: Sequence[tuple[str, str]]) -> list[str]:
+def why_not(deployments: Sequence[str], troubles: Sequence[tuple[str, str]]) -> list[str]:
     """Why each deployment did not bring it to its end; empty: it did, or the request ended with it."""
-    left, why_not = list(troubles), []
+    left, found = list(troubles), []
     for deployment in deployments:
         trouble = next((each for each in left if each[0] == deployment), None)
         if trouble is not None:
             left.remove(trouble)
-        why_not.append(trouble[1] if trouble is not None else "")
-    return why_not
+        found.append(trouble[1] if trouble is not None else "")
+    return found
 
 
 def encode_head(head: ChainHead, signer: Signer) -> bytes:

@@ -290,6 +290,19 @@ class AuditTable(SettingsTable):
     """Waiting for the disk."""
 
 
+class RecordsTable(SettingsTable):
+    """Decision records in memory: why requests waited, and why they went where they went."""
+
+    recent: Annotated[int, Field(ge=0, le=100_000)] = 2000
+    """The latest requests; 0: no records are kept."""
+    slow: Annotated[int, Field(ge=1, le=100_000)] = 500
+    """Besides these so many whose answers began late."""
+    failed: Annotated[int, Field(ge=1, le=100_000)] = 500
+    """Besides these so many that failed."""
+    slow_s: Seconds = 5.0
+    """An answer begins late so long after its request's arrival."""
+
+
 class LogTable(SettingsTable):
     level: Literal["debug", "info", "warning", "error"] = "info"
     style: Literal["auto", "json", "text"] = "auto"
@@ -339,6 +352,7 @@ class Settings(SettingsTable):
     """Issuers whose tokens let clients in."""
     engines: EnginesTable = EnginesTable()
     audit: AuditTable = AuditTable()
+    records: RecordsTable = RecordsTable()
     jobs: JobsTable = JobsTable()
     store: StoreTable = StoreTable()
     log: LogTable = LogTable()

@@ -1,5 +1,6 @@
 """What is known of one model while it is served: what policies choose by."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -25,15 +26,39 @@ class Knowledge:
     """Other processes give requests to the same deployments."""
     _kv_tokens: dict[str, int] = field(default_factory=dict)
     """The most room for context that each deployment has said it has."""
-    _speeds: dict[str, Speeds] = field(default_factory=dict)
+    by_device: dict[str, Speeds] = field(default_factory=dict)
+    """What :meth:`speeds` has said, by device."""
+    _listed: list[DeploymentView] | None = None
+    """``views``, where they are many."""
+
+    def some_views(self, number: int, most: int) -> Iterable[DeploymentView]:
+        """All views where they are no more than ``most``, else about so many, evenly spread, others for
+        another ``number`` of a request."""
+        if len(self.views) <= most:
+            return self.views.values()
+        if self._listed is None:
+            self._listed = list(self.views.values())
+        step = len(self._listed) // most
+        return islice(self._listed, number % step, None, step)
+
+    def add(self, view: DeploymentView) -> None:
+        """A deployment is there."""
+        self.views[view.key] = view
+        self._listed = None
+
+    def remove(self, view: DeploymentView) -> None:
+        """A deployment is no more, and what it had read is lost."""
+        del self.views[view.key]
+        self._listed = None
+        self.forget(view.key)
 
     def speeds(self, view: DeploymentView) -> Speeds:
         """How fast the model is on what ``view`` runs on."""
-        found = self._speeds.get(view.device)
+        found = self.by_device.get(view.device)
         if found is None:
-            if len(self._speeds) >= 256:
-                self._speeds.clear()
-            found = self._speeds[view.device] = self.performance.speeds(self.model, view.device)
+            if len(self.by_device) >= 256:
+                self.by_device.clear()
+            found = self.by_device[view.device] = self.performance.speeds(self.model, view.device)
         return found
 
     def note_room(self, view: DeploymentView) -> None:

@@ -17,6 +17,7 @@ answers, and is carried over from one device class to the others.
 import math
 from collections.abc import Iterator
 from operator import mul
+from typing import NamedTuple
 
 from gateway.scheduling.base import Outcome
 from gateway.scheduling.learning.devices import Prior, device_class
@@ -78,6 +79,23 @@ class PredictedWork:
     token_s: float = 0.0
     """What reading a token was taken to take; what was said in seconds then is counted by it, however that
     has been learnt to be wrong since. 0 for what it is taken to take now."""
+
+
+class Coefficients(NamedTuple):
+    """What was known of a pair at one time, in seconds, as :class:`Speeds` names it."""
+
+    fixed_s: float
+    token_s: float
+    pair_s: float
+    cached_s: float
+    step_s: float
+    each_s: float
+    kv_s: float
+
+    def read_s(self, uncached_tokens: float, cached_tokens: float) -> float:
+        """:meth:`Speeds.read_s`."""
+        each_s = self.token_s + self.pair_s * (cached_tokens + 0.5 * uncached_tokens)
+        return uncached_tokens * each_s + cached_tokens * self.cached_s
 
 
 class Speeds:
@@ -217,6 +235,10 @@ class Speeds:
         self.step_s = prior.step_s * step
         self.each_s = prior.each_s * each
         self.kv_s = prior.kv_s * kv
+        # one tuple for all decisions until something is learnt
+        of_reading = self.fixed_s, self.token_s, self.pair_s, self.cached_s
+        known = *of_reading, self.step_s, self.each_s, self.kv_s
+        self.coefficients = tuple.__new__(Coefficients, known)  # what its own constructor does
 
 
 class Performance:

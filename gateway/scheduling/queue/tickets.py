@@ -46,6 +46,8 @@ class Ticket(QueuedRequest):
     entered_s: float
     expires_s: float
     """When it has waited as long as it may; not later than its request's deadline."""
+    ahead: int = 0
+    """Requests that waited for its model when it came."""
     body_bytes: int = 0
     """Bytes of its body that were counted when it came in."""
     counted: bool = False

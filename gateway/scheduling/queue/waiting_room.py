@@ -126,6 +126,7 @@ class WaitingRoom:
             request=request,
             entered_s=now,
             expires_s=expires_s,
+            ahead=queue.count,
         )
         self._put(queue, ticket, now)
         if capacity.free:
@@ -154,7 +155,7 @@ class WaitingRoom:
             queue.line_up().settle(ticket, 0.0, now)
         if refused:
             queue.drain.undo_departure(now)
-        ticket.entered_s = now
+        ticket.entered_s, ticket.ahead = now, queue.count
         ticket.expires_s = self.expiry(request, now) if expires_s is None else expires_s
         self._put(queue, ticket, now)
 

@@ -115,7 +115,7 @@ def test_policies_change_while_requests_run_and_wait() -> None:
     scheduler = fleet.dispatcher.scheduling.scheduler
     for default, named, policy in [("cost", {}, "cost"), ("cost", {"m": "round-robin"}, "round-robin")]:
         fleet.dispatcher.retune(default, named, {})
-        assert scheduler._models["m"].policy.name == policy
+        assert scheduler.models["m"].policy.name == policy
         fleet.settle()
     for agent in agents:
         for each in agent.open_streams:

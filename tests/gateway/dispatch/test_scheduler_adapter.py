@@ -93,7 +93,7 @@ async def test_a_prompt_goes_where_its_beginning_was_read(policy: str) -> None:
 async def test_who_comes_back_has_read_nothing_any_more() -> None:
     fleet, (agent,) = fleet_of("a")
     await serve(fleet, agent, fleet.submit(fleet.request(input_tokens=8000, prefix=CHAIN)))
-    (known,) = fleet.dispatcher.scheduling.scheduler._models.values()
+    (known,) = fleet.dispatcher.scheduling.scheduler.models.values()
     assert known.knowledge.prefixes.matched_blocks("a/d-m", CHAIN) == len(CHAIN)
     fleet.cut(agent)
     assert not known.knowledge.views

@@ -132,8 +132,8 @@ def test_models_that_nothing_serves_are_forgotten_in_the_end(monkeypatch: pytest
     scheduler.deployment_added(each, 0.0)
     for number in range(30):
         scheduler.assign(f"model {number}", [], [], 0.0)
-    assert len(scheduler._models) == 10
-    assert "m" in scheduler._models
+    assert len(scheduler.models) == 10
+    assert "m" in scheduler.models
 
 
 def test_where_hundreds_are_answered_in_a_second_some_of_them_teach() -> None:

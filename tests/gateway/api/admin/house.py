@@ -1,5 +1,6 @@
 """A gateway over a store and a fleet under a manual clock, whose admin API is asked over raw ASGI."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,8 +12,9 @@ from sqlalchemy import update
 from gateway.api.admin.about import AboutAdmin
 from gateway.api.admin.bodies import MODELS
 from gateway.api.admin.fleet import FleetAdmin
+from gateway.api.admin.requests import RequestsAdmin
 from gateway.api.admin.resources.table import OPERATIONS
-from gateway.api.admin.routes import admin_pages
+from gateway.api.admin.routes import AdminMethod, admin_pages
 from gateway.api.admin.store import StoreAdmin
 from gateway.api.exchange.buffers import BufferBudget
 from gateway.api.exchange.exchange import HttpSettings
@@ -41,6 +43,7 @@ from gateway.storage.objects import ObjectStore
 from gateway.storage.webhooks.events import note_events
 from tests.gateway.api.jobs.access import accept_webhook, job_access
 from tests.gateway.api.support import JSON_TYPE, MIB, Call, FakeCatalog, FakeDispatcher, FakeMetrics
+from tests.gateway.dispatch.decisions.kept import records
 from tests.gateway.fleet.fleet import Fleet
 
 BODIES = {name: model for name, model in MODELS.items() if not OPERATIONS[name].query}
@@ -78,7 +81,10 @@ class House:
             apply=partial(follow_holds, self.fleet, self.store),
         )
         about = AboutAdmin(lambda: {"process": "gateway", "version": "1.2.3"}, lambda: [SETTING])
-        admin = admin_pages(self.ring, [*fleet.methods(), *self.stored.methods(), *about.methods()])
+        self.records = records(recent=100)
+        asked = RequestsAdmin(self.records, "p-1")
+        methods = [*fleet.methods(), *asked.methods(), *self.stored.methods(), *about.methods()]
+        admin = self.pages = admin_pages(self.ring, methods)
         settings, lifecycle = HttpSettings(), Lifecycle()
         pipeline = Pipeline(self.ring, FakeDispatcher().run)
         kept = FileService(
@@ -111,6 +117,11 @@ class House:
         lifecycle.serve()
         self.keys = {role: self.store.keys.create(f"its-{role}", "ops", 1.0, role=role) for role in AdminRole}
         self.keys[None] = self.store.keys.create("its-none", "ops", 1.0)  # type: ignore[index]
+
+    def offer(self, methods: Iterable[AdminMethod]) -> None:
+        """Have these answer in place of those of the same paths."""
+        for each in methods:
+            self.pages[each.path].methods[each.method] = each
 
     async def ask(
         self,

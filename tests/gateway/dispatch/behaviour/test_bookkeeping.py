@@ -239,7 +239,7 @@ class Books(FleetMachine):
     # --- Helpers ---
 
     def _waiting(self) -> list[RequestExchange]:
-        return [each for each in self.fleet.dispatcher._exchanges.values() if each.ticket.waiting]
+        return [each for each in self.fleet.dispatcher.exchanges.values() if each.ticket.waiting]
 
     @property
     def connected(self) -> list[FakeAgent]:

@@ -263,7 +263,7 @@ class Life(FleetMachine):
     @invariant()
     def who_waits_has_a_ticket_and_who_does_not_has_none(self) -> None:
         dispatcher = self.fleet.dispatcher
-        waiting = [each for each in dispatcher._exchanges.values() if each.ticket.waiting]
+        waiting = [each for each in dispatcher.exchanges.values() if each.ticket.waiting]
         assert dispatcher.room.requests == len(waiting)
         assert all(each.state is not ExchangeState.DONE for each in waiting)
 

@@ -51,9 +51,7 @@ class House:
         raise AssertionError("nobody answers")
 
     def _answer(self) -> None:
-        ids = {
-            exchange.request.id: exchange.request for exchange in self.fleet.dispatcher._exchanges.values()
-        }
+        ids = {exchange.request.id: exchange.request for exchange in self.fleet.dispatcher.exchanges.values()}
         for agent in self.agents:
             for stream in agent.streams:
                 if stream.ended or stream.closed:

@@ -79,7 +79,7 @@ class House:
                 agent_end.lost(TunnelClosed("cut"))
 
     def phases(self) -> list[AnswerPhase]:
-        found = [exchange._answer for exchange in self.fleet.dispatcher._exchanges.values()]
+        found = [exchange._answer for exchange in self.fleet.dispatcher.exchanges.values()]
         return [answer.phase for answer in found if answer is not None]
 
     async def finish(self) -> None:

@@ -1,0 +1,211 @@
+"""What is noted of a request each time a deployment gets it. This is on the way of every request: facts are
+copied as they are, and nothing is computed from them."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from gateway.dispatch.decisions.waits import LEAST_S, WaitLog
+from gateway.fleet.deployment import Deployment
+from gateway.scheduling.base import DeploymentView, PendingRequest
+from gateway.scheduling.learning.knowledge import Knowledge
+from gateway.scheduling.prediction import Candidate
+from gateway.scheduling.queue.tickets import Ticket
+from gateway.scheduling.scheduler import Scheduler
+from shared.protocol.messages import DeploymentStatus
+
+MOST_CANDIDATES = 8
+"""Deployments of which a decision keeps what was known: the chosen one and others, evenly spread."""
+
+MOST_DECISIONS = 16
+"""That are kept of one request: the first ones."""
+
+
+class Decision:
+    """One deployment got a request. Times are of the gateway's clock."""
+
+    __slots__ = (
+        "agent",
+        "ahead",
+        "candidates",
+        "considered",
+        "continuing",
+        "ended_s",
+        "entered_s",
+        "first_byte_s",
+        "first_piece_s",
+        "gpu_s",
+        "input_tokens",
+        "key",
+        "opened_s",
+        "output_tokens",
+        "policy",
+        "second_copy",
+        "slack_s",
+        "waits",
+    )
+
+    def __init__(self, chosen: Deployment, opened_s: float, item: PendingRequest, policy: str) -> None:
+        self.key = chosen.key
+        self.agent = chosen.agent
+        self.opened_s = opened_s
+        self.policy = policy
+        self.input_tokens = item.input_tokens
+        self.output_tokens = item.output_tokens
+        self.continuing = item.continuing
+        self.candidates: Sequence[Candidate] = ()
+        self.considered = 1
+        self.entered_s = opened_s
+        self.ahead = 0
+        self.second_copy = False
+        """Another attempt of the request was still going on."""
+        self.slack_s: float | None = None
+        self.waits: tuple[tuple[str, float], ...] = ()
+        self.first_byte_s: float | None = None
+        self.first_piece_s: float | None = None
+        self.ended_s: float | None = None
+        """When its slot was free."""
+        self.gpu_s: float | None = None
+
+
+class PlacedAttempt(Protocol):
+    """:class:`gateway.dispatch.attempt.Attempt`."""
+
+    decision: Decision | None
+    deployment: Deployment
+    opened_s: float
+    first_byte_s: float | None
+    first_piece_s: float | None
+
+
+class DecisionLog:
+    """Notes decisions in the requests themselves. One for a dispatcher."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self.enabled = True
+        self.waits = WaitLog()
+        self._scheduler = scheduler
+
+    def taken(self, ticket: Ticket, attempt: PlacedAttempt) -> None:
+        """``attempt`` has its stream; nothing counts it yet."""
+        request, chosen, now = ticket.request, attempt.deployment, attempt.opened_s
+        known = self._scheduler.models.get(chosen.model) if self.enabled else None
+        if known is None:
+            return
+        decisions = request.decisions
+        if decisions is None:
+            decisions = request.decisions = []
+        elif len(decisions) >= MOST_DECISIONS:
+            return
+        item, knowledge = ticket.seen or ticket.as_pending(), known.knowledge
+        decision = attempt.decision = Decision(chosen, now, item, known.policy.name)
+        decisions.append(decision)
+        avoid = ticket.lane.avoid
+        if ticket.waiting:
+            decision.entered_s, decision.ahead = ticket.entered_s, ticket.ahead
+            if now - ticket.entered_s >= LEAST_S:
+                decision.waits = self.waits.between(request.model, ticket.entered_s, now)
+        else:
+            decision.second_copy, avoid = True, frozenset(request.attempts)
+        if item.ttft_s is not None:
+            decision.slack_s = item.arrived_s + item.ttft_s - now
+        views = knowledge.views
+        decision.considered = len(views)
+        kept = [candidate_of(chosen, None, item, knowledge)]
+        if len(views) > 1:
+            for view in knowledge.some_views(item.number, MOST_CANDIDATES):
+                if view is not chosen and len(kept) < MOST_CANDIDATES:
+                    kept.append(candidate_of(view, exclusion(view, item, avoid, chosen), item, knowledge))
+        decision.candidates = kept
+
+    def released(self, attempt: PlacedAttempt, now: float, gpu_s: float) -> None:
+        """The slot of ``attempt`` is free, and the time that it held devices is known."""
+        decision = attempt.decision
+        if decision is not None:
+            decision.ended_s, decision.gpu_s = now, gpu_s
+            decision.first_byte_s = attempt.first_byte_s
+            decision.first_piece_s = attempt.first_piece_s
+
+    def left(self, ticket: Ticket, now: float) -> None:
+        """A request has left the queue without a slot."""
+        if self.enabled:
+            waits = self.waits.between(ticket.request.model, ticket.entered_s, now)
+            ticket.request.last_wait = ticket.entered_s, now, ticket.ahead, waits
+
+
+def candidate_of(
+    view: DeploymentView, excluded: str | None, item: PendingRequest, knowledge: Knowledge
+) -> Candidate:
+    """What is known of ``view`` now."""
+    load, speeds = view.load, knowledge.by_device.get(view.device) or knowledge.speeds(view)
+    facts = (
+        view.key,
+        view.agent,
+        view.version,
+        view.device,
+        excluded,
+        view.slots,
+        view.in_flight,
+        knowledge.cached_tokens(item, view.key) if item.prefix else 0,
+        speeds.hit_share,
+        load.ready_s,
+        load.kv_tokens,
+        load.reading_pace,
+        load.writing_pace,
+        load.reading_share,
+        view.health_factor,
+        view.rtt_s,
+        0.0 if view.loaded else speeds.load_s if view.load_s is None else view.load_s,
+        speeds.coefficients,
+    )
+    return tuple.__new__(Candidate, facts)  # what its own constructor does
+
+
+def exclusion(
+    view: DeploymentView, item: PendingRequest, avoid: frozenset[str], chosen: DeploymentView
+) -> str | None:
+    """Why ``view`` could not take ``item``, which went to ``chosen``: a code of
+    :data:`gateway.dispatch.decisions.words.EXCLUDED`. None: it could."""
+    if not view.usable:
+        return _unusable(view)
+    need = item.route
+    if need not in view.routes and not view.supports(need):
+        return "route"
+    if view.key in avoid:
+        return "avoided"
+    if item.is_bound and not view.suits(item.fit):
+        return _misfit(view, item)
+    if view.in_flight >= view.slots:
+        return "full"
+    if view.in_flight >= view.cap:
+        return "health"
+    free_tokens = view.kv_free_tokens
+    if free_tokens is not None and free_tokens < item.input_tokens + item.output_tokens:
+        return "context"
+    if need in view.translated and need not in chosen.translated and chosen.loaded:
+        return "translated"
+    return None
+
+
+def _misfit(view: DeploymentView, item: PendingRequest) -> str:
+    """What of the request's own demands it does not meet."""
+    if item.agent is not None and item.agent != view.agent:
+        return "agent"
+    if item.where is not None and not item.where.allows(view.labels):
+        return "residency"
+    return "version" if item.version is not None and item.version != view.version else "cannot_continue"
+
+
+def _unusable(view: DeploymentView) -> str:
+    """Why it takes nothing, whatever its slots say."""
+    if not isinstance(view, Deployment):
+        return "health"
+    session = view.session
+    if session.suspended:
+        return "suspended"
+    if session.full:
+        return "session_full"
+    if not session.takes_work:
+        return "draining"
+    if view.closing:
+        return "closing"
+    return "not_loaded" if view.status is not DeploymentStatus.LOADED or not view.listed else "health"
