@@ -170,9 +170,20 @@ def _text_processors(text_time: str, *, colors: bool) -> list[Any]:
         _with_process,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt=text_time, utc=text_time == ISO),
+        _with_stack_as_text,
         structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=plain),
         _masked,
     ]
+
+
+def _with_stack_as_text(
+    logger: Any, method: str, event: MutableMapping[str, Any]
+) -> MutableMapping[str, Any]:
+    """The renderer raises TypeError where the stack of a line is a list of entries, as a watchdog has it."""
+    stack = event.get("stack")
+    if isinstance(stack, list):
+        event["stack"] = "\n".join(stack)
+    return event
 
 
 def _with_process(logger: Any, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

@@ -167,3 +167,13 @@ def test_each_line_names_the_process_where_several_write_to_one_log(style: str) 
     assert "host-2" in second
     assert "host-1" not in second
     assert "host" not in third
+
+
+def test_the_stack_of_a_blocked_loop_is_shown_to_people() -> None:
+    file = io.StringIO()
+    configure_logs("info", "text", stream=file)
+    structlog.get_logger("x").error("loop_blocked", stack=["a.py:1 outer", "b.py:2 inner"], untold=0)
+    first, *rest = file.getvalue().splitlines()
+    assert "loop_blocked" in first
+    assert "untold=0" in first
+    assert rest == ["a.py:1 outer", "b.py:2 inner"]
