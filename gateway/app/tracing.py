@@ -30,7 +30,7 @@ class GatewayTraces:
         if self._exporter is not None:
             self.requests = RequestTracing(TraceSampler(table.sample_ratio), self._exporter)
             exporter = self._exporter
-            FamilyCollector(metrics.registry, lambda: _figures(exporter))
+            FamilyCollector(metrics.registry, lambda: span_figures(exporter))
 
     @asynccontextmanager
     async def exported(self) -> AsyncIterator[None]:
@@ -46,7 +46,8 @@ class GatewayTraces:
             await asyncio.to_thread(exporter.stop, LAST_SPANS_S)
 
 
-def _figures(exporter: SpanExporter) -> Iterator[Family]:
+def span_figures(exporter: SpanExporter) -> Iterator[Family]:
+    """What became of spans, as metrics."""
     dropped: dict[tuple[str, ...], float] = {
         (reason,): float(spans) for reason, spans in exporter.dropped.items()
     }
