@@ -98,7 +98,7 @@ export class App extends HTMLElement {
       h("span", { class: "dim" }, `${key.name} · ${key.role}`),
       h("span", { class: "dim" }, `${gateway.host} · ${gateway.version}`),
       h("div", { class: "row" }, this.theme,
-        h("button", { type: "button", title: "Keys of this page (?)", on: { click: showKeys } }, "Keys"),
+        h("button", { type: "button", title: "Keys of the keyboard", "aria-label": "Keys of the keyboard", on: { click: showKeys } }, "?"),
         h("button", { type: "button", on: { click: () => this.signOut() } }, "Sign out")));
     this.main = h("main", { id: "main", tabIndex: -1 });
     const skip = () => this.main.focus();
@@ -193,5 +193,5 @@ function brand() {
 function showKeys() {
   const rows = [["g, then a letter", "a page:"], ...PAGES.filter((page) => page.key && session.may(page.role)).map((page) => [`g ${page.key}`, page.title]),
     ["/", "the filter of the page"], ["t", "light, dark, or as the system has it"], ["arrows, Enter", "in a map: from cell to cell, and to the host"], ["Esc", "leave a dialog or a field"]];
-  show("Keys", h("table", {}, h("tbody", {}, rows.map(([keys, words]) => h("tr", {}, h("td", {}, h("code", {}, keys)), h("td", {}, words))))));
+  show("Keys of the keyboard", h("table", {}, h("tbody", {}, rows.map(([keys, words]) => h("tr", {}, h("td", {}, h("code", {}, keys)), h("td", {}, words))))));
 }

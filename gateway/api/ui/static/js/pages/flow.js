@@ -1,0 +1,118 @@
+// Requests on their way from tiers through the queue to deployments, as they happen.
+
+import { Painter } from "../canvas.js";
+import { h } from "../dom.js";
+import { FlowScene, REST } from "../flowscene.js";
+import { count, seconds } from "../format.js";
+import { live } from "../live.js";
+import { Page } from "../page.js";
+import { fill, panel } from "../parts.js";
+import { go } from "../router.js";
+
+const NEAR = 14;
+
+export class FlowPage extends Page {
+  build() {
+    const { signal } = this.left;
+    this.scene = new FlowScene();
+    this.still = matchMedia("(prefers-reduced-motion: reduce)").matches;
+    this.canvas = h("canvas", { role: "img", "aria-label": "Requests from tiers through models' queues to deployments. The page Requests lists the same." });
+    this.painter = new Painter(this.canvas, (...all) => this.draw(...all), signal);
+    this.canvas.addEventListener("click", (event) => this.open(event.offsetX, event.offsetY));
+    this.canvas.addEventListener("mousemove", (event) => (this.canvas.style.cursor = this.near(event.offsetX, event.offsetY) ? "pointer" : "default"));
+    live.addEventListener("frame", (event) => this.take(event.detail), { signal });
+    this.said = h("p", { class: "small dim" });
+    this.append(h("div", { class: "topline" }, h("h1", {}, "Flow")), panel(null, h("div", { class: "flow" }, this.canvas)), this.said,
+      h("p", { class: "small dim" }, "A dot is a request: blue while it runs, then green if it was answered, orange if its client left, red if it failed. A click on one opens its decision record."));
+    this.scene.snapshot(live.requests.values());
+  }
+
+  take(said) {
+    if (said.agents && said.models && said.requests && !said.flow) this.scene.snapshot(said.requests); // a snapshot
+    else this.scene.take(said, performance.now());
+    this.painter.soon();
+  }
+
+  update() {
+    fill(this.said, live.status.kind === "polling" ? "Without the live stream only sums are known here, and no single requests." : this.scene.lost ? `${count(this.scene.lost)} requests came too fast to be drawn.` : "");
+    this.painter.soon();
+  }
+
+  draw(context, width, height, nowMs) {
+    this.scene.arrange(live.state, width, height);
+    context.textBaseline = "middle";
+    this.drawHeads(context, width);
+    for (const node of this.scene.nodes.values()) this.drawNode(context, node, width);
+    const dots = [...this.scene.dots(), ...this.scene.at(nowMs)];
+    this.dots = dots;
+    for (const dot of dots) {
+      context.globalAlpha = 1 - dot.fading;
+      context.fillStyle = this.painter.colour(dot.colour);
+      context.beginPath();
+      context.arc(dot.x, dot.y, 3.6 + dot.fading * 9, 0, 7);
+      context.fill();
+    }
+    context.globalAlpha = 1;
+    if (this.scene.particles.length && !this.still) this.painter.soon();
+  }
+
+  drawHeads(context, width) {
+    context.font = "600 13px system-ui, sans-serif";
+    context.fillStyle = this.painter.colour("dim");
+    context.textAlign = "left";
+    const columns = new Map([...this.scene.nodes.values()].map((node) => [node.kind, node.x]));
+    for (const [kind, title] of [["tier", "Tier"], ["model", width < 600 ? "Queue" : "Queue of the model"], ["deployment", "Deployment"]]) {
+      if (columns.has(kind)) context.fillText(title, columns.get(kind) - 6, 14);
+    }
+  }
+
+  drawNode(context, node, width) {
+    const { kind, each, x, y } = node;
+    const painter = this.painter;
+    context.fillStyle = painter.colour(kind === "deployment" && each.status === "failed" ? "bad-fill" : "heat-3");
+    context.beginPath();
+    context.arc(x, y, kind === "tier" ? 6 : 5, 0, 7);
+    context.fill();
+    context.font = "12px system-ui, sans-serif";
+    context.fillStyle = painter.colour("text");
+    context.textAlign = "left";
+    const right = kind === "tier" ? width * 0.28 : kind === "model" ? width * 0.28 : width * 0.31 - 14;
+    const name = node.name === REST ? each.name : kind === "deployment" ? `${each.agent} · ${each.model}` : node.name;
+    context.fillText(fitted(context, name, right), x + 12, y - 8);
+    if (kind === "tier" || node.name === REST) return;
+    context.fillStyle = painter.colour("dim");
+    const words = kind === "model" ? queueWords(each) : `${count(each.in_flight)} of ${count(each.slots)} slots`;
+    if (kind === "model" || node.step > 30) context.fillText(fitted(context, words, right), x + 12, y + 8);
+    if (kind === "model" && each.waiting) {
+      context.fillStyle = painter.colour("warn-fill");
+      const long = Math.min(90, 4 + each.waiting * 4);
+      context.fillRect(x - 10 - long, y - 4, long, 8);
+    }
+  }
+
+  near(x, y) {
+    let [found, best] = [null, NEAR * NEAR];
+    for (const dot of this.dots ?? []) {
+      const distance = (dot.x - x) ** 2 + (dot.y - y) ** 2;
+      if (distance < best) [found, best] = [dot, distance];
+    }
+    return found;
+  }
+
+  open(x, y) {
+    const dot = this.near(x, y);
+    if (dot) go("request", dot.id);
+  }
+}
+
+function queueWords(model) {
+  if (!model.waiting) return `${count(model.in_flight)} running, none waiting`;
+  return `${count(model.waiting)} waiting${model.oldest_s ? `, the first for ${seconds(model.oldest_s)}` : ""}`;
+}
+
+function fitted(context, text, width) {
+  if (context.measureText(text).width <= width) return text;
+  let cut = text;
+  while (cut.length > 1 && context.measureText(`${cut}…`).width > width) cut = cut.slice(0, -1);
+  return `${cut}…`;
+}

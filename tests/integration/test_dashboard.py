@@ -1,0 +1,142 @@
+"""The dashboard in a real browser, at a real gateway: signing in, roles, draining, switching a canary."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from gateway.domain.scopes import AdminRole
+from gateway.storage import Store
+from tests.integration.conftest import MODEL
+from tests.support.browser import PHONE, Browser, chromium, missing_browser
+from tests.support.processes import Gateway, House, fetch
+
+pytestmark = pytest.mark.skipif(missing_browser() is not None, reason=missing_browser() or "")
+
+
+def keys(gateway: Gateway) -> dict[AdminRole | None, str]:
+    """One for each role, and one without."""
+    with Store.open(gateway.state) as store:
+        made: dict[AdminRole | None, str] = {
+            role: store.keys.create(f"its-{role}", "ops", time.time(), role=role) for role in AdminRole
+        }
+        return {None: store.keys.create("client", "ops", time.time()), **made}
+
+
+async def sign_in_and_out(browser: Browser, gateway: Gateway, known: dict[AdminRole | None, str]) -> None:
+    page = await browser.blank()
+    await page.goto(f"{gateway.url}/ui/")
+    for wrong, said in (("sk-tl-nobody", "API key"), (known[None], "takes the role 'viewer'")):
+        await page.fill("input[name=key]", wrong)
+        await page.click("button[type=submit]")
+        await page.wait_for_selector(f".problem:has-text({said!r})")
+    await page.fill("input[name=key]", known[AdminRole.VIEWER])
+    await page.click("button[type=submit]")
+    await page.wait_for_selector("tl-fleet table a:has-text('gpu-1')")
+    assert await page.evaluate("[document.cookie, localStorage.length, sessionStorage.length]") == ["", 0, 1]
+    assert known[AdminRole.VIEWER] not in page.url
+    await page.reload()
+    await page.wait_for_selector("tl-fleet table a:has-text('gpu-1')")  # the tab is still signed in
+    await page.click("button:has-text('Sign out')")
+    await page.wait_for_selector("input[name=key]")
+    assert await page.evaluate("sessionStorage.length") == 0
+
+
+async def a_viewer_gets_no_actions(browser: Browser, gateway: Gateway, key: str) -> None:
+    page = await browser.open(gateway.url, key, "host/gpu-1")
+    await page.wait_for_selector("tl-host td:has-text('scripted')")
+    titles = await page.locator("nav.pages a").all_inner_texts()
+    assert not {"Keys", "Usage", "Settings"} & set(titles)
+    assert (
+        await page.locator("tl-host button:has-text('Drain'), tl-host button:has-text('Revoke')").count() == 0
+    )
+    await page.evaluate("location.hash = '#/keys'")
+    await page.wait_for_selector("main .notice:has-text('takes the role admin')")
+    # An act that is tried all the same is refused by the gateway, in its words.
+    refusal = await page.evaluate(
+        """async () => {
+            const { post } = await import("./js/api.js");
+            try {
+                await post("/admin/agents/gpu-1/drain");
+                return "done";
+            } catch (error) {
+                return error.words;
+            }
+        }"""
+    )
+    assert "This takes the role 'operator', and this key has the role 'viewer'" in refusal
+
+
+async def an_operator_drains(browser: Browser, gateway: Gateway, key: str) -> None:
+    page = await browser.open(gateway.url, key, "host/gpu-1")
+    for button, draining in (("Drain", True), ("Give it work again", False)):
+        await page.click(f"tl-host button:has-text({button!r})")
+        await page.wait_for_selector(f"tl-host button:has-text({'Give' if draining else 'Drain'!r})")
+        (agent,) = fetch(f"{gateway.url}/admin/agents", key=key)["agents"]
+        assert agent["draining"] is draining
+
+
+async def an_operator_switches_a_canary(browser: Browser, gateway: Gateway, key: str) -> None:
+    page = await browser.open(gateway.url, key, "models", size=PHONE)
+    await page.click("button:has-text('New alias')")
+    await page.fill("dialog input[name=name]", "stable")
+    await page.fill("dialog input[name=targets]", f"{MODEL}@v1=95, {MODEL}@v2=5")
+    await page.click("dialog button[type=submit]")
+    slider = page.get_by_label(f"Share of {MODEL}@v2 in stable", exact=True)
+    await slider.focus()
+    for _ in range(15):
+        await page.keyboard.press("ArrowRight")
+    await page.click(".alias button:has-text('Switch')")
+    await page.wait_for_selector(".toast:has-text('scripted@v2 20 %')")
+    assert shares(gateway, key) == [0.8, 0.2]
+    await page.click(".alias button:has-text('Back to what it was')")
+    await page.wait_for_selector(".toast:has-text('scripted@v2 5.0 %')")
+    assert shares(gateway, key) == [0.95, 0.05]
+
+
+def shares(gateway: Gateway, key: str) -> list[float]:
+    (alias,) = fetch(f"{gateway.url}/admin/aliases", key=key)["aliases"]
+    return [round(each["share"], 6) for each in alias["targets"]]
+
+
+async def an_admin_makes_a_key_whose_secret_is_shown_once(
+    browser: Browser, gateway: Gateway, key: str
+) -> None:
+    page = await browser.open(gateway.url, key, "keys")
+    await page.click("button:has-text('New key')")
+    await page.fill("dialog input[name=name]", "its-client")
+    await page.click("dialog button[type=submit]")
+    secret = await page.inner_text("dialog .secret-text")
+    assert fetch(f"{gateway.base_url}/models", key=secret)["data"]
+    await page.click("dialog button:has-text('I have stored it')")
+    await page.wait_for_selector("tl-keys td:has-text('its-client')")
+    assert secret not in await page.content()
+    await page.click("button:has-text('New key')")
+    await page.fill("dialog input[name=name]", "its-client")
+    await page.click("dialog button[type=submit]")
+    await page.wait_for_selector("dialog .problem:not(:empty)")  # the name is taken, says the gateway
+    await page.click("dialog button:has-text('Cancel')")
+
+
+async def every_page_opens(browser: Browser, gateway: Gateway, key: str) -> None:
+    page = await browser.open(gateway.url, key)
+    for name in ("flow", "models", "requests", "jobs", "usage", "keys", "alerts", "settings", "host/gpu-1"):
+        await page.evaluate(f"location.hash = '#/{name}'")
+        await page.wait_for_selector(f"tl-{name.partition('/')[0]} h1")
+
+
+async def test_a_browser_shows_and_does_what_the_keys_role_allows(tmp_path: Path) -> None:
+    with House(tmp_path / "house") as house:
+        gateway, engine = house.gateway(), house.engine("--model", MODEL)
+        known = keys(gateway)
+        house.agent(gateway, engine.url, name="gpu-1")
+        house.wait_for_model(gateway, known[None], MODEL)
+        operator, admin = known[AdminRole.OPERATOR], known[AdminRole.ADMIN]
+        async with chromium() as browser:
+            await sign_in_and_out(browser, gateway, known)
+            await a_viewer_gets_no_actions(browser, gateway, known[AdminRole.VIEWER])
+            await an_operator_drains(browser, gateway, operator)
+            await an_operator_switches_a_canary(browser, gateway, operator)
+            await an_admin_makes_a_key_whose_secret_is_shown_once(browser, gateway, admin)
+            await every_page_opens(browser, gateway, admin)
+            assert browser.problems == []

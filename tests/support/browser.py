@@ -1,0 +1,86 @@
+"""A headless Chromium for tests of the dashboard: Debian's, driven by Playwright."""
+
+import os
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib.util import find_spec
+from typing import Any
+
+import pytest
+
+_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+WIDE = {"width": 1280, "height": 800}
+PHONE = {"width": 390, "height": 844}
+
+
+def chromium_path() -> str | None:
+    """Where a Chromium is; ``TRUNKLINE_TEST_CHROMIUM`` names another."""
+    named = os.environ.get("TRUNKLINE_TEST_CHROMIUM")
+    return named or next((path for name in _NAMES if (path := shutil.which(name))), None)
+
+
+def missing_browser() -> str | None:
+    """What is missing for these tests, as a reason to skip them; None: nothing."""
+    if find_spec("playwright") is None:
+        return "the package playwright is not installed (pip install playwright)"
+    if chromium_path() is None:
+        return "no Chromium is installed (apt-get install chromium)"
+    return None
+
+
+class Browser:
+    """Opens pages and notes what went wrong in any of them."""
+
+    def __init__(self, driven: Any) -> None:
+        self._driven = driven
+        self.problems: list[str] = []
+        """Exceptions, refusals of the Content-Security-Policy and other errors on consoles."""
+
+    async def open(
+        self,
+        url: str,
+        key: str,
+        route: str = "fleet",
+        *,
+        size: dict[str, int] | None = None,
+        dark: bool = False,
+    ) -> Any:
+        """A page of the dashboard at ``url``, signed in, in a context of its own."""
+        page = await self.blank(size=size, dark=dark)
+        await page.goto(f"{url}/ui/#/{route}")
+        await page.fill("input[name=key]", key)
+        await page.click("button[type=submit]")
+        await page.wait_for_selector("nav.pages")
+        return page
+
+    async def blank(self, *, size: dict[str, int] | None = None, dark: bool = False) -> Any:
+        """A page of its own context, which takes at most ten seconds for anything."""
+        scheme = "dark" if dark else "light"
+        context = await self._driven.new_context(viewport=size or WIDE, color_scheme=scheme)
+        page = await context.new_page()
+        page.set_default_timeout(10_000)
+        page.on("pageerror", lambda error: self.problems.append(f"exception: {error}"))
+        page.on("console", self._note)
+        return page
+
+    def _note(self, message: Any) -> None:
+        if message.type == "error" and not message.text.startswith("Failed to load resource"):
+            self.problems.append(message.text)
+
+
+@asynccontextmanager
+async def chromium() -> AsyncIterator[Browser]:
+    """One browser. Skips the test where there is none."""
+    reason = missing_browser()
+    if reason is not None:
+        pytest.skip(reason)
+    from playwright.async_api import async_playwright
+
+    async with async_playwright() as playwright:
+        arguments = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]  # as in a container
+        driven = await playwright.chromium.launch(executable_path=chromium_path(), args=arguments)
+        try:
+            yield Browser(driven)
+        finally:
+            await driven.close()
