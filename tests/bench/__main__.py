@@ -34,6 +34,7 @@ from tests.bench import (
     scale,
     shared,
     stalled,
+    traces,
     turns,
     upload,
     validate,
@@ -104,6 +105,15 @@ def _access(arguments: argparse.Namespace) -> object:
         House(Path(directory)) as house,
     ):
         figures = access.run(house, arguments.rounds, arguments.seconds or _ACCESS_S)
+    return _in_json(figures, arguments)
+
+
+def _traces(arguments: argparse.Namespace) -> object:
+    problem = tools.missing()
+    if problem is not None:
+        return f"not run: {problem}"
+    with tempfile.TemporaryDirectory(prefix="trunkline-bench-") as directory:
+        figures = traces.run(Path(directory), arguments.rounds, arguments.seconds or _ACCESS_S)
     return _in_json(figures, arguments)
 
 
@@ -275,6 +285,7 @@ _ALONE: dict[str, Callable[[argparse.Namespace], object]] = {
     "calls": _calls,
     "limits": _limits,
     "access": _access,
+    "traces": _traces,
     "revocation": _revocation,
     "restart": _restart,
     "memory": _memory,
