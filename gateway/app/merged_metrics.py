@@ -11,6 +11,8 @@ class MergedMetrics:
     """Has the form of :class:`gateway.observability.metrics.Metrics` that a page needs."""
 
     CONTENT_TYPE = Metrics.CONTENT_TYPE
+    exemplars = False
+    """The pages of several processes are merged without them."""
 
     def __init__(self, metrics: Metrics, siblings: Siblings) -> None:
         self._metrics = metrics
@@ -23,6 +25,10 @@ class MergedMetrics:
         pages = {self._siblings.own: own}
         pages |= {name: str(each["text"]).encode() for name, each in answers.found.items()}
         return await asyncio.to_thread(merge_expositions, pages, answers.missing)
+
+    async def render_exemplars(self) -> bytes:
+        """There are none; see :attr:`exemplars`."""
+        return await self.render()
 
     async def _here(self, asked: Json) -> Json:
         return {"text": (await self._metrics.render()).decode()}

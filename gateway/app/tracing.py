@@ -28,7 +28,8 @@ class GatewayTraces:
         self._exporter = span_exporter(table, SERVICE, settings.cluster.process)
         self.requests: RequestTracing | None = None
         if self._exporter is not None:
-            self.requests = RequestTracing(TraceSampler(table.sample_ratio), self._exporter)
+            self.requests = RequestTracing(TraceSampler(table.sample_ratio), self._exporter, metrics)
+            metrics.exemplars = True
             exporter = self._exporter
             FamilyCollector(metrics.registry, lambda: span_figures(exporter))
 

@@ -10,10 +10,12 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from itertools import accumulate
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
+from prometheus_client.samples import Exemplar
 from prometheus_client.utils import floatToGoString
 
 OTHER = "other"
@@ -113,12 +115,14 @@ class RecordedCounter(Collector):
 class _Distribution:
     """One series of a histogram."""
 
-    __slots__ = ("counts", "total")
+    __slots__ = ("counts", "exemplars", "total")
 
     def __init__(self, buckets: int) -> None:
         self.counts = [0] * (buckets + 1)
         """For each bucket and for what is beyond them, without what is in those below."""
         self.total = 0.0
+        self.exemplars: dict[int, Exemplar] | None = None
+        """The latest of each bucket; None: there is none."""
 
 
 class _Distributions(dict[tuple[str, ...], _Distribution]):
@@ -158,8 +162,22 @@ class RecordedHistogram(Collector):
         for family in self.describe():
             for labels, series in list(self._series.items()):
                 counts = accumulate(list(series.counts))
-                family.add_metric(labels, list(zip(self._names, counts, strict=True)), series.total)
+                buckets: list[Any] = list(zip(self._names, counts, strict=True))
+                for place, exemplar in list((series.exemplars or {}).items()):
+                    buckets[place] = (*buckets[place], exemplar)
+                family.add_metric(labels, buckets, series.total)
             yield family
+
+    def note_exemplar(self, labels: Sequence[str], amount: float, trace_id: str, wall_s: float) -> None:
+        """Of what was observed with ``labels`` as ``amount``, the trace shows how it came about."""
+        first, *others = labels
+        series = self._series.get((self._bounded[first], *map(str, others)))
+        if series is None:
+            return
+        if series.exemplars is None:
+            series.exemplars = {}
+        exemplar = Exemplar({"trace_id": trace_id}, amount, wall_s)
+        series.exemplars[bisect_left(self._buckets, amount)] = exemplar
 
     def recorder(self) -> Recorder:
         bounded, buckets, found = self._bounded, self._buckets, self._series
@@ -205,9 +223,15 @@ class Row:
         """For the type checker: an instance of the table has its own attribute in place of this."""
         raise AttributeError(self._name)
 
-    def recorder(self, registry: CollectorRegistry, bounds: Mapping[str, Mapping[str, str]]) -> Recorder:
+    def recorder(
+        self,
+        registry: CollectorRegistry,
+        bounds: Mapping[str, Mapping[str, str]],
+        histograms: dict[str, RecordedHistogram],
+    ) -> Recorder:
         """Make the metric in ``registry``; what is returned records it. ``bounds`` has the values of first
-        labels that must be bounded, by the label's name."""
+        labels that must be bounded, by the label's name. Histograms with labels are put into
+        ``histograms``."""
         name, text, labels = self._name, self._text, self._labels
         if not labels:
             whole = self._kind(name, text, registry=registry)
@@ -219,7 +243,7 @@ class Row:
         if self._kind is Counter:
             recorded = RecordedCounter(name, text, labels, bounded)
         else:
-            recorded = RecordedHistogram(name, text, labels, bounded, self._buckets)
+            recorded = histograms[name] = RecordedHistogram(name, text, labels, bounded, self._buckets)
         registry.register(recorded)
         return recorded.recorder()
 
@@ -246,6 +270,8 @@ class MetricTable:
         self, registry: CollectorRegistry, bounds: Mapping[str, Mapping[str, str]] | None = None
     ) -> None:
         """``bounds`` is as of :meth:`Row.recorder`."""
+        self.histograms: dict[str, RecordedHistogram] = {}
+        """Those with labels, by name."""
         for name, row in vars(type(self)).items():
             if isinstance(row, Row):
-                vars(self)[name] = row.recorder(registry, bounds or {})
+                vars(self)[name] = row.recorder(registry, bounds or {}, self.histograms)

@@ -8,7 +8,7 @@ States are spelled in lower case under the label ``state``; the label ``status``
 
 import asyncio
 import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -22,6 +22,7 @@ from prometheus_client import (
     disable_created_metrics,
 )
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 from prometheus_client.registry import Collector
 
 from gateway.domain.slices import run_in_slices
@@ -96,6 +97,9 @@ class Metrics(MetricTable):
 
     CONTENT_TYPE = CONTENT_TYPE_LATEST
     """The content type of what :meth:`render` returns."""
+
+    exemplars = False
+    """Histograms name traces, so that there is an exposition that shows them (:meth:`render_exemplars`)."""
 
     requests = counter(
         "trunkline_requests", "Client requests by status class.", "model", "route", "tier", "status"
@@ -221,16 +225,25 @@ class Metrics(MetricTable):
         """The exposition text for ``GET /metrics``. Gauges are read from their owners now, on the event loop,
         so many agents or deployments a turn. What is counted here is read in a thread, which makes the text,
         too: with many models it is megabytes."""
+        return await self._render(generate_latest)
+
+    async def render_exemplars(self) -> bytes:
+        """The same in the format of OpenMetrics, whose histograms name traces."""
+        return await self._render(generate_openmetrics)
+
+    async def _render(self, generate: Callable[..., bytes]) -> bytes:
         figures = await run_in_slices(self.gauges.read())
         collected: list[Metric] = []
         for collector in self.registry.on_loop:
             for family in () if collector is self.gauges else collector.collect():
                 collected.append(family)
                 await asyncio.sleep(0)
-        return await asyncio.to_thread(self._text, figures, collected)
+        return await asyncio.to_thread(self._text, generate, figures, collected)
 
-    def _text(self, figures: Sequence[Family], collected: Sequence[Metric]) -> bytes:
-        return generate_latest(_Scrape((*families(figures), *collected), self.registry.in_thread))
+    def _text(
+        self, generate: Callable[..., bytes], figures: Sequence[Family], collected: Sequence[Metric]
+    ) -> bytes:
+        return generate(_Scrape((*families(figures), *collected), self.registry.in_thread))
 
     def request_finished(
         self, route: str, model: str, status: int, duration_s: float, tier: str = NO_TIER

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 
 from shared.process.tracing.settings import ENDPOINT_VARIABLE, NOT_INSTALLED
 from tests.integration.conftest import MODEL
@@ -121,6 +122,25 @@ def test_a_retry_says_why_and_the_trace_has_both_attempts(traced: Any) -> None:
     assert attempts[1].attributes["trunkline.retry.reason"] == attempts[0].attributes["trunkline.trouble"]
     assert {each.attributes["trunkline.agent"] for each in attempts} == {"agent-0", "agent-1"}
     assert [each.failed for each in sorted(spans["agent"], key=lambda each: each.start_ns)][-1] is False
+
+
+def test_a_scrape_that_takes_openmetrics_finds_the_trace_behind_a_bucket(traced: Any) -> None:
+    _, gateway, _, key, _ = traced
+    trace = "5" * 32
+    ask(gateway, key, trace)
+
+    def named() -> bool:
+        page = text(gateway, key, "application/openmetrics-text;version=1.0.0,text/plain;q=0.5")
+        found = [
+            sample
+            for family in openmetrics(page)  # type: ignore[no-untyped-call]
+            for sample in family.samples
+            if sample.name == "trunkline_request_seconds_bucket" and sample.exemplar is not None
+        ]
+        return any(each.exemplar and each.exemplar.labels == {"trace_id": trace} for each in found)
+
+    until("the histogram names the trace", named)
+    assert "trace_id" not in text(gateway, key), "the plain format has no place for it"
 
 
 def test_the_log_names_trace_and_request(traced: Any) -> None:

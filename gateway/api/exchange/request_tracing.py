@@ -5,6 +5,8 @@ from collections.abc import Callable
 
 from gateway.api.exchange.exchange import HttpExchange
 from gateway.domain.errors import EngineRefused, RequestError
+from gateway.domain.request import Request
+from gateway.observability.metrics import Metrics
 from gateway.observability.request_trace import TRACEPARENT, RequestTrace, TracedRequest, usage_facts
 from shared.process.tracing import conventions as names
 from shared.process.tracing.context import TraceSampler
@@ -29,8 +31,11 @@ class RequestTracing:
         self,
         sampler: TraceSampler,
         exporter: SpanExporter,
+        metrics: Metrics | None = None,
         wall_ns: Callable[[], int] = time.time_ns,
     ) -> None:
+        """Histograms of ``metrics`` name the traces of what they count."""
+        self._metrics = metrics
         self._sampler = sampler
         self._exporter = exporter
         self._wall_ns = wall_ns
@@ -51,6 +56,24 @@ class RequestTracing:
         if trace is not None and exchange.route not in _UNTRACED:
             traced = _traced(exchange, status, failure, total_s)
             self._exporter.put(trace.span_count, lambda: trace.spans(traced))
+            if self._metrics is not None and exchange.request is not None:
+                _note_exemplars(self._metrics, exchange, exchange.request, trace.trace_id, total_s)
+
+
+def _note_exemplars(
+    metrics: Metrics, exchange: HttpExchange, request: Request, trace_id: str, total_s: float
+) -> None:
+    """The histograms that count the request name its trace."""
+    histograms, model, tier, wall_s = metrics.histograms, request.model, request.tier, time.time()
+    whole = histograms["trunkline_request_seconds"]
+    whole.note_exemplar((model, exchange.route, tier), total_s, trace_id, wall_s)
+    response, reply = exchange.response, exchange.reply
+    if response is not None:
+        waits = histograms["trunkline_queue_seconds"]
+        waits.note_exemplar((model, tier), response.queue_s, trace_id, wall_s)
+    if reply.event_stream and reply.first_byte_s is not None:
+        first = histograms["trunkline_time_to_first_token_seconds"]
+        first.note_exemplar((model, tier), reply.first_byte_s - exchange.began_s, trace_id, wall_s)
 
 
 def _traced(

@@ -238,8 +238,14 @@ class Exposition(Protocol):
     """Of :class:`gateway.observability.metrics.Metrics`, of this process or of all workers."""
 
     CONTENT_TYPE: str
+    exemplars: bool
+    """There is one with exemplars, too, for who takes OpenMetrics."""
 
     async def render(self) -> bytes: ...
+    async def render_exemplars(self) -> bytes: ...
+
+
+_OPEN_METRICS = b"application/openmetrics-text"
 
 
 def metrics_page(keys: KeyAuthenticator, metrics: Exposition, *, public: bool) -> Respond:
@@ -258,6 +264,10 @@ def metrics_page(keys: KeyAuthenticator, metrics: Exposition, *, public: bool) -
                 "to read them (trunkline key create --role viewer).",
                 code="role_required",
             )
+        if metrics.exemplars and _OPEN_METRICS in exchange.fields.get(b"accept", b""):
+            kind = _OPEN_METRICS + b"; version=1.0.0; charset=utf-8"
+            await exchange.reply.whole(200, kind, await metrics.render_exemplars())
+            return
         await exchange.reply.whole(200, metrics.CONTENT_TYPE.encode("ascii"), await metrics.render())
 
     return respond

@@ -4,11 +4,13 @@ import itertools
 from collections.abc import Callable, Sequence
 
 import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from structlog.testing import capture_logs
 
 from gateway.api.exchange.request_log import RequestLog
 from gateway.api.exchange.request_tracing import RequestTracing
 from gateway.domain.errors import QueueFull
+from gateway.observability.metrics import Metrics
 from shared.process.tracing import conventions as names
 from shared.process.tracing.context import TraceSampler, read_traceparent
 from shared.process.tracing.export import SpanExporter
@@ -34,11 +36,11 @@ class Kept(SpanExporter):
         self.spans += made
 
 
-def tracing(surface: Surface, ratio: float = 1.0) -> Kept:
+def tracing(surface: Surface, ratio: float = 1.0, metrics: Metrics | None = None) -> Kept:
     """From now on the surface's requests are traced."""
     kept, ids = Kept(), itertools.count(1 << 70)
     sampler = TraceSampler(ratio, lambda bits: next(ids) & ((1 << bits) - 1) or 1)
-    made = RequestTracing(sampler, kept, lambda: 1_000)
+    made = RequestTracing(sampler, kept, metrics, lambda: 1_000)
     object.__setattr__(surface.app, "begin_trace", made.begin)
     surface.traces = made  # type: ignore[attr-defined]
     return kept
@@ -136,6 +138,28 @@ async def test_a_request_that_is_refused_is_an_error_by_its_code(surface: Surfac
     assert wrong.error is not None
     assert wrong.name == "POST chat"
     assert names.REQUEST_MODEL not in wrong.attributes
+
+
+async def test_histograms_name_the_trace_of_what_they_counted(surface: Surface) -> None:
+    metrics = Metrics()
+    metrics.know_model("m")
+    kept = tracing(surface, metrics=metrics)
+    surface.dispatcher.answer(FakeResponse(headers=EVENTS, chunks=(b"data: 1\n\n",)))
+    await surface.post(CHAT, ASK, JSON_TYPE)
+    log = RequestLog(metrics, finish_trace=surface.traces.finished, lines=False)  # type: ignore[attr-defined]
+    for exchange, status, failure in surface.finished:
+        log(exchange, status, failure)
+    named = {
+        sample.name: sample.exemplar.labels
+        for family in openmetrics((await metrics.render_exemplars()).decode())  # type: ignore[no-untyped-call]
+        for sample in family.samples
+        if sample.exemplar is not None
+    }
+    trace = {"trace_id": f"{kept.spans[0].trace_id:032x}"}
+    assert named == dict.fromkeys(
+        ("trunkline_request_seconds_bucket", "trunkline_time_to_first_token_seconds_bucket"), trace
+    )
+    assert b"trace_id" not in await metrics.render()
 
 
 async def test_probes_and_scrapes_have_no_spans(surface: Surface) -> None:
