@@ -30,7 +30,7 @@ from gateway.app.jobs import JobParts, KnownModels
 from gateway.app.merged_metrics import MergedMetrics
 from gateway.app.pipelines import PipelineParts
 from gateway.app.process_reads import make_process_page, make_process_reads, process_facts, process_name
-from gateway.app.records import make_records
+from gateway.app.records import make_events, make_records
 from gateway.app.reload import shown_settings, taken_up
 from gateway.app.tracing import GatewayTraces
 from gateway.auth.clients import Clients
@@ -195,8 +195,11 @@ class Gateway:
         )
         stored = StoreAdmin(store, lambda: registry.index.models)
         about = AboutAdmin(self._facts, lambda: shown_settings(self._settings))
-        asked = RequestsAdmin(self._records, process_name(settings, self._cluster), reads)
-        own = [*fleet.methods(), *asked.methods(), *stored.methods(), *about.methods()]
+        name = process_name(settings, self._cluster)
+        asked = RequestsAdmin(self._records, name, reads)
+        live = (self._dispatcher, self._records, store, self._machine, self.lifecycle, name, reads)
+        own = [*fleet.methods(), *asked.methods(), *make_events(*live).methods()]
+        own += [*stored.methods(), *about.methods()]
         admin = admin_pages(keys, own)
         shown = metrics if self._siblings is None else MergedMetrics(metrics, self._siblings)
         page, known = make_process_page(store, member, reads), KnownModels(book, catalog)

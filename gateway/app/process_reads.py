@@ -22,7 +22,7 @@ from shared import __version__
 
 Answerer = Callable[[Json], Awaitable[Json]]
 
-FOR_OTHERS = frozenset(("agents", "models", "queue", "process", "streams", "requests", "request"))
+FOR_OTHERS = frozenset(("agents", "models", "queue", "process", "streams", "requests", "request", "live"))
 """Questions that processes on other hosts may ask: all of them only read."""
 
 STARTING = "it is being started, or hangs"

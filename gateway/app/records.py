@@ -1,11 +1,19 @@
-"""Decision records, with the slices of the settings that they get."""
+"""Decision records and live events, with the slices of the settings that they get."""
 
 import time
 
+from gateway.api.admin.live.feed import EventFeed
+from gateway.api.admin.live.page import EventsAdmin
+from gateway.api.admin.live.state import ProcessState
+from gateway.app.process_reads import ProcessReads
 from gateway.dispatch.decisions.records import RecordSettings, RequestRecords
 from gateway.dispatch.dispatcher import Dispatcher
 from gateway.dispatch.exchange import ExchangeState, RequestExchange
+from gateway.observability.gauges import FamilyCollector
 from gateway.runtime.config import Settings
+from gateway.runtime.lifecycle import Lifecycle
+from gateway.runtime.machine import MachineGuard
+from gateway.storage import Store
 
 
 def make_records(settings: Settings, dispatcher: Dispatcher) -> RequestRecords:
@@ -18,3 +26,27 @@ def make_records(settings: Settings, dispatcher: Dispatcher) -> RequestRecords:
         return [each for each in dispatcher.exchanges.values() if each.state is not ExchangeState.DONE]
 
     return RequestRecords(bounds, not_over, dispatcher.timers.time, time.time)
+
+
+def make_events(
+    dispatcher: Dispatcher,
+    records: RequestRecords,
+    store: Store,
+    machine: MachineGuard,
+    lifecycle: Lifecycle,
+    process: str,
+    reads: ProcessReads | None,
+) -> EventsAdmin:
+    """The page of live events, with its metrics."""
+
+    def enrolled() -> list[str]:
+        return [each.name for each in store.agents.list() if each.revoked_s is None]
+
+    def troubles() -> dict[str, bool]:
+        return {"memory": bool(machine.pressure.level), "descriptors": machine.descriptors.none_left}
+
+    registry = dispatcher.registry
+    state = ProcessState(registry, dispatcher.room, records, process, enrolled, troubles)
+    feed = EventFeed(state, reads, ends=lambda: lifecycle.draining)
+    FamilyCollector(registry.metrics.registry, feed.figures)
+    return EventsAdmin(feed)

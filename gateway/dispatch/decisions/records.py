@@ -175,6 +175,10 @@ class RequestRecords:
             if not exchange.request.shadow:
                 yield unfinished(exchange, now, wall_s)
 
+    def count_not_over(self) -> int:
+        """How many wait or run now."""
+        return sum(1 for _ in self._live())
+
     def kept(self) -> dict[str, int]:
         """How many of each kind there are."""
         return {"recent": len(self._recent), "slow": len(self._slow), "failed": len(self._failed)}

@@ -226,6 +226,16 @@ class WaitingRoom:
         queue = self._queues.get(model)
         return queue.count if queue else 0
 
+    def tiers(self, model: str) -> dict[str, int]:
+        """How many requests of each tier wait for ``model``; tiers without any are left out."""
+        queue, found, before = self._queues.get(model), {}, 0
+        for rank, tier in enumerate(_TIERS if queue is not None else ()):
+            until = queue.ahead_of(rank) if queue is not None else 0
+            if until > before:
+                found[tier.value] = until - before
+            before = until
+        return found
+
     def ahead_of_batch(self, model: str) -> int:
         """How many requests of the tiers above batch wait for ``model``."""
         queue = self._queues.get(model)

@@ -41,6 +41,25 @@ def test_tiers_go_before_arrival() -> None:
     assert front(waiting) == [realtime, standard, batch]
 
 
+def test_it_says_how_many_of_each_tier_wait() -> None:
+    waiting = room()
+    assert waiting.tiers("m") == {}
+    waiting.enter(request(tier=Tier.BATCH), NO_SLOT, 0.0)
+    assert waiting.tiers("m") == {"batch": 1}
+    for tier in (Tier.BATCH, Tier.REALTIME):
+        waiting.enter(request(tier=tier), NO_SLOT, 0.0)
+    assert waiting.tiers("m") == {"realtime": 1, "batch": 2}
+
+
+def test_requests_say_how_many_waited_when_they_came() -> None:
+    waiting = room()
+    first, second, third = (waiting.enter(request(), NO_SLOT, 0.0) for _ in range(3))
+    assert [each.ahead for each in (first, second, third)] == [0, 1, 2]
+    waiting.leave(first, 1.0, departed=True)
+    waiting.requeue(first, (), 2.0)
+    assert first.ahead == 2
+
+
 def test_who_comes_back_keeps_its_turn() -> None:
     waiting = room()
     first, second = (waiting.enter(request(), NO_SLOT, 0.0) for _ in range(2))
