@@ -20,6 +20,8 @@ from agent.engines.error_responses import (
 )
 from agent.engines.memory_errors import MESSAGE_BYTES, tells_of_memory
 from agent.requests.event_usage import EventUsage
+from agent.requests.gathered_body import GatheredBody
+from agent.requests.received_body import ReceivedBody
 from agent.requests.tracing import EngineOutcome, EngineTrace
 from agent.requests.usage import UsageReader, reader_for
 from shared.link.progress import ProgressReporter
@@ -64,8 +66,7 @@ class RequestRun:
         self._progress: ProgressReporter | None = None  # once there is some to tell
         self.began_s = clock()
         """When it was given its place."""
-        self.told: ToldRequest | None = None
-        """What other sessions are told of it; None where there are none."""
+        self.told: ToldRequest | None = None  # what other sessions are told of it; None where there are none
         self.on_first_token: Callable[[RequestRun], None] | None = None
         """Called once when a streamed response begins; None where nobody needs to know."""
         self._first_byte_s: float | None = None
@@ -90,6 +91,7 @@ class RequestRun:
         self._rest = b""
         """The last of the body, which waits until it may be sent."""
         self._writable = True
+        self._gathered = self._gathering()
         self._over = False
         self.status = 0
         """The response's; 0 when there is none."""
@@ -107,6 +109,14 @@ class RequestRun:
     """What is recorded of it; None: its trace is not."""
     _usage: Usage | None = None
     """As the engine counted it, once that is known."""
+
+    def _gathering(self) -> GatheredBody | None:
+        """There where nobody reads the response before it is whole."""
+        stream = self.stream
+        if not stream.head.gather_s:
+            return None
+        call_later = asyncio.get_running_loop().call_later
+        return GatheredBody(stream.send_data, stream.head.gather_s, self._fail, call_later)
 
     # --- what the session says
 
@@ -139,6 +149,8 @@ class RequestRun:
             self.stream.reset(ErrorCode.CANCELLED)
 
     def on_writable(self) -> None:
+        if self._gathered is not None and not self._gathered.writable():
+            return
         self._writable = True
         if self._request is not None:
             self._request.resume()
@@ -220,7 +232,7 @@ class RequestRun:
             self._watching = self._head_waits or status >= 500
         if not self._head_waits:
             self._send_head()
-            if self._reader.takes_whole_events:
+            if self._reader.takes_whole_events and self._gathered is None:
                 self._out_path = self.stream.out_path()
         return self._out_path
 
@@ -237,7 +249,8 @@ class RequestRun:
                 self.on_first_token(self)
         assert self._reader is not None
         data = self._reader.feed(piece)
-        ready = not data or self.stream.send_data(data)
+        send = self.stream.send_data if self._gathered is None else self._gathered.send
+        ready = not data or send(data)
         if self._out_path is not None:
             self._out_path.open = ready and self._reader.takes_whole_events
         if not ready:
@@ -283,6 +296,8 @@ class RequestRun:
                 self.out_of_memory = tells_of_memory(self._message)
             assert self._reader is not None
             self._rest = self._reader.finish()
+            if self._gathered is not None:
+                self._rest, self._writable = self._gathered.take() + self._rest, self._gathered.ready
         except Exception as error:
             self._fail(error)
             return
@@ -342,55 +357,9 @@ class RequestRun:
         self._over = True
         if self._progress is not None:
             self._progress.stop()
+        if self._gathered is not None:
+            self._gathered.take()
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
         self._on_left(self)
-
-
-class ReceivedBody:
-    """What has come of a request's body. Implements :class:`agent.engines.backend.BackendBody`."""
-
-    __slots__ = ("_complete", "_moved", "_pieces", "_stream", "ended", "untaken_bytes")
-
-    def __init__(self, stream: Stream) -> None:
-        self._stream = stream
-        self._pieces: list[bytes] = []
-        """Never more than was credited."""
-        self.untaken_bytes = 0
-        """Received and not yet said consumed."""
-        self._complete = False
-        self._moved: asyncio.Event | None = None
-        self.ended = False
-
-    def put(self, data: bytes) -> None:
-        self._pieces.append(data)
-        self.untaken_bytes += len(data)
-        if self._moved is not None:
-            self._moved.set()
-
-    def end(self) -> None:
-        self._complete = True
-        self.ended = not self._pieces
-        if self._moved is not None:
-            self._moved.set()
-
-    def drop(self) -> None:
-        """Discard what was not taken: no reader is left."""
-        self._pieces = []
-        self.taken(self.untaken_bytes)
-
-    def take(self) -> bytes:
-        pieces, self._pieces = self._pieces, []
-        self.ended = self._complete
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
-
-    def taken(self, size_bytes: int) -> None:
-        self.untaken_bytes -= size_bytes
-        self._stream.consumed(size_bytes)
-
-    async def more(self) -> None:
-        while not self._pieces and not self._complete:
-            self._moved = self._moved or asyncio.Event()
-            self._moved.clear()
-            await self._moved.wait()

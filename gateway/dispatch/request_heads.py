@@ -6,6 +6,10 @@ from gateway.fleet.deployment import Deployment
 from shared.protocol.followed import FOLLOWED
 from shared.protocol.messages import Headers, RequestHead
 
+GATHER_S = 0.1
+"""Time for which an agent may hold back events of an answer that is put together before anybody reads it.
+What it holds is lost when the request gives way."""
+
 
 class DeploymentNotPermitted(Exception):
     """The request may not run there. Whoever chose the deployment is at fault; nothing is sent."""
@@ -46,6 +50,8 @@ def head_for(
     )
     if request.upgrade:
         head.upgrade = True
+    if request.streamed_output is not None and request.streaming:
+        head.gather_s = GATHER_S
     if deployment.asked_as:  # its agent is a gateway, which chooses among agents itself
         head.via = (*request.via, deployment.asked_as)
         if request.where is not None:

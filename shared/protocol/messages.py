@@ -89,6 +89,9 @@ class RequestHead(Payload):
     """The gateways that it came through, the sender last; empty for an agent that is none."""
     upgrade: Flag = False
     """Its client asks for a WebSocket (PROTOCOL §5.5)."""
+    gather_s: Seconds | None = None
+    """So long the response's body may be held back, to be sent in fewer pieces: nobody reads it before it is
+    whole."""
 
     def to_payload(self) -> bytes:
         # Half of what it takes to have the dataclass itself written.
@@ -110,6 +113,8 @@ class RequestHead(Payload):
             said |= {"where": self.where, "via": self.via}
         if self.upgrade:
             said["upgrade"] = True
+        if self.gather_s is not None:
+            said["gather_s"] = self.gather_s
         if self.expected is not None:
             payload = orjson.dumps(said | {"expected": self.expected.to_dict()})
             if len(payload) <= limits.CONTROL_PAYLOAD_BYTES:

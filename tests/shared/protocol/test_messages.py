@@ -31,6 +31,7 @@ from shared.protocol.messages import (
         RequestHead("", "GET", "/", (), "", ""),
         RequestHead("", "GET", "/", (), "", "", where={"region": ("eu",)}, via=("0" * 16,)),
         RequestHead("", "GET", "/", (), "", "", upgrade=True),
+        RequestHead("", "GET", "/", (), "", "", gather_s=0.1),
         Trailers(Usage(1, 2, 3), 0.1, 0.2, 0.3, 0.4),
         Trailers(),
         Trailers(ran_by="lab/gpu-1", device="NVIDIA L4"),
@@ -39,7 +40,8 @@ from shared.protocol.messages import (
 def test_payloads_written_member_by_member_say_all_of_them(payload: RequestHead | Trailers) -> None:
     said = orjson.dumps(payload)
     later = b',"gpu_s":null', b',"expected":null', b',"ran_by":"","device":""', b',"where":null,"via":[]'
-    for unsaid in (*later, b',"upgrade":false'):  # left out, as by versions that do not know them
+    # Left out, as by versions that do not know them.
+    for unsaid in (*later, b',"upgrade":false', b',"gather_s":null'):
         said = said.replace(unsaid, b"")
     assert payload.to_payload() == said
     assert type(payload).from_payload(payload.to_payload()) == payload

@@ -83,11 +83,13 @@ def an_answer(random: Random) -> list[bytes]:
     return [wire[a:b] for a, b in zip([0, *cuts], [*cuts, len(wire)], strict=True)]
 
 
-async def told(pieces: list[bytes], mode: UsageMode, *, short: bool) -> tuple[object, int]:
+async def told(
+    pieces: list[bytes], mode: UsageMode, *, short: bool, gather_s: float | None = None
+) -> tuple[tuple[bytes, list[tuple[str, Any]]], int]:
     """What the gateway hears of an answer, and how many pieces went the short way."""
     backend, taken = ConnectedBackend(short=short), 0
     async with agent_with(backend) as here:
-        _, answer = here.ask(usage=mode, streaming=True)
+        _, answer = here.ask(usage=mode, streaming=True, gather_s=gather_s)
         await backend.begun.wait()
         for piece in pieces:
             before = backend.connection.chunks.pieces
@@ -99,6 +101,28 @@ async def told(pieces: list[bytes], mode: UsageMode, *, short: bool) -> tuple[ob
     return (answer.body, told_of_it), taken
 
 
+def _without_what_broke(body: bytes, calls: list[tuple[str, Any]]) -> tuple[bytes, list[tuple[str, Any]]]:
+    """What waits to be sent when an answer breaks is not sent: nobody reads an answer that is not whole."""
+    return b"" if "reset" in dict(calls) else body, calls
+
+
+async def test_pieces_that_may_be_gathered_come_together() -> None:
+    backend = ConnectedBackend()
+    async with agent_with(backend) as here:
+        _, answer = here.ask(usage=UsageMode.KEEP, streaming=True, gather_s=0.05)
+        await backend.begun.wait()
+        backend.connection.data_received(CHUNKED + chunks(TOKEN))
+        await until(lambda: answer.body == TOKEN)  # the first at once
+        for _ in range(5):
+            backend.connection.data_received(chunks(TOKEN))
+        await until(lambda: answer.body == TOKEN * 6)
+        backend.connection.data_received(chunks(TOKEN))
+        backend.connection.data_received(chunks(DONE) + LAST)
+        await answer.until("end")
+    pieces = [value for name, value in answer.calls if name == "data"]
+    assert pieces == [TOKEN, TOKEN * 5, TOKEN + DONE]
+
+
 @pytest.mark.parametrize("mode", [UsageMode.STRIP, UsageMode.KEEP])
 async def test_however_an_answer_comes_the_gateway_hears_the_same(mode: UsageMode) -> None:
     all_taken = 0
@@ -106,8 +130,10 @@ async def test_however_an_answer_comes_the_gateway_hears_the_same(mode: UsageMod
         pieces = an_answer(Random(seed))
         short, taken = await told(pieces, mode, short=True)
         ordinary, none = await told(pieces, mode, short=False)
+        gathered, no_more = await told(pieces, mode, short=True, gather_s=0.1)
         assert short == ordinary, seed
-        assert none == 0
+        assert (none, no_more) == (0, 0)
+        assert _without_what_broke(*gathered) == _without_what_broke(*ordinary), seed
         all_taken += taken
     assert all_taken > SEEDS
 
@@ -128,10 +154,11 @@ async def test_usage_behind_events_that_took_the_short_way_is_read() -> None:
     assert trailers.usage == Usage(7, 3)
 
 
-async def test_an_engine_is_not_read_while_the_gateway_takes_no_more() -> None:
+@pytest.mark.parametrize("gather_s", [None, 0.001])
+async def test_an_engine_is_not_read_while_the_gateway_takes_no_more(gather_s: float | None) -> None:
     backend = ConnectedBackend()
     async with agent_with(backend) as here:
-        stream, answer = here.ask(streaming=True)
+        stream, answer = here.ask(streaming=True, gather_s=gather_s)
         await backend.begun.wait()
         backend.connection.data_received(CHUNKED + chunks(TOKEN))
         sent = 1
@@ -146,7 +173,9 @@ async def test_an_engine_is_not_read_while_the_gateway_takes_no_more() -> None:
             await until(lambda taken=taken: len(answer.body) > taken)  # type: ignore[misc]
             stream.consumed(len(answer.body) - taken)
             taken = len(answer.body)
-        assert backend.transport.calls == ["pause", "resume"]
+        calls = backend.transport.calls
+        assert calls == ["pause", "resume"] * (len(calls) // 2)
+        assert len(calls) == 2 or gather_s
         assert answer.body == TOKEN * sent
         backend.connection.data_received(chunks(TOKEN) + LAST)
         await answer.until("end")
