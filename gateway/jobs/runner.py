@@ -83,6 +83,7 @@ class JobRunner:
         self.follow: FollowRun = followed_by_nobody
         """Who passes on answers while they are written."""
         self._woken = asyncio.Event()
+        self._look = True  # the store may have jobs that it did not say last
         self._stopping = asyncio.Event()
         self._waiting: Mapping[str, int] = {}
         """As the store said last, by model."""
@@ -95,6 +96,7 @@ class JobRunner:
 
     def wake(self) -> None:
         """Jobs were submitted in this process, or another one has said so."""
+        self._look = True
         self._woken.set()
 
     def slots_free(self, model: str) -> None:
@@ -117,7 +119,7 @@ class JobRunner:
     def stop(self) -> None:
         """Claim nothing more, and give back what runs: :meth:`run` returns soon. Idempotent."""
         self._stopping.set()
-        self._woken.set()
+        self.wake()
         for each in self.running:
             each.stop(RunEnd.STOPPED)
 
@@ -187,9 +189,19 @@ class JobRunner:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(pause_s):
                 await self._woken.wait()
+                while not (self._look or any(self._most(model) > 0 for model in self._waiting)):
+                    self._woken.clear()
+                    await self._woken.wait()
+                    await asyncio.sleep(self.settings.gap_s)
         if not self._stopping.is_set():
             await asyncio.sleep(self.settings.gap_s)
         self._woken.clear()
+        self._look = False
+
+    def _most(self, model: str) -> int:
+        """So many jobs of a model may be claimed."""
+        left = self.settings.at_once - len(self.running)
+        return min(left, self._room.most(model, self.running.pending(model)))
 
     async def _claim_all(self, runs: asyncio.TaskGroup) -> None:
         """One look at the store, and a claim for each model that has jobs and room."""
@@ -205,9 +217,7 @@ class JobRunner:
                 _log.warning("jobs_not_claimed", error=str(error))
 
     async def _claim(self, runs: asyncio.TaskGroup, model: str) -> None:
-        settings = self.settings
-        most = self._room.most(model, self.running.pending(model))
-        most = min(most, settings.at_once - len(self.running))
+        settings, most = self.settings, self._most(model)
         if most < 1:
             return
         asked_s, now_s = self._clock(), self._wall()
@@ -273,7 +283,7 @@ class JobRunner:
                 now_s = self._wall()
                 kept_until_s = now_s + self._ends.kept_s
                 if await asyncio.to_thread(self._claims.sweep, now_s, kept_until_s, settings.lease_s, most):
-                    self._woken.set()
+                    self.wake()
                 await self._ends.sweep()
                 self._failing = False
             except StateError as error:
@@ -309,7 +319,7 @@ class JobRunner:
             _log.error("job_failed_here", job=running.job.id, exc_info=error)
         finally:
             self.running.remove(running)
-            self._woken.set()
+            self.wake()  # it may be queued again
 
     async def _run_once(self, running: RunningJob) -> None:
         job, follower = running.job, self.follow(running.job)

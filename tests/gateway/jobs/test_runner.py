@@ -257,6 +257,31 @@ async def test_jobs_of_models_without_room_stay_in_the_store(shop: Shop) -> None
     await shop.until(job_id, JobState.SUCCEEDED)
 
 
+async def test_the_store_is_asked_for_jobs_only_when_there_is_room_for_them(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, waiting = 0, shop.store.job_claims.waiting
+
+    def count(now_s: float) -> dict[str, int]:
+        nonlocal asked
+        asked += 1
+        return waiting(now_s)
+
+    monkeypatch.setattr(shop.store.job_claims, "waiting", count)
+    shop.room.free = 0
+    job_id = await shop.submit()
+    runner = shop.start(settings=replace(FAST, poll_s=600.0, busy_poll_s=600.0))
+    await until(lambda: runner.metrics.queued._value.get() == 1)
+    before = asked
+    for _ in range(20):
+        runner.slots_free("m")
+        await asyncio.sleep(0)
+    shop.room.free = 1
+    runner.slots_free("m")
+    await shop.until(job_id, JobState.SUCCEEDED)
+    assert asked <= before + 2  # as there was room, and as the run had ended
+
+
 class Slow:
     """An engine that writes the front part of an answer, then nothing."""
 
