@@ -219,11 +219,19 @@ class Assigner:
             jobs += 1
         if not jobs:
             return tickets
-        others = len(tickets) - jobs
-        begun = self._preemption.room_for_jobs(model, now)
-        if begun < jobs:
+        others, preemption = len(tickets) - jobs, self._preemption
+        begun = preemption.room_for_jobs(model, now)
+        lasting = preemption.room_for_lasting(model, now) if begun else 0
+        let: list[Ticket] = []
+        for ticket in tickets[others:]:
+            exchange = self._exchanges.get(ticket.number)
+            lasts = exchange is not None and not preemption.gives_way_again(exchange)
+            if len(let) < begun and (lasting > 0 or not lasts):
+                let.append(ticket)
+                lasting -= lasts
+        if len(let) < jobs:
             self._look_again(model, now + JOBS_LOOK_S)
-        return tickets[: others + min(jobs, begun)]
+        return tickets[:others] + let
 
     def _carry_out(self, assignment: Assignment, deployment: Deployment | None, now: float) -> None:
         exchange = self._exchanges.get(assignment.number)

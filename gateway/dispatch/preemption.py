@@ -103,10 +103,11 @@ class Preemption:
         if request.tier is Tier.REALTIME:
             self._gave_way_for.discard(exchange.ticket.number)
             self._realtime[request.model] += 1
-        elif self._gives_way_again(exchange) and may_be_repeated(request, Effect.HARMLESS):
+        elif self.gives_way_again(exchange) and may_be_repeated(request, Effect.HARMLESS):
             self._running.setdefault((request.model, request.tier), {})[attempt] = exchange
         if request.gives_way:
             self._jobs[request.model] += 1
+            self._reserve.began(request.model, self._staying(request.model), attempt.opened_s)
         else:
             self._reserve.came(request.model, attempt.opened_s)
             if request.model in self._jobs:
@@ -122,6 +123,8 @@ class Preemption:
             asked_s = self._asked_s.pop(attempt, None)
             if asked_s is not None:
                 self._reserve.freed(now - asked_s)
+        else:
+            self._reserve.left(model, now - attempt.opened_s)
         if attempt.request.tier is Tier.REALTIME:
             self._realtime[model] -= 1
             if not self._realtime[model]:
@@ -182,7 +185,7 @@ class Preemption:
             return
         running = self._running.get((model, Tier.BATCH), {})
         wanted = self._reserve.kept(model, record.slots, now) + self._room.ahead_of_batch(model)
-        lacking = wanted - record.free_slots - sum(each.request.model == model for each in self._asked_s)
+        lacking = wanted - record.free_slots - self._giving_way(model)
         if lacking <= 0:
             return
         latest = islice(reversed(running), lacking + LOOKED_AT)
@@ -197,7 +200,33 @@ class Preemption:
             return 0
         running = sum(each.in_flight for each in record.serving.values()) - self._jobs.get(model, 0)
         kept = self._reserve.kept_from_new(model, record.slots, max(0, running), now)
-        return max(0, record.free_slots - kept - self._room.ahead_of_batch(model))
+        room = max(0, record.free_slots - kept - self._room.ahead_of_batch(model))
+        if not (room and kept):
+            return room
+        return min(room, self._reserve.more_jobs(model, self._staying(model), record.slots, now))
+
+    def room_for_lasting(self, model: str, now: float) -> int:
+        """How many of them may be such as could not give way again."""
+        record = self._index.models.get(model)
+        if record is None:
+            return 0
+        running = self._running.get((model, Tier.BATCH), {})
+        lasting = self._staying(model) - sum(each.request.gives_way for each in running)
+        return max(0, record.slots - self._reserve.kept_from_lasting(model, record.slots, now) - lasting)
+
+    def gives_way_again(self, exchange: RequestExchange) -> bool:
+        """Whether it may be asked to once it runs. A job whose answer is gone on with where it was loses
+        little."""
+        request = exchange.request
+        return request.preempted < self._most or (request.gives_way and exchange.answering)
+
+    def _giving_way(self, model: str) -> int:
+        """Requests of jobs that gave way and still hold their slots, or whose answers are being read."""
+        return sum(each.request.gives_way for each in self._freeing.get((model, Tier.BATCH), ()))
+
+    def _staying(self, model: str) -> int:
+        """Requests of jobs that run and do not give way now."""
+        return self._jobs.get(model, 0) - self._giving_way(model)
 
     def make_room(self, model: str, now: float) -> bool:
         """Have others give way to the realtime requests that are next for ``model`` and fit no free slot.
@@ -261,11 +290,6 @@ class Preemption:
             if all(self._preempt(running[number][0], now) for number in numbers):
                 return
 
-    def _gives_way_again(self, exchange: RequestExchange) -> bool:
-        """A job whose answer is gone on with where it was loses little."""
-        request = exchange.request
-        return request.preempted < self._most or (request.gives_way and exchange.answering)
-
     def _as_running(self, exchange: RequestExchange, attempt: Attempt, now: float) -> PreemptibleRequest:
         request, pace = exchange.request, self._paces.get(exchange.request.model, PACE_GUESS_S)
         ran_s = now - attempt.opened_s
@@ -291,6 +315,7 @@ class Preemption:
             _drop(self._freeing, attempt)
         elif request.gives_way:
             self._asked_s[attempt] = now
+            self._reserve.gave_way(request.model, self._staying(request.model), now)
         return given_back
 
     def _ask_again(self, attempt: Attempt) -> None:

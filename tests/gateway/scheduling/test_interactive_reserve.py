@@ -80,6 +80,48 @@ def test_half_of_the_slots_are_left_to_jobs() -> None:
     assert [reserve.kept_from_new("m", slots, 9, now) for slots in (1, 2, 16, 64)] == [0, 1, 8, 16]
 
 
+def held(per_s: float, held_s: float) -> tuple[InteractiveReserve, float]:
+    """Requests for ``m`` came for two minutes and had their slots for so long."""
+    reserve, now = reserve_of(per_s)
+    for _ in range(500):
+        reserve.left("m", held_s)
+    return reserve, now
+
+
+@pytest.mark.parametrize(
+    ("per_s", "held_s", "pause_s"),
+    [
+        (10.0, 0.5, 0.224),
+        (10.0, 40.0, 2.0),
+        (0.1, 5.0, 5.0),
+    ],  # one request at a time has no mean to vary about
+)
+def test_after_a_job_gave_way_one_more_begins_after_a_pause(
+    per_s: float, held_s: float, pause_s: float
+) -> None:
+    reserve, now = held(per_s, held_s)
+    assert reserve.more_jobs("m", 6, 16, now) == 16
+    reserve.gave_way("m", 6, now)
+    assert reserve.more_jobs("m", 6, 16, now + 0.95 * pause_s) == 0
+    assert reserve.more_jobs("m", 4, 16, now) == 2  # in the place of those that ended
+    now += 1.05 * pause_s
+    assert reserve.more_jobs("m", 6, 16, now) == 1
+    reserve.began("m", 7, now)
+    assert reserve.more_jobs("m", 7, 16, now) == 0
+    assert reserve.more_jobs("m", 6, 16, now) == 1
+    reserve.began("m", 7, now + 0.5 * pause_s)  # in the place of one, which does not begin the pause anew
+    assert reserve.more_jobs("m", 7, 16, now + 1.05 * pause_s) == 1
+
+
+def test_jobs_that_cannot_give_way_leave_what_others_ever_take() -> None:
+    reserve, now = held(9.6, 0.5)
+    assert InteractiveReserve().kept_from_lasting("m", 16, now) == 0
+    assert reserve.kept("m", 16, now) == 3
+    assert reserve.kept_from_lasting("m", 64, now) == 3 + 12  # 4.8 at once in the mean, hardly ever over 12
+    assert reserve.kept_from_lasting("m", 16, now) == 14
+    assert reserve.kept_from_lasting("other", 16, now) == 0
+
+
 def test_models_have_nothing_to_do_with_each_other() -> None:
     reserve, now = reserve_of(10.0)
     assert reserve.kept("other", MANY, now) == 0

@@ -3,6 +3,7 @@ them."""
 
 import orjson
 
+from gateway.dispatch.request_heads import GATHER_S
 from gateway.domain.errors import QueueTimeout
 from gateway.domain.request import Tier
 from gateway.scheduling.interactive_reserve import WINDOW_S
@@ -20,10 +21,11 @@ def running(agent: FakeAgent) -> int:
     return len(agent.open_streams)
 
 
-async def served(fleet: Fleet, agent: FakeAgent, count: int, per_s: float) -> None:
+async def served(fleet: Fleet, agent: FakeAgent, count: int, per_s: float, held_s: float = 0.0) -> None:
     """So many requests that somebody waits for came and were answered, one after the other."""
     for _ in range(count):
         client = ask(fleet, Tier.STANDARD)
+        fleet.advance(held_s)
         answer(agent.streams[-1])
         await whole(fleet, client)
         fleet.advance(1.0 / per_s)
@@ -124,3 +126,60 @@ async def test_jobs_do_not_begin_in_slots_for_which_others_wait() -> None:
     answer(one.streams[3])
     await whole(fleet, job)
     quiet(fleet)
+
+
+async def test_after_a_job_gave_way_one_more_begins_only_after_a_pause() -> None:
+    fleet, (one,) = fleet_of(8)
+    await served(fleet, one, 50, per_s=10.0, held_s=1.0)
+    jobs = [run_job(fleet) for _ in range(8)]
+    for stream in list(one.open_streams):
+        answer(stream, 100)
+    fleet.settle()
+    assert running(one) == 7  # one slot is kept
+    client = ask(fleet, Tier.STANDARD)
+    assert preempted(fleet) == 1
+    next(stream for stream in one.streams if stream.reset_code is not None).confirm()
+    fleet.settle()
+    answer(one.streams[-1])
+    await whole(fleet, client)
+    assert running(one) == 6  # though there is a slot more than is kept
+    fleet.advance(0.8)  # less than a request takes
+    assert running(one) == 6
+    fleet.advance(0.8)
+    assert running(one) == 7
+    for job in jobs:
+        assert job.exchange is not None
+        job.exchange.cancel()
+    fleet.settle()
+    for stream in list(one.open_streams):
+        stream.confirm()
+    quiet(fleet)
+
+
+async def test_jobs_that_could_not_give_way_again_leave_more_slots() -> None:
+    fleet, (one,) = fleet_of(8, max_preemptions=0)  # as where no engine can go on with an answer
+    await served(fleet, one, 50, per_s=10.0, held_s=0.3)
+    jobs = [run_job(fleet) for _ in range(8)]
+    assert running(one) == 2  # others would leave two slots
+    client = ask(fleet, Tier.STANDARD)
+    assert running(one) == 3
+    assert preempted(fleet) == 0
+    answer(one.streams[-1])
+    await whole(fleet, client)
+    for job in jobs:
+        assert job.exchange is not None
+        job.exchange.cancel()
+    fleet.settle()
+    for stream in list(one.open_streams):
+        stream.confirm()
+    quiet(fleet)
+
+
+async def test_answers_that_nobody_reads_before_they_are_whole_may_come_in_few_pieces() -> None:
+    class Output:
+        """Keeps the events of an answer."""
+
+    fleet, (one,) = fleet_of(2)
+    ask(fleet, streamed_output=Output())
+    ask(fleet)
+    assert [stream.head.gather_s for stream in one.streams] == [GATHER_S, None]
