@@ -25,6 +25,8 @@ _SHARE = 0.3
 """Of the slots that interactive requests need."""
 _TOKENS = 25
 _LINE_TOKENS = 500
+_CONTINUES = "chat=final_message"
+"""Of both engines, so that the tokens of both batches come through the gateway."""
 _OTHER_MODEL = "elsewhere"
 _OTHER_SLOTS = 8
 """About as many as a batch gets beside the requests."""
@@ -56,6 +58,8 @@ class Beside:
     alone_ms: tuple[float, float]
     with_batch_ms: tuple[float, float]
     elsewhere_ms: tuple[float, float]
+    batch_per_s: float
+    """Tokens of the batch beside."""
 
     @property
     def ratio(self) -> float:
@@ -73,9 +77,9 @@ class Beside:
 
         return (
             f"first token of interactive requests: {shown(self.alone_ms)}; with a batch in every free slot: "
-            f"{shown(self.with_batch_ms)}, p99 × {self.ratio:.2f}; with a batch that has slots of its own: "
-            f"{shown(self.elsewhere_ms)}, p99 of the other × {self.slots_ratio:.2f} of that ({self.requests} "
-            f"requests, {self.failed} failed)"
+            f"{shown(self.with_batch_ms)}, p99 × {self.ratio:.2f}, {self.batch_per_s:.0f} tokens/s of the "
+            f"batch; with a batch that has slots of its own: {shown(self.elsewhere_ms)}, p99 of the other × "
+            f"{self.slots_ratio:.2f} of that ({self.requests} requests, {self.failed} failed)"
         )
 
     def to_json(self) -> str:
@@ -84,18 +88,23 @@ class Beside:
 
 def run(house: House, sizes: BesideSizes) -> Beside:
     """Slices in turns."""
-    site, random = build(house, slots=_SLOTS, continues="chat=final_message"), Random(1)
+    site, random = build(house, slots=_SLOTS, continues=_CONTINUES), Random(1)
     other = house.engine("--model", _OTHER_MODEL, name="other-engine")
-    house.agent(site.gateway, other.url, "--slots", str(_OTHER_SLOTS), name="other-agent")
+    slots, able = ("--slots", str(_OTHER_SLOTS)), {"TRUNKLINE_AGENT_CONTINUES": _CONTINUES}
+    house.agent(site.gateway, other.url, *slots, name="other-agent", environment=able)
     house.wait_for_model(site.gateway, site.key, _OTHER_MODEL)
     engines = {Batch.BESIDE: site.engine, Batch.ELSEWHERE: other}
     client = JobClient(site.gateway, site.key)
     found: dict[Batch, list[float]] = {each: [] for each in Batch}
-    failed = 0
+    failed, batch_tokens, batch_s = 0, 0, 0.0
     for where in [*Batch] * sizes.rounds:
         batch_id = "" if where is Batch.NONE else _fill(engines[where], where.value, client, sizes)
         time.sleep(sizes.settle_s)
+        before, began_s = site.engine.stats()["computed_tokens"], time.monotonic()
         first_s = asyncio.run(_ask(site, sizes.seconds, random))
+        if where is Batch.BESIDE:
+            batch_s += time.monotonic() - began_s
+            batch_tokens += site.engine.stats()["computed_tokens"] - before - _TOKENS * len(first_s)
         found[where] += [each for each in first_s if each is not None]
         failed += first_s.count(None)
         if where is not Batch.NONE:
@@ -107,7 +116,8 @@ def run(house: House, sizes: BesideSizes) -> Beside:
         return percentile(found[where], 0.5) * 1000, percentile(found[where], 0.99) * 1000
 
     count = sum(map(len, found.values())) + failed
-    return Beside(count, failed, of(Batch.NONE), of(Batch.BESIDE), of(Batch.ELSEWHERE))
+    times_ms = of(Batch.NONE), of(Batch.BESIDE), of(Batch.ELSEWHERE)
+    return Beside(count, failed, *times_ms, batch_tokens / batch_s)
 
 
 def _is_idle(engine: Engine) -> bool:
