@@ -118,6 +118,18 @@ async def an_admin_makes_a_key_whose_secret_is_shown_once(
     await page.click("dialog button:has-text('Cancel')")
 
 
+async def a_decision_record_is_told_in_words(browser: Browser, gateway: Gateway, key: str) -> None:
+    ask = {"model": MODEL, "messages": [{"role": "user", "content": "A secret prompt."}], "max_tokens": 3}
+    fetch(f"{gateway.base_url}/chat/completions", body=ask, key=key)
+    page = await browser.open(gateway.url, key, f"requests?model={MODEL}")
+    await page.click("tl-requests tbody tr:first-child td:first-child a")
+    await page.wait_for_selector("tl-request .steps-words li")
+    shown = await page.inner_text("tl-request")
+    assert "gpu-1" in shown
+    assert "Candidates" in shown
+    assert "A secret prompt." not in shown
+
+
 async def every_page_opens(browser: Browser, gateway: Gateway, key: str) -> None:
     page = await browser.open(gateway.url, key)
     for name in ("flow", "models", "requests", "jobs", "usage", "keys", "alerts", "settings", "host/gpu-1"):
@@ -138,5 +150,6 @@ async def test_a_browser_shows_and_does_what_the_keys_role_allows(tmp_path: Path
             await an_operator_drains(browser, gateway, operator)
             await an_operator_switches_a_canary(browser, gateway, operator)
             await an_admin_makes_a_key_whose_secret_is_shown_once(browser, gateway, admin)
+            await a_decision_record_is_told_in_words(browser, gateway, admin)
             await every_page_opens(browser, gateway, admin)
             assert browser.problems == []

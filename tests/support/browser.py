@@ -64,6 +64,13 @@ class Browser:
         page.on("console", self._note)
         return page
 
+    async def renderers_cpu_s(self) -> float:
+        """The CPU time of the processes that run and draw pages, in seconds."""
+        session = await self._driven.new_browser_cdp_session()
+        found = (await session.send("SystemInfo.getProcessInfo"))["processInfo"]
+        await session.detach()
+        return float(sum(each["cpuTime"] for each in found if each["type"] == "renderer"))
+
     def _note(self, message: Any) -> None:
         if message.type == "error" and not message.text.startswith("Failed to load resource"):
             self.problems.append(message.text)

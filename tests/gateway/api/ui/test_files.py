@@ -132,3 +132,11 @@ def test_every_module_that_a_script_imports_is_there(name: str) -> None:
     for wanted in re.findall(r'from "([^"]+)"', source):
         assert wanted.startswith(("./", "../"))
         assert (STATIC / name).parent.joinpath(wanted).is_file(), wanted
+
+
+def test_every_alert_names_a_section_of_the_runbook() -> None:
+    runbook = (STATIC.parents[3] / "docs" / "runbook.md").read_text()
+    sections = set(re.findall(r"^## (\w+)$", runbook, re.MULTILINE))
+    named = re.findall(r'"(Trunkline\w+)"', (STATIC / "js" / "pages" / "alerts.js").read_text())
+    assert len(set(named)) > 5
+    assert set(named) <= sections

@@ -69,7 +69,7 @@ export class Tiles {
   }
 }
 
-// Buttons of which one is pressed.
+// Buttons of which one is pressed; `show` of the element presses another.
 export function segments(label, choices, chosen, onChoice) {
   const node = h("div", { class: "segments", role: "group", "aria-label": label });
   const show = (now) => {
@@ -80,6 +80,7 @@ export function segments(label, choices, chosen, onChoice) {
     node.append(h("button", { type: "button", data: { value }, on: { click: choose } }, words));
   }
   show(chosen);
+  node.show = show;
   return node;
 }
 

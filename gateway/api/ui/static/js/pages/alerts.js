@@ -1,7 +1,7 @@
 // What calls for a look now, by what this page knows, with what to do about it.
 
 import { h, link, fill } from "../dom.js";
-import { count, percent, plural, seconds } from "../format.js";
+import { count, plural, seconds } from "../format.js";
 import { live } from "../live.js";
 import { Page } from "../page.js";
 import { empty, panel } from "../parts.js";
@@ -9,18 +9,19 @@ import { empty, panel } from "../parts.js";
 const WAITS_S = 10;
 const HOT_C = 88;
 
-// Each { level: "bad" | "warn", title, words, todo, route }, the worst first. `todo` names the section of the manual.
+// Each { level: "bad" | "warn", title, words, section, route }, the worst first. `section` is the one of
+// docs/runbook.md that says what to do.
 export function alertsOf(state) {
   const found = [];
-  const add = (level, title, words, todo, route = null) => found.push({ level, title, words, todo, route });
+  const add = (level, title, words, section, route = null) => found.push({ level, title, words, section, route });
   for (const [name, each] of Object.entries(state.processes)) {
-    if (each.up === false) add("bad", `Gateway process ${name} does not answer`, each.why || "No reason is known.", "docs/cluster.md, When something dies");
+    if (each.up === false) add("bad", `Gateway process ${name} does not answer`, each.why || "No reason is known.", "TrunklineGatewayDown");
   }
-  for (const name of Object.keys(state.troubles)) add("bad", `The gateway's machine is short of ${name}`, "What fails is named as the gateway's metrics name it.", "docs/internals.md, When the machine fails");
+  for (const name of Object.keys(state.troubles)) add("bad", `The gateway's machine is short of ${name}`, "What fails is named as the gateway's metrics name it.", "TrunklineMachineTrouble");
   for (const [name, agent] of Object.entries(state.agents)) agentAlerts(name, agent, add);
   for (const [key, each] of Object.entries(state.deployments)) {
-    if (each.status === "failed") add("bad", `${each.model} failed on ${each.agent}`, each.reason || "The engine gives no reason.", "docs/troubleshooting.md, It is connected, and does not serve", ["host", each.agent]);
-    else if (each.health === 0) add("warn", `${key} gets no requests for now`, "Requests failed there; it is tried again after a while.", "docs/internals.md, Circuits", ["host", each.agent]);
+    if (each.status === "failed") add("bad", `${each.model} failed on ${each.agent}`, each.reason || "The engine gives no reason.", "TrunklineDeploymentsFail", ["host", each.agent]);
+    else if (each.health === 0) add("warn", `${key} gets no requests for now`, "Requests failed there; it is tried again after a while.", "TrunklineDeploymentsFail", ["host", each.agent]);
   }
   for (const [name, model] of Object.entries(state.models)) modelAlerts(name, model, add);
   return found.sort((a, b) => Number(b.level === "bad") - Number(a.level === "bad"));
@@ -28,21 +29,19 @@ export function alertsOf(state) {
 
 function agentAlerts(name, agent, add) {
   const route = ["host", name];
-  if (agent.status === "away") add("bad", `${name} is away`, agent.reason || "Its tunnel is gone; nothing of it can be used.", "docs/troubleshooting.md, It is not connected", route);
-  else if (agent.status === "failed") add("bad", `${name} serves nothing`, agent.reason || "It gives no reason.", "docs/troubleshooting.md, It is connected, and does not serve", route);
-  else if (agent.status === "suspended") add("warn", `${name} is silent`, "Its tunnel is gone or says nothing; its requests wait for it for some seconds.", "docs/internals.md, When tunnels fail", route);
+  if (agent.status === "away") add("bad", `${name} is away`, agent.reason || "Its tunnel is gone; nothing of it can be used.", "TrunklineAgentsGone", route);
+  else if (agent.status === "failed") add("bad", `${name} serves nothing`, agent.reason || "It gives no reason.", "TrunklineDeploymentsFail", route);
+  else if (agent.status === "suspended") add("warn", `${name} is silent`, "Its tunnel is gone or says nothing; its requests wait for it for some seconds.", "TrunklineAgentsGone", route);
   for (const [index, gpu] of Object.entries(agent.gpus ?? {})) {
-    if (gpu.temperature_c >= HOT_C) add("warn", `GPU ${index} of ${name} is hot`, `${Math.round(gpu.temperature_c)} °C: most GPUs slow down from about ${HOT_C} °C on.`, "the GPU's manual", route);
-    const used = gpu.memory_used_bytes / gpu.memory_total_bytes;
-    if (used >= 0.99) add("warn", `Memory of GPU ${index} of ${name} is full`, `${percent(used)} of it is used.`, "docs/engines.md", route);
+    if (gpu.temperature_c >= HOT_C) add("warn", `GPU ${index} of ${name} is hot`, `${Math.round(gpu.temperature_c)} °C: most GPUs slow down from about ${HOT_C} °C on.`, "TrunklineGpuHot", route);
   }
 }
 
 function modelAlerts(name, model, add) {
   if (model.waiting > 0 && !model.slots) {
-    add("bad", `Nobody serves ${name}`, `${plural(model.waiting, "request")} wait for it, and no deployment has a slot.`, "docs/troubleshooting.md, Nothing serves it", ["models"]);
+    add("bad", `Nobody serves ${name}`, `${plural(model.waiting, "request")} wait for it, and no deployment has a slot.`, "TrunklineNoSlotForModel", ["models"]);
   } else if (model.oldest_s >= WAITS_S) {
-    add("warn", `Requests wait for ${name}`, `${count(model.waiting)} wait, the first for ${seconds(model.oldest_s)}; ${model.in_flight} of ${model.slots} slots are used.`, "docs/troubleshooting.md, Slow answers", ["models"]);
+    add("warn", `Requests wait for ${name}`, `${count(model.waiting)} wait, the first for ${seconds(model.oldest_s)}; ${model.in_flight} of ${model.slots} slots are used.`, "TrunklineQueueGrows", ["models"]);
   }
 }
 
@@ -64,7 +63,7 @@ export class AlertsPage extends Page {
   }
 }
 
-function alertNode({ level, title, words, todo, route }) {
+function alertNode({ level, title, words, section, route }) {
   return h("div", { class: "alert" }, h("span", { class: `dot ${level}`, title: level === "bad" ? "failure" : "warning" }),
-    h("div", {}, h("strong", {}, route ? link(route, title) : title), h("p", {}, words), h("p", { class: "small dim" }, `More: ${todo}`)));
+    h("div", {}, h("strong", {}, route ? link(route, title) : title), h("p", {}, words), h("p", { class: "small dim" }, `What to do: docs/runbook.md, ${section}`)));
 }

@@ -46,7 +46,7 @@ export function toneOfDeployment(each, agent) {
 export class FleetPage extends Page {
   build() {
     const { signal } = this.left;
-    this.measure = Object.hasOwn(MEASURES, this.query.get("by")) ? this.query.get("by") : defaultMeasure(live.state);
+    this.chosen = Object.hasOwn(MEASURES, this.query.get("by")) ? this.query.get("by") : null;
     this.filter = this.query.get("q") ?? "";
     this.tiles = new Tiles(["Hosts", "GPU use", "Slots used", "Waiting", "Requests"]);
     this.map = new HeatMap({ label: "Deployments by host. Arrow keys move, Enter opens the host.", open: (cell) => go("host", cell.group), signal });
@@ -61,7 +61,7 @@ export class FleetPage extends Page {
     const choices = Object.entries(MEASURES).map(([value, { name }]) => [value, name]);
     const tools = h("span", { class: "inline" },
       search("Host, model or label", this.filter, (text) => this.choose({ filter: text })),
-      segments("What the shade says", choices, this.measure, (value) => this.choose({ measure: value })));
+      (this.measures = segments("What the shade says", choices, this.chosen, (value) => this.choose({ chosen: value }))));
     this.whole = h("div", {},
       this.tiles.node,
       headed("Deployments", tools, this.map.node, this.legend),
@@ -71,14 +71,23 @@ export class FleetPage extends Page {
     this.choose({});
   }
 
-  choose({ measure = this.measure, filter = this.filter }) {
-    Object.assign(this, { measure, filter });
-    setQuery({ by: measure === defaultMeasure(live.state) ? "" : measure, q: filter });
-    fill(this.legend, legend(MEASURES[measure].low, MEASURES[measure].high));
+  choose({ chosen = this.chosen, filter = this.filter }) {
+    Object.assign(this, { chosen, filter });
+    setQuery({ by: chosen ?? "", q: filter });
     if (this.isConnected) this.update(live.state);
   }
 
+  // What the shade says: what was chosen, else what there are figures of.
+  settleMeasure(state) {
+    const measure = this.chosen ?? defaultMeasure(state);
+    if (measure === this.measure) return;
+    this.measure = measure;
+    this.measures.show(measure);
+    fill(this.legend, legend(MEASURES[measure].low, MEASURES[measure].high));
+  }
+
   update(state) {
+    this.settleMeasure(state);
     const agents = Object.entries(state.agents);
     const deployments = Object.entries(state.deployments);
     this.whole.hidden = agents.length === 0;
