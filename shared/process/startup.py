@@ -25,14 +25,15 @@ def environment_of_child(package: ModuleType) -> dict[str, str]:
 
 
 @contextmanager
-def without_collection() -> Iterator[None]:
-    """No garbage is looked for inside; nor afterwards among what was made there."""
+def without_collection(thresholds: tuple[int, int, int] = GENERATIONS) -> Iterator[None]:
+    """No garbage is looked for inside; nor afterwards among what was made there. ``thresholds`` are those of
+    ``gc.set_threshold`` afterwards."""
     gc.disable()
     try:
         yield
     finally:
         gc.freeze()
-        gc.set_threshold(*GENERATIONS)
+        gc.set_threshold(*thresholds)
         gc.enable()
 
 

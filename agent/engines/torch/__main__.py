@@ -5,6 +5,7 @@ Standard output carries a line of JSON for each step of loading and one when the
 """
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -33,6 +34,7 @@ from agent.engines.torch.startup import (
     parse,
 )
 from shared.process.event_loop import event_loop_factory
+from shared.process.startup import without_collection
 
 if TYPE_CHECKING:
     from agent.engines.torch.engine import TorchEngine
@@ -79,9 +81,12 @@ def _load(options: EngineOptions, progress: LoadProgress) -> "TorchEngine":
 
 
 def _load_by(options: EngineOptions, progress: LoadProgress) -> "TorchEngine":
-    from transformers.utils import logging as library
+    # After the environment is set. To look for garbage would take a quarter of the time of these imports;
+    # afterwards it is looked for as often as ever, since it may hold tensors.
+    with without_collection(gc.get_threshold()):
+        from transformers.utils import logging as library
 
-    from agent.engines.torch.engine import TorchEngine  # imports torch: after the environment is set
+        from agent.engines.torch.engine import TorchEngine
 
     library.disable_progress_bar()  # type: ignore[no-untyped-call]
     library.disable_default_handler()

@@ -34,6 +34,13 @@ def test_nothing_is_collected_inside_and_seldom_afterwards() -> None:
     assert gc.get_threshold() == GENERATIONS
 
 
+def test_afterwards_it_is_collected_as_often_as_is_wanted() -> None:
+    with without_collection((500, 5, 5)):
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    assert gc.get_threshold() == (500, 5, 5)
+
+
 def test_a_failed_import_leaves_collection_on() -> None:
     with pytest.raises(ImportError), without_collection():
         raise ImportError("no")
