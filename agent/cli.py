@@ -63,6 +63,7 @@ DrainSeconds = Annotated[
 def commands(root: RootGroup) -> None:
     """Add the agent's command (entry point ``trunkline.commands``). Imported when it is used."""
     root.later("agent.cli", {"agent": "Run an agent: serve this host's engines through a gateway."})
+    root.checks("agent", "agent.diagnosis.host")
 
 
 def register(app: typer.Typer) -> None:

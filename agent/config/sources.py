@@ -22,7 +22,7 @@ from shared.process.tracing.settings import with_endpoint
 PREFIX = "TRUNKLINE_AGENT_"
 CONFIG_VARIABLE = f"{PREFIX}CONFIG"
 
-_SECRETS = frozenset({"join", "api_key", "engine_key", "command", "restart", "environment", "headers"})
+SECRETS = frozenset({"join", "api_key", "engine_key", "command", "restart", "environment", "headers"})
 
 _ENGINE_FLAGS = {
     "url": "--engine",
@@ -45,6 +45,13 @@ def load(flags: Mapping[str, Any], file: Path | None) -> AgentConfig:
 
     Raises :class:`ConfigError`.
     """
+    return load_with_sources(flags, file)[0]
+
+
+def load_with_sources(
+    flags: Mapping[str, Any], file: Path | None
+) -> tuple[AgentConfig, SettingsSources[AgentConfig]]:
+    """As :func:`load`, with where each value comes from."""
     if file is None and os.environ.get(CONFIG_VARIABLE):
         file = Path(os.environ[CONFIG_VARIABLE])
     sources = SettingsSources(
@@ -59,7 +66,7 @@ def load(flags: Mapping[str, Any], file: Path | None) -> AgentConfig:
     if unknown := sources.unknown_variables(CONFIG_VARIABLE):
         known = sorted({*AgentConfig.model_fields, "config"})
         raise ConfigError(f"{unknown[0]}: no such setting; {PREFIX}… are: {', '.join(known)}")
-    return sources.load(_explain)
+    return sources.load(_explain), sources
 
 
 def _explain(mistake: SettingsMistake) -> str:
@@ -76,7 +83,7 @@ def _line(mistake: SettingsMistake) -> str:
         return f"{name} is not given: use --{name}, {PREFIX}{name.upper()}, or {name} in the --config file"
     if origin.kind == "flag" and len(path) == 3 and (flag := _ENGINE_FLAGS.get(str(path[2]))):
         return f"{flag}: {message}" if repr(value) in message else f"{flag} {value!r}: {message}"
-    secret = not _SECRETS.isdisjoint(path) or isinstance(value, dict | list)
+    secret = not SECRETS.isdisjoint(path) or isinstance(value, dict | list)
     where = f"{origin.name}:{origin.line or 1}" if origin.kind == "file" else origin.name
     if origin.kind != "file" and len(path) == 1:  # the name of the flag or the variable is the key's
         return f"{where}: {message}" if secret else f"{where} {value!r}: {message}"

@@ -13,6 +13,7 @@ import structlog
 from starlette.routing import Router
 
 from gateway.api.admin.about import AboutAdmin
+from gateway.api.admin.diagnosis import DiagnosisAdmin
 from gateway.api.admin.fleet import FleetAdmin
 from gateway.api.admin.requests import RequestsAdmin
 from gateway.api.admin.routes import admin_pages
@@ -57,6 +58,7 @@ from gateway.runtime.stop_signals import StopSignals
 from gateway.runtime.workers.channel import SupervisorLink
 from gateway.storage import Store
 from shared.process.logs import batched_log
+from shared.process.startup import program_version
 
 _log = structlog.get_logger("gateway")
 
@@ -199,7 +201,8 @@ class Gateway:
         asked = RequestsAdmin(self._records, name, reads)
         live = (self._dispatcher, self._records, store, self._machine, self.lifecycle, name, reads)
         own = [*fleet.methods(), *asked.methods(), *make_events(*live).methods()]
-        own += [*stored.methods(), *about.methods()]
+        doctor = DiagnosisAdmin(program_version(), http.body, http.comment_interval_s)
+        own += [*stored.methods(), *about.methods(), *doctor.methods()]
         admin = admin_pages(keys, own)
         shown = metrics if self._siblings is None else MergedMetrics(metrics, self._siblings)
         page, known = make_process_page(store, member, reads), KnownModels(book, catalog)

@@ -14,6 +14,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         "alias": "Names that stand for models: canaries, shadows, fallbacks.",
         "webhook": "Webhooks: their secrets, and how their deliveries went.",
     },
+    "gateway.cli.config": {"config": "The settings of the programs on this host, and where they come from."},
     "gateway.cli.usage": {"usage": "Requests, tokens, GPU-seconds and money used."},
     "gateway.cli.live": {
         "status": "Who is connected, what runs and what waits.",
@@ -26,6 +27,7 @@ COMMANDS: dict[str, dict[str, str]] = {
     "gateway.cli.store": {"store": "The store on a PostgreSQL server: migrate, check, import."},
     "gateway.cli.audit": {"audit": "The audit log: who did what, and is it whole."},
     "gateway.tools.quickstart": {"quickstart": "A gateway, an agent and a small model on this machine."},
+    "gateway.tools.doctor": {"doctor": "What is wrong here or on the way, and what to do about it."},
     "gateway.tools.bench": {"bench": "Load an OpenAI endpoint; report times and throughput."},
     "gateway.tools.simulate": {"simulate": "Run scheduling policies on simulated GPUs."},
 }
@@ -36,3 +38,4 @@ def commands(root: RootGroup) -> None:
     """Add every command of this package (entry point ``trunkline.commands``)."""
     for module, summaries in COMMANDS.items():
         root.later(module, summaries)
+    root.checks("gateway", "gateway.tools.doctor.gateway_host")

@@ -39,12 +39,19 @@ class RootGroup(CommandApp):
 
     def __init__(self, **options: Any) -> None:
         self._later: dict[str, tuple[str, str]] = {}
-        super().__init__(cls=type("Commands", (_Commands,), {"later": self._later}), **options)
+        self._checks: dict[str, str] = {}
+        known = {"later": self._later, "checks": self._checks}
+        super().__init__(cls=type("Commands", (_Commands,), known), **options)
         self.callback()(_root)
 
     def later(self, module: str, commands: Mapping[str, str]) -> None:
         """Add commands by name and summary; on first use ``module.register(app: typer.Typer)`` adds them."""
         self._later.update({name: (module, summary) for name, summary in commands.items()})
+
+    def checks(self, host: str, module: str) -> None:
+        """Have ``trunkline doctor`` run the checks of ``module`` on a ``host``, such as ``agent``. The
+        module is a :class:`shared.process.checks.HostChecks`."""
+        self._checks[host] = module
 
 
 class _Commands(PlainGroup):
@@ -52,6 +59,8 @@ class _Commands(PlainGroup):
 
     later: Mapping[str, tuple[str, str]] = {}
     """Name → module and summary of a command that may not be imported yet."""
+    checks: Mapping[str, str] = {}
+    """Kind of host → module with its checks, for ``trunkline doctor``."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)

@@ -14,10 +14,24 @@ PACKAGES = {"nginx": "nginx-light"}
 """Debian's, program → package."""
 _START_S = 20.0
 
+UPGRADES = (
+    "proxy_http_version 1.1; "
+    "proxy_set_header Upgrade $http_upgrade; proxy_set_header Connection $connection_upgrade;"
+)
+AS_IT_SHOULD = f"{UPGRADES} proxy_buffering off; proxy_request_buffering off; proxy_read_timeout 600s;"
+"""What is said of the gateway's location."""
+
 
 @contextmanager
-def nginx_before(gateway_port: int, directory: Path) -> Iterator[int]:
-    """The port at which nginx listens, until the context is left. It passes WebSocket upgrades on."""
+def nginx_before(
+    gateway_port: int,
+    directory: Path,
+    *,
+    location: str = AS_IT_SHOULD,
+    server: str = "client_max_body_size 0;",
+) -> Iterator[int]:
+    """The port at which nginx listens, until the context is left. ``location`` and ``server`` are what its
+    configuration says there; as it is, it passes everything on at once."""
     port = free_port()
     kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
     temporary = " ".join(f"{kind}_temp_path {directory}/{kind};" for kind in kinds)
@@ -30,11 +44,10 @@ def nginx_before(gateway_port: int, directory: Path) -> Iterator[int]:
             map $http_upgrade $connection_upgrade {{ default upgrade; '' ''; }}
             server {{
                 listen 127.0.0.1:{port};
-                client_max_body_size 0;
+                {server}
                 location / {{
-                    proxy_pass http://127.0.0.1:{gateway_port}; proxy_http_version 1.1;
-                    proxy_set_header Upgrade $http_upgrade; proxy_set_header Connection $connection_upgrade;
-                    proxy_buffering off; proxy_request_buffering off; proxy_read_timeout 600s;
+                    proxy_pass http://127.0.0.1:{gateway_port};
+                    {location}
                 }}
             }}
         }}""")

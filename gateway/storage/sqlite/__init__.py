@@ -3,7 +3,7 @@
 ``database`` opens one file and speaks to it · ``copies`` makes its backups, and puts one in its place.
 """
 
-from gateway.storage.sqlite.copies import backup_path, copy_files, recover, restoring_path
+from gateway.storage.sqlite.copies import backup_path, copy_files, damage_of, recover, restoring_path
 from gateway.storage.sqlite.database import SqliteDatabase
 
-__all__ = ["SqliteDatabase", "backup_path", "copy_files", "recover", "restoring_path"]
+__all__ = ["SqliteDatabase", "backup_path", "copy_files", "damage_of", "recover", "restoring_path"]

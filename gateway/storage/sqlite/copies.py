@@ -30,13 +30,14 @@ def restoring_path(path: Path) -> Path:
     return _beside(path, ".restoring")
 
 
-def damage_of(path: Path, *, still: bool = False) -> str:
+def damage_of(path: Path, *, still: bool = False, only_read: bool = False) -> str:
     """What is wrong with the database at ``path``; empty when it is sound, or in a way that is no damage.
 
-    Reads all of it, but not each value. A ``still`` file is in nobody's use, and is not written. Raises
-    StateUnwritable when it cannot be read.
+    Reads all of it, but not each value. A ``still`` file is in nobody's use, and is not written; with
+    ``only_read`` no other is, either. Raises StateUnwritable when it cannot be read.
     """
-    uri = f"{path.absolute().as_uri()}?mode={'ro&immutable=1' if still else 'rw'}"
+    mode = "ro&immutable=1" if still else "ro" if only_read else "rw"
+    uri = f"{path.absolute().as_uri()}?mode={mode}"
     try:
         with contextlib.closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as connection:
             said: str = connection.execute("PRAGMA quick_check(1)").fetchone()[0]

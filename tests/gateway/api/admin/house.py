@@ -11,6 +11,7 @@ from sqlalchemy import update
 
 from gateway.api.admin.about import AboutAdmin
 from gateway.api.admin.bodies import MODELS
+from gateway.api.admin.diagnosis import DiagnosisAdmin
 from gateway.api.admin.fleet import FleetAdmin
 from gateway.api.admin.requests import RequestsAdmin
 from gateway.api.admin.resources.table import OPERATIONS
@@ -18,6 +19,7 @@ from gateway.api.admin.routes import AdminMethod, admin_pages
 from gateway.api.admin.store import StoreAdmin
 from gateway.api.exchange.buffers import BufferBudget
 from gateway.api.exchange.exchange import HttpSettings
+from gateway.api.exchange.inbound import BodyLimits
 from gateway.api.exchange.middleware import RequestMiddleware
 from gateway.api.jobs.pages import jobs_pages
 from gateway.api.jobs.responses import responses_pages
@@ -83,9 +85,11 @@ class House:
         about = AboutAdmin(lambda: {"process": "gateway", "version": "1.2.3"}, lambda: [SETTING])
         self.records = records(recent=100)
         asked = RequestsAdmin(self.records, "p-1")
-        methods = [*fleet.methods(), *asked.methods(), *self.stored.methods(), *about.methods()]
-        admin = self.pages = admin_pages(self.ring, methods)
         settings, lifecycle = HttpSettings(), Lifecycle()
+        self.doctor = DiagnosisAdmin("1.2.3", BodyLimits(body_bytes=2 * MIB), 15.0, lambda: NOW_S)
+        of_process = [*asked.methods(), *about.methods(), *self.doctor.methods()]
+        methods: list[AdminMethod] = [*fleet.methods(), *of_process, *self.stored.methods()]
+        admin = self.pages = admin_pages(self.ring, methods)
         pipeline = Pipeline(self.ring, FakeDispatcher().run)
         kept = FileService(
             self.store.files, ObjectOpener(lambda: ObjectStore.in_directory(directory / "objects"))
