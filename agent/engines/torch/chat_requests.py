@@ -153,6 +153,11 @@ class ChatRequest(TextRequest):
             return [tool for tool in self.tools if tool.name == self.tool_choice.function.name]
         return [] if self.tool_choice == "none" else self.tools
 
+    @property
+    def demands_call(self) -> bool:
+        """The answer must be a call. ``response_format`` is then of no effect: there is no text."""
+        return self.tool_choice not in ("none", "auto")
+
     @classmethod
     def _expected(cls, name: str, place: Sequence[int | str]) -> tuple[str, str | None]:
         if name != "messages" or not place:
@@ -166,14 +171,8 @@ class ChatRequest(TextRequest):
     def _check_tools(self) -> Self:
         if self.top_logprobs is not None and not self.logprobs:
             raise InvalidRequest("top_logprobs are allowed only with logprobs=true.", param="top_logprobs")
-        demanded = self.tool_choice not in ("none", "auto")
-        if demanded and not self.offered:
+        if self.demands_call and not self.offered:
             raise InvalidRequest("tool_choice demands a tool that is not in tools.", param="tool_choice")
-        if demanded and self.response_format is not None:
-            raise InvalidRequest(
-                "response_format and a tool_choice that demands a call exclude each other.",
-                param="response_format",
-            )
         return self
 
     @model_validator(mode="after")

@@ -131,10 +131,8 @@ class TorchEngine:
                 f"The model {self.model.name} has no chat template: it can complete text (/v1/completions) "
                 "but not chat."
             )
-        demanded = request.tool_choice not in ("none", "auto")
-        return await self._begin(
-            partial(self._prompts.chat, request), demanded or bool(request.response_format)
-        )
+        slow = request.demands_call or bool(request.response_format)
+        return await self._begin(partial(self._prompts.chat, request), slow)
 
     async def complete(self, request: CompletionRequest) -> TextAnswer:
         """Begin the continuations of texts. Raises a RequestError; the caller closes what it gets."""

@@ -12,7 +12,9 @@ import torch
 
 from agent.engines.torch.chat_requests import OfferedTool
 from agent.engines.torch.errors import InvalidRequest
+from agent.engines.torch.json_position import JSONPosition, TokenStarts
 from agent.engines.torch.models import LoadedModel
+from agent.engines.torch.schemas import closed
 from agent.engines.torch.tool_calls import ARGS, ToolFormat
 
 NOT_INSTALLED = "needs llguidance on the engine's host: pip install 'trunkline[guided]'"
@@ -38,12 +40,15 @@ class Matcher(Protocol):
 class TextGuide:
     """Implements :class:`agent.engines.torch.sampling.Guide` for one text."""
 
-    def __init__(self, matcher: Matcher) -> None:
+    def __init__(self, matcher: Matcher, position: JSONPosition, end_ids: Sequence[int]) -> None:
+        """``end_ids``: the tokens that end a text."""
+        self.end_ids = end_ids
         self._matcher = matcher
+        self._position = position
 
     def copy(self) -> "TextGuide":
         """For another text, from where this one is."""
-        return TextGuide(self._matcher.deep_copy())
+        return TextGuide(self._matcher.deep_copy(), self._position.copy(), self.end_ids)
 
     def takes(self, tokens: Sequence[int]) -> bool:
         """Whether the text may go on with all of them."""
@@ -52,6 +57,7 @@ class TextGuide:
     def follow(self, tokens: Sequence[int]) -> None:
         if tokens and not self._matcher.consume_tokens(list(tokens)):
             raise ValueError(self._matcher.get_error())
+        self._position.follow(tokens)
 
     def allowed(self, vocabulary: int) -> torch.Tensor:
         bits = bytearray(self._matcher.compute_bitmask())
@@ -61,7 +67,10 @@ class TextGuide:
         allowed = (words.unsqueeze(-1) >> torch.arange(8, dtype=torch.uint8)).bitwise_and_(1).flatten().bool()
         if allowed.size(0) < vocabulary:  # logits of no token, up to a round number
             allowed = torch.nn.functional.pad(allowed, (0, vocabulary - allowed.size(0)))
-        return allowed[:vocabulary]
+        return self._position.without_long_numbers(allowed[:vocabulary])
+
+    def closing(self, allowed: torch.Tensor) -> torch.Tensor | None:
+        return None if bool(allowed[self.end_ids].any()) else self._position.closing(allowed)
 
 
 class Guidance:
@@ -97,7 +106,7 @@ class Guidance:
         return self._guide(_library("tool_choice").LLMatcher.grammar_from_lark(grammar), "tools")
 
     def _call_rule(self, index: int, tool: OfferedTool, form: ToolFormat) -> str:
-        schema = dict(tool.arguments_schema) | {"x-guidance": _JSON_STYLE}
+        schema = closed(tool.arguments_schema) | {"x-guidance": _JSON_STYLE}
         arguments = f"%json {_json(schema)}"
         if form is ToolFormat.MISTRAL and self._names_first:
             return f"call_{index}: {_json(tool.name)} {self._mark(ARGS)} {arguments}"
@@ -123,7 +132,8 @@ class Guidance:
         if len(text) > _SCHEMA_BYTES:
             raise InvalidRequest(f"{param} has a schema of more than {_SCHEMA_BYTES} bytes.", param=param)
         if isinstance(schema, bool):
-            text = "{}" if schema else '{"not": {}}'
+            schema = {} if schema else {"not": {}}
+        text = _json(closed(schema))
         return str(_library(param).LLMatcher.grammar_from_json_schema(text, defaults=_JSON_STYLE))
 
     def _guide(self, grammar: str, param: str) -> TextGuide:
@@ -132,7 +142,7 @@ class Guidance:
             raise InvalidRequest(
                 f"{param} has a schema that cannot be kept: {matcher.get_error()}", param=param
             )
-        return TextGuide(matcher)
+        return TextGuide(matcher, JSONPosition(self._starts), sorted(self._model.eos_ids))
 
     def _require(self, param: str) -> None:
         """Raises InvalidRequest if there is nothing to hold an answer to a grammar with."""
@@ -147,6 +157,10 @@ class Guidance:
         return from_tokenizer(
             self._model.tokenizer, n_vocab=self._model.vocabulary, eos_token=sorted(self._model.eos_ids)
         )
+
+    @cached_property
+    def _starts(self) -> TokenStarts:
+        return TokenStarts([self._tokenizer.decode_bytes([token]) for token in range(self._model.vocabulary)])
 
 
 def _library(param: str) -> Any:

@@ -42,10 +42,11 @@ class PromptBuilder:
     def chat(self, request: ChatRequest) -> PreparedTexts:
         rendered = render(self._model.tokenizer, request)
         form = tool_format(template_of(self._model.tokenizer))
-        guide = self._guide(request)
-        if request.tool_choice == "required" or isinstance(request.tool_choice, NamedTool):
+        if request.demands_call:
             several = request.parallel_tool_calls and request.tool_choice == "required"
-            guide = self.guidance.calls(request.offered, form, several=several)
+            guide: TextGuide | None = self.guidance.calls(request.offered, form, several=several)
+        else:
+            guide = self._guide(request)
         begun = rendered.ids[len(rendered.ids) - (rendered.continued or 0) :]
         if guide is not None and not guide.takes(begun):
             raise InvalidRequest("What the answer begins with does not fit its format.", param="messages")

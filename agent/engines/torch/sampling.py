@@ -34,12 +34,19 @@ def uniform(seed: int, position: int) -> float:
 class Guide(Protocol):
     """Holds a text to a grammar."""
 
+    @property
+    def end_ids(self) -> Sequence[int]:
+        """The tokens that end a text."""
+
     def follow(self, tokens: Sequence[int]) -> None:
         """The text goes on with these tokens."""
 
     def allowed(self, vocabulary: int) -> torch.Tensor:
         """Which tokens may come next: booleans of shape (vocabulary,), on the CPU. Raises ValueError if that
         cannot be computed."""
+
+    def closing(self, allowed: torch.Tensor) -> torch.Tensor | None:
+        """Those of ``allowed`` that bring the end nearer. None: there are none, or the text may end now."""
 
 
 class TextSampling:
@@ -107,7 +114,7 @@ class TextSampling:
             except ValueError as error:
                 self.error = str(error)
             else:
-                scores.masked_fill_(~allowed.to(scores.device), -torch.inf)
+                _hold(scores, self._guide, allowed)
 
     def _penalise(self, scores: torch.Tensor, news: list[int]) -> None:
         if self._counts is None or self._in_prompt is None:
@@ -125,6 +132,21 @@ class TextSampling:
             torch.where(said | self._in_prompt, repeated, scores, out=scores)
         scores -= self.sampling.frequency_penalty * self._counts
         scores -= self.sampling.presence_penalty * said
+
+
+def _hold(scores: torch.Tensor, guide: Guide, allowed: torch.Tensor) -> None:
+    """Leave only the tokens that are allowed.
+
+    If the end is not, its probability goes to the likeliest token that brings it nearer. A model that wants
+    to end within a string would otherwise go on with whatever it likes next best, and small ones never come
+    back to an end.
+    """
+    closing = guide.closing(allowed)
+    end = None if closing is None else scores[list(guide.end_ids)].logsumexp(0)
+    scores.masked_fill_(~allowed.to(scores.device), -torch.inf)
+    if closing is not None and end is not None:
+        nearest = scores.masked_fill(~closing.to(scores.device), -torch.inf).argmax()
+        scores[nearest] = torch.logaddexp(scores[nearest], end)
 
 
 class _Draw(NamedTuple):

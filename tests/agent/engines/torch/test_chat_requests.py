@@ -109,10 +109,6 @@ def test_a_tool_is_what_templates_take() -> None:
         ({"tools": [ADD], "tool_choice": "sometimes"}, "tool_choice"),
         ({"tools": [ADD], "tool_choice": {"type": "function", "function": {"name": "now"}}}, "tool_choice"),
         ({"tool_choice": "required"}, "tool_choice"),
-        (
-            {"tools": [ADD], "tool_choice": "required", "response_format": {"type": "json_object"}},
-            "response_format",
-        ),
         ({"parallel_tool_calls": 1}, "parallel_tool_calls"),
         ({"top_logprobs": 3}, "top_logprobs"),
         ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),

@@ -11,6 +11,7 @@ from agent.engines.torch.chat_requests import OfferedTool
 from agent.engines.torch.engine import TorchEngine
 from agent.engines.torch.errors import InvalidRequest
 from agent.engines.torch.guidance import Guidance, TextGuide
+from agent.engines.torch.json_position import INTEGER_DIGITS
 from agent.engines.torch.tool_calls import ToolCallReader, ToolFormat
 
 pytest.importorskip("llguidance")
@@ -123,3 +124,26 @@ def test_a_model_without_an_end_keeps_to_no_format(engine: TorchEngine) -> None:
     endless: Any = SimpleNamespace(tokenizer=engine.model.tokenizer, vocabulary=258, eos_ids=frozenset())
     with pytest.raises(InvalidRequest, match="no token for the end"):
         Guidance(endless).json({})
+
+
+def test_a_number_ends_where_no_client_could_read_more(engine: TorchEngine) -> None:
+    digit = engine.model.tokenizer("9").input_ids
+    for schema in ({"type": "integer"}, {"type": "array", "items": {"type": "number"}}):
+        guide = guidance(engine, {}).json(schema)
+        guide.follow(engine.model.tokenizer("[" if "items" in schema else "").input_ids)
+        for _ in range(INTEGER_DIGITS):
+            assert guide.allowed(engine.model.vocabulary)[digit].all()
+            guide.follow(digit)
+        assert not guide.allowed(engine.model.vocabulary)[digit].any()
+
+
+def test_a_text_that_may_end_needs_no_token_that_brings_the_end_nearer(engine: TorchEngine) -> None:
+    guide = guidance(engine, {}).json({"type": "array", "items": {"type": "string"}})
+    vocabulary, ids = engine.model.vocabulary, engine.model.tokenizer
+    for text, closing in (("[", "]"), ('"a', '"'), ('"', "]")):
+        guide.follow(ids(text).input_ids)
+        found = guide.closing(guide.allowed(vocabulary))
+        assert found is not None
+        assert [ids.decode([token])[0] for token in found.nonzero().flatten().tolist()] == [closing]
+    guide.follow(ids("]").input_ids)
+    assert guide.closing(guide.allowed(vocabulary)) is None

@@ -202,6 +202,8 @@ def test_a_repeated_step_reports_each_token_once() -> None:
 class Only:
     """A grammar that allows what the text ends with, plus one."""
 
+    end_ids = (0,)
+
     def __init__(self) -> None:
         self.text: list[int] = []
 
@@ -214,6 +216,9 @@ class Only:
         allowed = torch.zeros(vocabulary, dtype=torch.bool)
         allowed[self.text[-1] + 1 if self.text else 0] = True
         return allowed
+
+    def closing(self, allowed: torch.Tensor) -> torch.Tensor | None:
+        return None
 
 
 def test_a_grammar_decides_what_may_be_chosen_greedily_and_by_chance() -> None:
@@ -232,6 +237,32 @@ def test_a_grammar_that_fails_is_an_error_of_its_text_alone() -> None:
     assert text.error == "too high"
     assert other.error is None
     assert found[1].argmax() == logits[1].argmax()
+
+
+class Unended(Only):
+    """A grammar whose texts cannot end yet, but for which 3 and 4 would bring the end nearer."""
+
+    end_ids = (0, 1)
+
+    def allowed(self, vocabulary: int) -> torch.Tensor:
+        allowed = torch.ones(vocabulary, dtype=torch.bool)
+        allowed[[0, 1]] = False
+        return allowed
+
+    def closing(self, allowed: torch.Tensor) -> torch.Tensor | None:
+        closing = torch.zeros_like(allowed)
+        closing[[3, 4]] = True
+        return closing
+
+
+def test_the_probability_of_a_forbidden_end_goes_to_the_likeliest_token_that_brings_it_nearer() -> None:
+    probability = torch.tensor([[0.3, 0.2, 0.25, 0.05, 0.1, *[0.1 / 11] * 11]])
+    text = TextSampling(Sampling(), guide=Unended())
+    found = step([request(text, PROMPT, [])], probability.log())[0].softmax(-1)
+    expected = probability[0].clone()
+    expected[:2] = 0.0
+    expected[4] = 0.1 + 0.3 + 0.2
+    assert torch.allclose(found, expected, atol=1e-6)
 
 
 def test_a_request_without_sampling_is_a_bug() -> None:

@@ -34,7 +34,7 @@ def engine() -> Iterator[TorchEngine]:
     assert engine.stop(timeout_s=5.0)
 
 
-MEMBERS = {"messages", "continue_final_message", "max_tokens"}
+MEMBERS = {"messages", "continue_final_message", "max_tokens", "response_format"}
 
 
 async def answer(engine: TorchEngine, asked: dict[str, Any]) -> tuple[str, str | None, int]:
@@ -89,3 +89,24 @@ async def test_the_limit_of_a_continued_answer_ends_it_where_it_would_have_ended
     begun = {"role": "assistant", "content": engine.model.tokenizer.decode(ids[:7])}
     asked = {"messages": [*row["messages"], begun], "continue_final_message": True, "max_tokens": 13}
     assert await answer(engine, asked) == (whole[0][len(begun["content"]) :], "length", 13)
+
+
+WEATHER = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}, "celsius": {"type": "integer"}},
+    "required": ["city", "celsius"],
+}
+QUESTIONS = ("What is the weather in Oslo?", "Who are you?", "What does it cost?", "How do I make a key?")
+
+
+async def test_an_answer_in_json_ends_though_its_schema_limits_no_string(engine: TorchEngine) -> None:
+    pytest.importorskip("llguidance")
+    engine.start(lambda reason: None)
+    form = {"type": "json_schema", "json_schema": {"name": "weather", "schema": WEATHER}}
+    asked = {"response_format": form, "max_tokens": 300}
+    for question in QUESTIONS:
+        said, reason, _ = await answer(engine, asked | {"messages": [{"role": "user", "content": question}]})
+        assert reason == "stop", said
+        found = orjson.loads(said)
+        assert set(found) == {"city", "celsius"}
+        assert isinstance(found["celsius"], int)

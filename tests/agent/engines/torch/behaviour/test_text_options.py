@@ -261,6 +261,7 @@ class TestGuided:
         self, client: httpx.AsyncClient, choice: Any, names: set[str], reason: str
     ) -> None:
         body = {"tools": [PAINT, MIX], "tool_choice": choice, "parallel_tool_calls": False, "max_tokens": 200}
+        body["response_format"] = FORMAT  # of texts, of which there is none
         (found,) = (await chat(client, **body, temperature=1.0, seed=2)).choices
         assert found.finish_reason == reason
         assert found.message.tool_calls is not None
