@@ -5,6 +5,9 @@ server is asked directly over TCP on loopback, with answers in one piece. ``gene
 batch as one tensor, in a process without a server: it is what the model itself takes, and nobody can ask it.
 Every side has one thread for its computations and two rounds, the second in the opposite order, so that a
 machine that becomes slower meanwhile favours nobody. CPU time is that of all processes of a server.
+
+The whole run is bounded: each round of a side has its share of the time that is left, and what it has not
+done by then is left out of the figures.
 """
 
 import asyncio
@@ -32,7 +35,8 @@ TOKENS = 48
 PROMPT = "Once upon a time there was a machine that answered "
 _TIMES = 2
 """How often each of the requests at once is sent while it is measured."""
-_START_S = 180.0
+_LIMIT_S = 600.0
+"""For the whole run."""
 _KEY = "bench"
 SIDES = ("ours", "serve", "serve batching", "generate")
 
@@ -82,25 +86,39 @@ class GenerationComparison:
         return "\n".join(lines)
 
 
-def run(batches: Sequence[int] = BATCHES, tokens: int = TOKENS) -> GenerationComparison:
-    """All sides, there and back."""
+def run(
+    batches: Sequence[int] = BATCHES, tokens: int = TOKENS, limit_s: float = _LIMIT_S
+) -> GenerationComparison:
+    """All sides, there and back, within ``limit_s``."""
+    ends_s = time.monotonic() + limit_s
+    order = (*SIDES, *SIDES[::-1])
     with tempfile.TemporaryDirectory(prefix="trunkline-bench-") as scratch:
         directory = Path(scratch) / "model"
         command = [sys.executable, "-P", "-m", "tests.bench.generation_model", str(directory)]
         subprocess.run(command, check=True, cwd=_ROOT, env=_environment(), capture_output=True)
-        rounds = [
-            each for side in (*SIDES, *SIDES[::-1]) for each in measure(side, directory, batches, tokens)
-        ]
+        rounds: list[GenerationFigures] = []
+        for place, side in enumerate(order):
+            share_s = (ends_s - time.monotonic()) / (len(order) - place)
+            rounds += measure(side, directory, batches, tokens, share_s)
     return GenerationComparison(tuple(rounds))
 
 
-def measure(side: str, directory: Path, batches: Sequence[int], tokens: int) -> list[GenerationFigures]:
-    """One round of one side."""
+def measure(
+    side: str, directory: Path, batches: Sequence[int], tokens: int, limit_s: float = _LIMIT_S
+) -> list[GenerationFigures]:
+    """One round of one side: of the batches that were done within ``limit_s``."""
     if side == "generate":
-        return _plain(directory, batches, tokens)
-    port = free_port()
+        return _plain(directory, batches, tokens, limit_s)
+    port, found = free_port(), list[GenerationFigures]()
+
+    async def serve(pid: int) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(limit_s):
+                await _serve(side, pid, directory, port, batches, tokens, found)
+
     with started(_command(side, directory, port, max(batches)), _environment()) as pid:
-        return asyncio.run(_serve(side, pid, directory, port, batches, tokens))
+        asyncio.run(serve(pid))
+    return found
 
 
 def _command(side: str, directory: Path, port: int, most: int) -> tuple[str, ...]:
@@ -121,11 +139,18 @@ def _environment() -> dict[str, str]:
 
 
 async def _serve(
-    side: str, pid: int, directory: Path, port: int, batches: Sequence[int], tokens: int
-) -> list[GenerationFigures]:
+    side: str,
+    pid: int,
+    directory: Path,
+    port: int,
+    batches: Sequence[int],
+    tokens: int,
+    found: list[GenerationFigures],
+) -> None:
+    """Adds the figures of each batch to ``found``."""
     headers = {"authorization": f"Bearer {_KEY}"}
     url = f"http://127.0.0.1:{port}"
-    async with httpx.AsyncClient(base_url=url, headers=headers, timeout=600.0, trust_env=False) as client:
+    async with httpx.AsyncClient(base_url=url, headers=headers, timeout=None, trust_env=False) as client:
         await _until_ready(client)
 
         async def ask(number: int) -> None:
@@ -140,33 +165,38 @@ async def _serve(
             for turn in range(times):
                 await asyncio.gather(*(ask(turn * batch + place) for place in range(batch)))
 
-        figures = []
         for batch in batches:
             await at_once(batch, 1)
             before_s, began_s = sum(map(cpu_s, family(pid))), time.monotonic()
             await at_once(batch, _TIMES)
             took_s, cpu = time.monotonic() - began_s, sum(map(cpu_s, family(pid))) - before_s
             count = batch * tokens * _TIMES
-            figures.append(GenerationFigures(side, batch, count / took_s, 1000 * cpu / count))
-    return figures
+            found.append(GenerationFigures(side, batch, count / took_s, 1000 * cpu / count))
 
 
 async def _until_ready(client: httpx.AsyncClient) -> None:
-    async with asyncio.timeout(_START_S):
-        while True:
-            with suppress(httpx.HTTPError):
-                if (await client.get("/health")).status_code == 200:
-                    return
-            await asyncio.sleep(0.2)
+    while True:
+        with suppress(httpx.HTTPError):
+            if (await client.get("/health")).status_code == 200:
+                return
+        await asyncio.sleep(0.2)
 
 
-def _plain(directory: Path, batches: Sequence[int], tokens: int) -> list[GenerationFigures]:
+def _plain(directory: Path, batches: Sequence[int], tokens: int, limit_s: float) -> list[GenerationFigures]:
     program = [sys.executable, "-P", "-m", "tests.bench.generation_plain", str(directory)]
     numbers = [str(number) for number in (tokens, _TIMES, *batches)]
-    found = subprocess.run(
-        [*program, *numbers], check=True, cwd=_ROOT, env=_environment(), capture_output=True, text=True
-    )
-    rows = map(json.loads, found.stdout.splitlines())
+    try:
+        said = subprocess.run(
+            [*program, *numbers],
+            check=True,
+            cwd=_ROOT,
+            env=_environment(),
+            capture_output=True,
+            timeout=limit_s,
+        ).stdout
+    except subprocess.TimeoutExpired as late:
+        said = late.stdout or b""
+    rows = map(json.loads, said[: said.rfind(b"\n") + 1].splitlines())
     return [
         GenerationFigures(
             "generate", row["batch"], row["tokens"] / row["s"], 1000 * row["cpu_s"] / row["tokens"]

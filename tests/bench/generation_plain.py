@@ -37,6 +37,7 @@ def main(directory: str, tokens: int, times: int, *batches: int) -> None:
             took_s, cpu_s = time.monotonic() - began_s, time.process_time() - cpu_s
         row = {"batch": batch, "tokens": count, "s": took_s, "cpu_s": cpu_s}
         sys.stdout.write(json.dumps(row) + "\n")
+        sys.stdout.flush()
 
 
 if __name__ == "__main__":

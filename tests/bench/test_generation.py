@@ -19,3 +19,9 @@ def test_both_ends_of_the_comparison_are_measured(tmp_path: Path) -> None:
     told = str(GenerationComparison(tuple(rounds)))
     assert "× generate" in told
     assert "serve" not in told
+
+
+def test_what_is_not_done_in_time_is_left_out(tmp_path: Path) -> None:
+    tiny_model.make(tmp_path / "model")
+    for side in ("ours", "generate"):
+        assert measure(side, tmp_path / "model", [1], 4, limit_s=0.2) == []

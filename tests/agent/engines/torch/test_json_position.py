@@ -2,6 +2,7 @@
 
 import json
 import string
+from json import JSONDecoder
 
 import pytest
 import torch
@@ -66,7 +67,7 @@ def _in_string(begun: str) -> bool:
     place = 0
     while (quote := begun.find('"', place)) >= 0:
         try:
-            _, place = json.decoder.scanstring(begun, quote + 1)
+            _, place = JSONDecoder().raw_decode(begun, quote)
         except json.JSONDecodeError:
             return True
     return False

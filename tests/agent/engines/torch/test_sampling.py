@@ -202,7 +202,7 @@ def test_a_repeated_step_reports_each_token_once() -> None:
 class Only:
     """A grammar that allows what the text ends with, plus one."""
 
-    end_ids = (0,)
+    end_ids: Sequence[int] = (0,)
 
     def __init__(self) -> None:
         self.text: list[int] = []
