@@ -23,9 +23,9 @@ from agent.engines.comfyui.backend import ComfyUIBackend
 from agent.engines.comfyui.own_paths import ComfyUIPaths
 from agent.engines.command.engine import CommandBackend
 from agent.engines.finder import NO_ENGINE, Finder
-from agent.engines.http.kserve import KServeBackend
 from agent.engines.http.openai import OpenAIHTTPBackend
 from agent.engines.managed import Durations
+from agent.engines.speaking import BACKENDS
 from agent.requests.runner import RequestRunner
 from agent.requests.tracing import EngineTracing
 from shared.link.command_fence import CommandFence
@@ -287,12 +287,9 @@ def make_backend(engine: EngineConfig, durations: Durations) -> Backend:
         )
     if engine.python is not None:
         return _python_backend(engine, engine.python, durations)
-    if engine.protocol == "kserve":
-        return KServeBackend(engine.settings())
-    if engine.protocol == "comfyui":
-        return ComfyUIBackend(engine.settings())
-    if engine.torch is None:
-        return OpenAIHTTPBackend(engine.settings())
+    if engine.url is not None:
+        return BACKENDS[engine.protocol](engine.settings())
+    assert engine.torch is not None  # as its settings were checked
     from agent.engines.torch.backend import TorchBackend
     from agent.engines.torch.startup import NOT_INSTALLED, is_installed
 

@@ -49,8 +49,9 @@ IDLE_TIMEOUT_S = 600.0
 _OF_COMMANDS = ("port", "environment", "ready_s", "stop_s")
 _OF_RESTARTS = ("ready_s", "hung_s")
 """Also of engines with a ``restart``."""
-_PROTOCOLS = ("kserve", "comfyui")
+_PROTOCOLS = ("kserve", "comfyui", "tensorflow", "torchserve")
 """What may stand before a URL, with a colon."""
+_LISTS_NONE = ("tensorflow", "torchserve")
 _DEVICE = re.compile(r"auto|cpu|cuda(:[0-9]{1,3})?")
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _OF_LOADING = ("load", "load_s", "memory", "idle_timeout_s")
@@ -148,9 +149,9 @@ class EngineConfig(BaseModel):
     """A Hugging Face model directory, or ``demo``."""
     python: Annotated[str, AfterValidator(check_spec)] | None = None
     """``module:Class``, a subclass of :class:`agent.serve.Model`; the working directory comes first."""
-    protocol: Literal["openai", "kserve", "comfyui"] = "openai"
-    """What the engine at ``url`` speaks: OpenAI's API, KServe's Open Inference Protocol (v2), or ComfyUI's.
-    A URL may also be written ``kserve:http://…`` or ``comfyui:http://…``."""
+    protocol: Literal["openai", "kserve", "comfyui", "tensorflow", "torchserve"] = "openai"
+    """What the engine at ``url`` speaks: OpenAI's API, KServe's Open Inference Protocol (v2), ComfyUI's, or
+    that of TensorFlow Serving or TorchServe. A URL may also be written ``kserve:http://…``."""
     workflows: Annotated[Path, AfterValidator(_check_directory)] | None = None
     """For ``comfyui``: a directory with workflows, each a file ``NAME.json``."""
     output: Annotated[ByteSize, Field(gt=0, le=2**40)] = ByteSize(OUTPUT_BYTES)
@@ -245,6 +246,8 @@ class EngineConfig(BaseModel):
     def _check_protocol(self) -> Self:
         if self.protocol != "openai" and (self.url is None or self.health is not None):
             raise ValueError(f"protocol = '{self.protocol}' is for engines with a url, and without health")
+        if self.protocol in _LISTS_NONE and not self.models:
+            raise ValueError(f"protocol = '{self.protocol}' needs models: such servers do not list theirs")
         if self.protocol != "comfyui" and self.model_fields_set.intersection(("workflows", "output")):
             raise ValueError("workflows and output are for engines with protocol = 'comfyui'")
         return self

@@ -53,7 +53,7 @@ class EngineSettings:
     """A path that answers below 400 while the engine serves ``models``, which are then not asked for: for an
     engine without ``/v1/models``."""
     protocol: str = "openai"
-    """What it speaks: ``openai``, ``kserve`` or ``comfyui``."""
+    """What it speaks: ``openai``, ``kserve``, ``comfyui``, ``tensorflow`` or ``torchserve``."""
     workflows: Path | None = None
     """Of ``comfyui``: the directory of its workflows."""
     output_bytes: int = OUTPUT_BYTES

@@ -1,11 +1,13 @@
 """The one place where errors become HTTP: a head and a body, or the last event of a stream."""
 
 import math
+import re
 from collections.abc import Mapping
 
 import orjson
 
 from gateway.domain.errors import InternalError, MethodNotAllowed, RangeNotSatisfiable, RequestError
+from gateway.domain.surface import FRONT
 from shared.protocol.routes import Dialect
 
 HeaderList = list[tuple[bytes, bytes]]
@@ -14,6 +16,25 @@ RETRY_AFTER_MAX_S = 120.0
 """SDKs ignore longer waits and fall back to their own short ones."""
 
 _KSERVE_PATHS = ("/v2/models/", "/v2/health/", "/v2/repository/")
+
+_TENSORFLOW = re.compile(
+    r"/v1/models/.+(:(predict|classify|regress|explain)|/metadata|/versions/[0-9]+|/labels/[^/]+)\Z",
+    re.DOTALL,
+)
+_OTHER_PATHS = (
+    *(("/predictions/", Dialect.TORCHSERVE), ("/explanations/", Dialect.TORCHSERVE)),
+    *(("/ping", Dialect.TORCHSERVE), ("/generate", Dialect.TGI), ("/info", Dialect.TGI)),
+)
+"""What paths begin with, and the server whose clients ask there."""
+_OTHERS = ("/v1/models/", *(beginning for beginning, _ in _OTHER_PATHS))
+
+_TORCHSERVE_TYPES = {
+    400: "BadRequestException",
+    401: "InvalidKeyException",
+    404: "ModelNotFoundException",
+    405: "MethodNotAllowedException",
+    503: "ServiceUnavailableException",
+}
 
 _ANTHROPIC_TYPES = {
     400: "invalid_request_error",
@@ -28,15 +49,25 @@ _ANTHROPIC_TYPES = {
 
 
 def dialect_of(path: str, fields: Mapping[bytes, bytes]) -> Dialect:
-    """Anthropic's shape on Anthropic's paths and for whoever says to be an Anthropic client, Ollama's on
-    Ollama's paths, KServe's on those of its protocol."""
+    """Anthropic's shape on Anthropic's paths and for whoever says to be an Anthropic client, another server's
+    on the paths of its API, and OpenAI's elsewhere."""
     if path.startswith("/v1/messages") or b"anthropic-version" in fields:
         return Dialect.ANTHROPIC
     if path.startswith("/api/"):
         return Dialect.OLLAMA
     if path.startswith("/v2") and (path == "/v2" or path.startswith(_KSERVE_PATHS)):
         return Dialect.KSERVE
-    return Dialect.OPENAI
+    if path.startswith(_OTHERS):
+        return _dialect_of_others(path)
+    return Dialect.TGI if path == FRONT else Dialect.OPENAI
+
+
+def _dialect_of_others(path: str) -> Dialect:
+    """Of a path that begins as another server's, and may be OpenAI's path of a model."""
+    for beginning, dialect in _OTHER_PATHS:
+        if path.startswith(beginning):
+            return dialect
+    return Dialect.TENSORFLOW if _TENSORFLOW.match(path) else Dialect.OPENAI
 
 
 def http_error(error: RequestError, dialect: Dialect, request_id: str) -> tuple[HeaderList, bytes]:
@@ -93,6 +124,19 @@ def _body(error: RequestError, dialect: Dialect, request_id: str) -> bytes:
         kind = kind or ("invalid_request_error" if error.status < 500 else "api_error")
         detail = {"type": kind, "message": error.message}
         return orjson.dumps({"type": "error", "error": detail, "request_id": request_id})
-    if dialect in (Dialect.OLLAMA, Dialect.KSERVE):
+    if dialect in (Dialect.OLLAMA, Dialect.KSERVE, Dialect.TENSORFLOW):
         return orjson.dumps({"error": error.message})
+    if dialect is Dialect.TGI:
+        return orjson.dumps({"error": error.message, "error_type": _tgi_type(error.status)})
+    if dialect is Dialect.TORCHSERVE:
+        other = "BadRequestException" if error.status < 500 else "InternalServerException"
+        kind = _TORCHSERVE_TYPES.get(error.status, other)
+        return orjson.dumps({"code": error.status, "type": kind, "message": error.message})
     return orjson.dumps(error.openai_body())
+
+
+def _tgi_type(status: int) -> str:
+    """The ``error_type`` that TGI's clients know."""
+    if status in (429, 503):
+        return "overloaded"
+    return "validation" if status < 500 else "generation"

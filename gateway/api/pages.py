@@ -106,13 +106,16 @@ def wants_html(exchange: HttpExchange) -> bool:
 def docs_page(document: Mapping[str, Any]) -> bytes:
     """The page for an OpenAPI document: each path and method with what it does and the scope it needs."""
     rows = []
-    routes = {endpoint.path: endpoint.route for endpoint in ENDPOINTS}
+    routes = [
+        (each.path + "{model}" if each.names_model else each.path, each.fixed is None, each.route)
+        for each in ENDPOINTS
+    ]
     for path, item in document["paths"].items():
         for method, operation in item.items():
             if not isinstance(operation, dict):
                 continue  # parameters
             route = next(
-                (r for p, r in routes.items() if p == path or (p[-1] == "/" and path.startswith(p))), ""
+                (r for p, all_below, r in routes if p == path or (all_below and path.startswith(p))), ""
             )
             what, _, role = operation.get("summary", "").partition("; takes the role ")
             if operation.get("security") == []:

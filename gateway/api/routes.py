@@ -1,7 +1,7 @@
 """Which handler answers which path."""
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from types import MappingProxyType
 from typing import Any
 
@@ -13,6 +13,7 @@ from gateway.api.admin.process_page import ROUTE, ProcessPage
 from gateway.api.admin.routes import AdminPage
 from gateway.api.exchange.exchange import HttpSettings
 from gateway.api.kserve import kserve_pages
+from gateway.api.model_servers import SERVED_PATTERNS, listed_models, names_of_model, ping
 from gateway.api.openai import handlers
 from gateway.api.openai.handlers import (
     JSON,
@@ -20,14 +21,17 @@ from gateway.api.openai.handlers import (
     KeyedPage,
     LaterAnswers,
     ModelsHandler,
+    PartlyProxied,
     Proxied,
     ReadPage,
 )
 from gateway.api.openapi import document
 from gateway.api.ui.files import ui_pages
+from gateway.domain.serving_paths import SERVED_MODELS
 from gateway.domain.surface import (
     ENDPOINTS,
     ENGINES,
+    FRONT,
     MODELS,
     OLLAMA_MODELS,
     REALTIME,
@@ -83,22 +87,20 @@ def build_router(
     ollama = ReadPage("models", ModelsHandler(keys, catalog, handlers.ollama_model, handlers.ollama_models))
     health, version = ReadPage("health", handlers.liveness), program_version()
 
-    @cache
-    def described() -> Mapping[str, Any]:
-        from gateway.api.admin.description import describe_page  # makes the models of bodies
+    front = ReadPage("front", pages.root_page())
+    own = {FRONT: (front, lambda path: {}), SERVED_MODELS: (models, names_of_model(catalog))}
+    engines_page = partial(_engines_page, pipeline, lifecycle, later, own)
 
-        written = {path.replace(":path}", "}"): page for path, page in admin.items()}
-        return document({path: describe_page(path, page) for path, page in written.items()})
-
+    described = cache(partial(_described, admin))
     read_only: dict[str, Callable[..., Awaitable[None]]] = ui_pages() | {
         MODELS: models,
         MODELS + "/{id:path}": models,
-        "/models": models,
+        "/models": ReadPage("models", ModelsHandler(keys, catalog, handlers.openai_model, listed_models)),
         "/models/{id:path}": models,
         OLLAMA_MODELS: ollama,
-        "/": ReadPage("front", pages.root_page()),
         "/healthz": health,
         "/health": health,
+        "/ping": ReadPage("health", ping(lifecycle)),
         "/version": ReadPage("version", pages.version_page(keys, version)),
         "/readyz": ReadPage("health", handlers.readiness(lifecycle, catalog)),
         "/metrics": ReadPage("metrics", handlers.metrics_page(keys, metrics, public=settings.metrics_public)),
@@ -112,9 +114,10 @@ def build_router(
         [  # those of KServe first: the path of a model's metadata would take them, too
             *(Route(path, page) for path, page in kserve_pages(keys, catalog, lifecycle, version).items()),
             *(
-                Route(_pattern(each), endpoint=Proxied(each, pipeline, lifecycle, later))
+                Route(pattern, endpoint=engines_page(each))
                 for each in (*ENDPOINTS, REALTIME)
                 if each.path not in files  # else it is answered by jobs
+                for pattern in _patterns(each)
             ),
             *(Route(path, endpoint=page) for path, page in (read_only | dict(files) | dict(admin)).items()),
             *([] if processes is None else [Route(ROUTE, endpoint=processes)]),
@@ -123,7 +126,32 @@ def build_router(
     )
 
 
-def _pattern(endpoint: SurfaceEndpoint) -> str:
+def _described(admin: Mapping[str, AdminPage]) -> Mapping[str, Any]:
+    from gateway.api.admin.description import describe_page  # makes the models of bodies
+
+    written = {path.replace(":path}", "}"): page for path, page in admin.items()}
+    return document({path: describe_page(path, page) for path, page in written.items()})
+
+
+OwnReads = Mapping[str, tuple[ReadPage, Callable[[str], Mapping[str, str] | None]]]
+
+
+def _engines_page(
+    pipeline: Pipeline,
+    lifecycle: Lifecycle,
+    later: LaterAnswers | None,
+    own: OwnReads,
+    endpoint: SurfaceEndpoint,
+) -> Proxied:
+    """What engines answer at ``endpoint``, but for what is read there of the gateway itself."""
+    if (answered := own.get(endpoint.path)) is not None:
+        return PartlyProxied(endpoint, pipeline, lifecycle, later, *answered)
+    return Proxied(endpoint, pipeline, lifecycle, later)
+
+
+def _patterns(endpoint: SurfaceEndpoint) -> tuple[str, ...]:
     if endpoint.path == ENGINES:
-        return endpoint.path + "{rest:path}"
-    return endpoint.path + "{tail:path}" if endpoint.path.endswith("/") else endpoint.path
+        return (endpoint.path + "{rest:path}",)
+    if endpoint.path == SERVED_MODELS:
+        return SERVED_PATTERNS
+    return (endpoint.path + "{tail:path}" if endpoint.fixed is None else endpoint.path,)

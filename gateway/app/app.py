@@ -179,6 +179,7 @@ class Gateway:
             http.facts,
             self.audit.check if settings.audit.required else None,
             lambda name: catalog.model(name) is not None,
+            registry.index.only_model,
             registry.index.continues,
         )
         pipeline = parts.pipeline(keys)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from gateway.pipeline.accumulation import AccumulatedRun
 from gateway.pipeline.aliases import AliasResolver
 from gateway.pipeline.cache import CacheStage
+from gateway.pipeline.classify import OnlyModel
 from gateway.pipeline.pipeline import KeyAuthenticator, Pipeline
 from gateway.pipeline.relay import Run
 from gateway.quota import Limits
@@ -24,6 +25,7 @@ class PipelineParts:
     facts: bool
     gate: Callable[[], None] | None
     knows: Callable[[str], bool]
+    only: OnlyModel
     continues: Callable[[str, str], bool]
     """Whether an engine is there that can go on with an answer of a model and route."""
 
@@ -40,4 +42,5 @@ class PipelineParts:
             facts=self.facts,
             gate=self.gate,
             knows=self.knows,
+            only=self.only,
         )

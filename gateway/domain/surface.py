@@ -7,19 +7,27 @@ to the engine byte for byte, after :func:`engine_target` has made sure that no r
 path in it.
 """
 
-import difflib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from urllib.parse import parse_qsl, unquote_to_bytes, urlencode
 
 from gateway.domain.errors import BadRequest, PathTooLong
 from gateway.domain.inference_paths import INFERENCE_MODELS, inference_path, read_inference_path
+from gateway.domain.serving_paths import (
+    EXPLANATIONS,
+    PREDICTIONS,
+    SERVED_MODELS,
+    ServingPath,
+    read_predictions_path,
+    read_served_path,
+)
 from gateway.domain.workflow_paths import WORKFLOWS, read_workflow_path, workflow_path
 from shared.identity.certificates import is_name
 from shared.process.frozen import frozen
 from shared.protocol.limits import MODEL_NAME_CHARS
-from shared.protocol.routes import PATHS, Dialect, Route, need_of
+from shared.protocol.routes import Dialect, Route, need_of
 
 PATH_BYTES = 8192
 """Longest path and query that a tunnel carries (PROTOCOL §4.1)."""
@@ -28,6 +36,8 @@ ENGINES = "/engines/"
 ENGINE_METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 """TRACE and CONNECT are for whoever is asked, not for somebody behind it."""
 MODELS = "/v1/models"
+FRONT = "/"
+"""The gateway's own page, and where clients of TGI post, too."""
 TUNNEL = "/tunnel"
 
 _TAIL = re.compile(r"[A-Za-z0-9_-]+(/[A-Za-z0-9_-]+)*\Z")
@@ -37,12 +47,6 @@ _CONTROL = re.compile(rb"[\x00-\x1f\x7f]")
 _DOTS = frozenset((".", ".."))
 _QUERY = re.compile(rb"[\x21\x22\x24-\x5b\x5d-\x7e]*\Z")
 """Printable, without the backslash and the fragment's sign, which agents pass to no engine."""
-
-SLIP = 0.85
-"""Words at least so much alike (:mod:`difflib`) differ by a slip of the hand."""
-
-_VERSION = re.compile(r"v\d+|api|openai")
-"""What stands before a path's words here and elsewhere."""
 
 READINGS = 3
 """So often a path may be decoded behind us: by a proxy, a framework and a handler."""
@@ -90,6 +94,10 @@ class SurfaceEndpoint:
     """Its paths name the model, and its bodies are passed on unread."""
     has_reads: bool = False
     """Some of its paths take GET, and no body."""
+    is_read: bool = False
+    """It takes GET, and no body."""
+    has_writes: bool = False
+    """Some of its paths take PUT, too."""
     streams_unasked: bool = False
     """It answers with a stream unless the request says ``"stream": false``."""
     upgrades: bool = False
@@ -106,9 +114,9 @@ class SurfaceEndpoint:
     depends on the path."""
 
     def __post_init__(self) -> None:
-        set_once, fixed = object.__setattr__, not self.path.endswith("/")
-        one_method = ("GET",) if self.only_upgrades else ("POST",)
-        own = ("GET", "POST") if self.has_reads else one_method
+        set_once, fixed = object.__setattr__, self.path == "/" or not self.path.endswith("/")
+        one_method = ("GET",) if self.only_upgrades or self.is_read else ("POST",)
+        own = ("GET", "POST", *(("PUT",) if self.has_writes else ())) if self.has_reads else one_method
         set_once(self, "methods", ENGINE_METHODS if self.any_method else own)
         set_once(self, "fixed", EngineTarget(self.path) if fixed else None)
         set_once(self, "need", need_of(self.route, self.path) if fixed or self.names_model else None)
@@ -117,11 +125,14 @@ class SurfaceEndpoint:
 _OUTPUT_TOKENS = 256
 """The usual length of a written answer."""
 _WRITES = frozenset(
-    ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/api/chat", "/api/generate")
+    (
+        *("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"),
+        *("/api/chat", "/api/generate", "/generate", "/generate_stream", "/"),
+    )
 )
 """Paths whose answers are text that a model writes."""
 _ASKS_USAGE = frozenset((Route.CHAT, Route.COMPLETIONS))
-_STREAMS_UNASKED = frozenset(("/api/chat", "/api/generate"))
+_STREAMS_UNASKED = frozenset(("/api/chat", "/api/generate", "/generate_stream"))
 
 
 def _endpoints(route: Route) -> Iterator[SurfaceEndpoint]:
@@ -135,6 +146,7 @@ def _endpoints(route: Route) -> Iterator[SurfaceEndpoint]:
                 asks_usage=route in _ASKS_USAGE,
                 output_tokens=_OUTPUT_TOKENS if path in _WRITES else 0,
                 streams_unasked=path in _STREAMS_UNASKED,
+                has_reads=path == FRONT,
             )
 
 
@@ -151,7 +163,31 @@ INFERENCE = SurfaceEndpoint(
     has_reads=True,
     output_tokens=_OUTPUT_TOKENS,
 )
-ENDPOINTS = (*(endpoint for route in Route for endpoint in _endpoints(route)), WORKFLOW, INFERENCE, ENGINE)
+TENSORFLOW = SurfaceEndpoint(
+    SERVED_MODELS,
+    Route.PREDICT.value,
+    Dialect.TENSORFLOW,
+    names_model=True,
+    has_reads=True,
+    output_tokens=_OUTPUT_TOKENS,
+)
+TORCHSERVE = tuple(
+    SurfaceEndpoint(
+        path,
+        Route.PREDICTIONS.value,
+        Dialect.TORCHSERVE,
+        names_model=True,
+        has_reads=True,
+        has_writes=True,
+        output_tokens=_OUTPUT_TOKENS,
+    )
+    for path in (PREDICTIONS, EXPLANATIONS)
+)
+TGI_INFO = SurfaceEndpoint("/info", Route.GENERATE.value, Dialect.TGI, is_read=True)
+ENDPOINTS = (
+    *(endpoint for route in Route for endpoint in _endpoints(route)),
+    *(TGI_INFO, *TORCHSERVE, TENSORFLOW, WORKFLOW, INFERENCE, ENGINE),
+)
 CHAT = next(_endpoints(Route.CHAT))
 
 OLLAMA_MODELS = "/api/tags"
@@ -167,6 +203,7 @@ FIXED = (
     "/v2/repository/index",
     "/healthz",
     "/health",
+    "/ping",
     "/readyz",
     "/version",
     "/metrics",
@@ -175,8 +212,6 @@ FIXED = (
     "/",
 )
 """Paths the gateway answers by itself."""
-
-_KNOWN = (*PATHS, *FIXED)
 
 
 def target(endpoint: SurfaceEndpoint, path: str, raw_path: str, query: bytes) -> EngineTarget | None:
@@ -195,8 +230,7 @@ def target(endpoint: SurfaceEndpoint, path: str, raw_path: str, query: bytes) ->
     if endpoint.any_method:
         found = engine_target(raw_path)
     elif endpoint.names_model:
-        read = workflow_target if endpoint.path == WORKFLOWS else inference_target
-        if (named := read(raw_path)) is None:
+        if (named := _READERS[endpoint.path](raw_path)) is None:
             return None
         found = named
     elif fixed is not None:
@@ -277,6 +311,26 @@ def workflow_target(raw_path: str) -> EngineTarget | None:
     return EngineTarget(workflow_path(model), model, methods=("POST",))
 
 
+def _serving_target(read: Callable[[str], ServingPath | None], raw_path: str) -> EngineTarget | None:
+    """The model and the engine's path in a path of TensorFlow Serving or TorchServe; None when nothing is
+    there. Raises :class:`BadRequest` for what cannot be a model's name."""
+    found = read(raw_path)
+    if found is None:
+        return None
+    model = read_model(found.model)
+    return EngineTarget(found.of(model), model, methods=found.methods)
+
+
+_READERS: Mapping[str, Callable[[str], EngineTarget | None]] = {
+    WORKFLOWS: workflow_target,
+    INFERENCE_MODELS: inference_target,
+    SERVED_MODELS: partial(_serving_target, read_served_path),
+    PREDICTIONS: partial(_serving_target, read_predictions_path),
+    EXPLANATIONS: partial(_serving_target, read_predictions_path),
+}
+"""How paths are read that name their model, by what they begin with."""
+
+
 def _addressed(segment: str) -> AddressedPath | None:
     """``{model}@{agent}`` as far as it can be that: an ``@`` that is part of a model's name may be
     escaped."""
@@ -328,44 +382,3 @@ def check_model(name: str) -> str:
         )
         raise BadRequest(message, param="model", code="invalid_model")
     return name
-
-
-def nearest(path: str) -> str | None:
-    """The known path that ``path`` is most likely meant for; None when it is most likely meant for none.
-
-    Meant is a path of the same words, each with a slip or two of the hand, or under another prefix than it
-    has here. Two words of the language that look alike are no slip: ``/v1/transformations`` is not
-    ``/v1/completions``.
-    """
-    words = _words(path[:100])
-    if words[:1] == ["engines"]:
-        return "/engines/{model}/…"
-    if len(words) > 1 and (below := [known for known in _KNOWN if _words(known)[: len(words)] == words]):
-        return min(below, key=len)
-    likenesses = {known: _likeness(words, _words(known)) for known in _KNOWN if known not in ("/", "/v2")}
-    best = max(likenesses, key=likenesses.__getitem__)
-    return best if likenesses[best] else None
-
-
-def _words(path: str) -> list[str]:
-    return [word for word in path.lower().split("/") if word]
-
-
-def _likeness(words: list[str], known: list[str]) -> float:
-    """From 0, not meant, to 1. A version or another prefix before the words is worth a little."""
-    if words == known:
-        return 1.0
-    bare = [word for word in known if not _VERSION.fullmatch(word)]
-    ends = [word for word in words if not _VERSION.fullmatch(word)][-len(bare) :]
-    if len(ends) < len(bare):
-        return 0.0
-    worst = min(_word_likeness(*pair) for pair in zip(ends, bare, strict=True))
-    prefixed = len(known) > len(bare) and all(word in words for word in known if word not in bare)
-    return 0.97 * worst + (0.02 if prefixed else 0.0) if worst else 0.0
-
-
-def _word_likeness(word: str, known: str) -> float:
-    if word == known:
-        return 1.0
-    likeness = difflib.SequenceMatcher(None, word, known, autojunk=False).ratio()
-    return likeness if likeness >= SLIP else 0.0

@@ -13,6 +13,12 @@ from shared.protocol.messages import DeploymentStatus
 HOLD_WEIGHT = 0.05
 """Weight of the latest request in the mean time a slot is kept: about the last twenty count."""
 
+ONE_MODEL_KINDS = frozenset(("tgi", "sglang"))
+"""Kinds of engines that serve one model, so that a request need not name it."""
+
+SEARCHED = 2048
+"""Where more models are known, each request has to name its own."""
+
 
 class ModelIndex(ModelAvailability):
     """Models ever served, and what serves them now. Bounded: the models longest gone are forgotten first."""
@@ -177,6 +183,20 @@ class ModelIndex(ModelAvailability):
         began."""
         record = self.models.get(model)
         return record is not None and any(route in each.continues for each in record.serving.values())
+
+    def only_model(self, route: str, shows: Callable[[str], bool] | None) -> str | None:
+        """The one model, of those that ``shows`` allows (None: all), that an engine serves which has
+        ``route`` and, as all of its kind, a single model; None: there is none, or there are several."""
+        found = None
+        for name, record in self.models.items() if len(self.models) <= SEARCHED else ():
+            served = any(
+                route in each.routes and each.kind in ONE_MODEL_KINDS for each in record.serving.values()
+            )
+            if served and (shows is None or shows(name)):
+                if found is not None:
+                    return None
+                found = name
+        return found
 
     def forget_limit(self, model: str) -> None:
         """A deployment of ``model`` says something else of how much it holds."""

@@ -7,7 +7,7 @@ from gateway.auth.scope_checks import check_named, check_no_json, check_one_mode
 from gateway.domain.errors import BadRequest
 from gateway.domain.request import Principal, Request, Tier
 from gateway.domain.scopes import Scopes
-from gateway.domain.surface import check_model, model_in_query, read_model
+from gateway.domain.surface import AddressedPath, EngineTarget, check_model, model_in_query, read_model
 from gateway.pipeline.bodies.facts import JsonFacts, read_facts
 from gateway.pipeline.client_body import (
     BodyKind,
@@ -42,6 +42,10 @@ _TIERS = {"priority": Tier.REALTIME, "flex": Tier.BATCH, "batch": Tier.BATCH}
 
 TIER = b"x-trunkline-tier"
 
+OnlyModel = Callable[[str, Callable[[str], bool] | None], str | None]
+"""Given a route, and which models may be shown (None: all), the one model that is meant where none is named;
+None: there is none, or there are several."""
+
 _NOTHING_READ = JsonFacts({})
 
 
@@ -50,24 +54,24 @@ def classify(
     body: ClientBody,
     principal: Principal,
     knows: Callable[[str], bool] = lambda name: False,
+    only: OnlyModel = lambda route, shows: None,
 ) -> Request:
     """The request for queue, scheduler and dispatch. ``knows`` says whether there is a model or an alias of a
-    name: of ``/engines/a@b/…`` it decides whether ``a@b`` is one, or ``b`` an agent. Raises
-    :class:`RequestError`."""
+    name, and ``only`` gives the model of a request that names none. Raises :class:`RequestError`."""
     fields, endpoint, content, facts = head.fields, head.endpoint, body.content, body.facts
     if facts is None and body.kind is BodyKind.JSON:
         facts = read_facts(content.pieces[0] if len(content.pieces) == 1 else content.prefix)
-    members, addressed = body.form if facts is None else facts.members, head.target.addressed
-    if addressed is not None and (head.target.model is None or knows(head.target.model)):
-        addressed = None  # a model is called so
+    members = body.form if facts is None else facts.members
+    addressed = head.target.addressed and _addressed(head.target, knows)
     if SIZE_OF_JSON in fields and endpoint.dialect is Dialect.KSERVE:
         check_tensors(fields[SIZE_OF_JSON], content)
-    model = _model(head, members) if addressed is None else addressed.model
+    implied = _implied(head, members, principal, only) if endpoint.dialect is Dialect.TGI else None
+    model = implied or (_model(head, members) if addressed is None else addressed.model)
     tier = tier_asked(fields, members) if TIER in fields or "service_tier" in members else None
     if principal.scopes is not None:
         tier = permitted_tier(principal.scopes, model, endpoint.route, tier)
         if not endpoint.names_model:
-            _check_what_is_named(principal.scopes, head, body, facts, members)
+            _check_what_is_named(principal.scopes, head, body, facts, members if implied is None else None)
     streaming = head.upgrade is not None or wants_stream(head, body.kind, members)
     read = facts or _NOTHING_READ
     demand = token_demand(head, body.kind, content, members, read.prompts)
@@ -115,16 +119,35 @@ def _need(head: ClientHead) -> str:
 
 
 def _check_what_is_named(
-    scopes: Scopes, head: ClientHead, body: ClientBody, facts: JsonFacts | None, members: Mapping[str, Any]
+    scopes: Scopes,
+    head: ClientHead,
+    body: ClientBody,
+    facts: JsonFacts | None,
+    members: Mapping[str, Any] | None,
 ) -> None:
-    """Whether query and body name what ``scopes`` allow, and nothing twice. Raises Forbidden."""
+    """Whether query and body name what ``scopes`` allow, and nothing twice. ``members`` None: they need name
+    nothing. Raises Forbidden."""
     check_query(scopes, head.target.path)
     if facts is None:
         check_no_json(scopes, body.content.pieces)
     else:
         check_one_model(scopes, named=facts.named, members=facts.members)
-    if body.kind is not BodyKind.OPAQUE:
+    if members is not None and body.kind is not BodyKind.OPAQUE:
         check_named(scopes, members)
+
+
+def _addressed(target: EngineTarget, knows: Callable[[str], bool]) -> AddressedPath | None:
+    """The model at an agent that ``/engines/a@b/…`` means, unless there is a model ``a@b``."""
+    return None if target.model is None or knows(target.model) else target.addressed
+
+
+def _implied(
+    head: ClientHead, members: Mapping[str, Any], principal: Principal, only: OnlyModel
+) -> str | None:
+    """The model of a request that names none; None where it names one, or that is not enough."""
+    if "model" in members or b"x-model" in head.fields:
+        return None
+    return only(head.endpoint.route, None if principal.scopes is None else principal.scopes.shows)
 
 
 def _model(head: ClientHead, members: Mapping[str, Any]) -> str:

@@ -6,8 +6,9 @@ from dataclasses import replace
 from urllib.parse import unquote
 
 from gateway.domain.errors import BadRequest, PathTooLong, RouteNotFound
+from gateway.domain.nearest_path import nearest
 from gateway.domain.request import Principal, Request, RequestBody, Tier
-from gateway.domain.surface import ENDPOINTS, PATH_BYTES, EngineTarget, SurfaceEndpoint, nearest, target
+from gateway.domain.surface import ENDPOINTS, PATH_BYTES, EngineTarget, SurfaceEndpoint, target
 from gateway.jobs.service import JobRequest
 from gateway.pipeline.aliases.routing import FALLBACK, VERSION
 from gateway.pipeline.bodies.facts import JsonFacts, is_short, read_facts
@@ -73,7 +74,7 @@ def endpoint_of(path: str) -> tuple[SurfaceEndpoint, EngineTarget]:
         raise PathTooLong(f"The path and its query may be {PATH_BYTES} bytes long at most.", param="path")
     decoded = unquote(raw_path)
     for endpoint in ENDPOINTS:
-        family = endpoint.path.endswith("/") and decoded.startswith(endpoint.path)
+        family = endpoint.fixed is None and decoded.startswith(endpoint.path)
         if family or decoded == endpoint.path:
             aimed_at = target(endpoint, decoded, raw_path, query.encode("ascii"))
             if aimed_at is not None:

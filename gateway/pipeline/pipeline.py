@@ -8,7 +8,7 @@ from typing import Protocol
 from gateway.domain.request import Principal, Request
 from gateway.pipeline.aliases import VERSION, AliasResolution, AliasResolver
 from gateway.pipeline.cache import CacheLookup, CacheStage
-from gateway.pipeline.classify import classify
+from gateway.pipeline.classify import OnlyModel, classify
 from gateway.pipeline.client_body import ClientBody
 from gateway.pipeline.client_head import ClientHead
 from gateway.pipeline.relay import ClientReply, HeaderList, Response, Run, relay
@@ -59,9 +59,11 @@ class Pipeline:
         facts: bool = True,
         gate: Callable[[], None] | None = None,
         knows: Callable[[str], bool] = lambda name: False,
+        only: OnlyModel = lambda route, shows: None,
     ) -> None:
         """``dispatch`` has a request answered by an engine; ``facts``: answers say what answered; ``gate``
-        raises while nobody is to be served; ``knows`` says whether there is a model or an alias of a name."""
+        raises while nobody is to be served; ``knows`` and ``only`` are as in
+        :func:`gateway.pipeline.classify.classify`."""
         self._keys = keys
         self._dispatch = dispatch
         self._ledger = ledger
@@ -72,6 +74,7 @@ class Pipeline:
         self._facts = facts
         self._gate = gate
         self._knows = knows
+        self._only = only
 
     async def __call__(self, exchange: ClientExchange) -> None:
         # who
@@ -104,7 +107,7 @@ class Pipeline:
     ) -> tuple[Request, AliasResolution | None, CacheLookup | None]:
         # what, and how dear
         head = exchange.head
-        request = classify(head, body, principal, self._knows)
+        request = classify(head, body, principal, self._knows, self._only)
         exchange.set_request(request)
 
         # which model and version the name stands for, and what may answer instead

@@ -18,6 +18,9 @@ class Dialect(StrEnum):
     ANTHROPIC = "anthropic"
     OLLAMA = "ollama"
     KSERVE = "kserve"
+    TENSORFLOW = "tensorflow"
+    TORCHSERVE = "torchserve"
+    TGI = "tgi"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +90,13 @@ class Route(StrEnum):
     )
     INFER = "infer"
     """Below ``/v2/models/``, of KServe's Open Inference Protocol. The path names the model."""
+    PREDICT = "predict"
+    """Below ``/v1/models/``, of TensorFlow Serving's API and KServe's first protocol
+    (``/v1/models/{model}:predict``). The path names the model."""
+    PREDICTIONS = "predictions"
+    """Below ``/predictions/`` and ``/explanations/``, of TorchServe's API. The path names the model."""
+    GENERATE = "generate", RouteFacts("/generate", ("/generate_stream", "/"), dialect=Dialect.TGI)
+    """TGI's own API. Its requests need name no model."""
     WORKFLOWS = "workflows"
     """``/v1/workflows/{model}``: a stored workflow with declared inputs. The path names it."""
     ANY = "any"
@@ -107,7 +117,9 @@ CONTINUED_ROUTES: tuple[str, ...] = tuple(route.value for route in Route if rout
 FAMILIES: Mapping[str, str] = {each.facts.family: each.value for each in Route if each.facts.family}
 """What stands for everything below it → its route."""
 
-_WHOLE = frozenset((Route.INFER.value, Route.WORKFLOWS.value, ANY_ROUTE))
+_WHOLE = frozenset(
+    (*(Route.INFER.value, Route.PREDICT.value, Route.PREDICTIONS.value), Route.WORKFLOWS.value, ANY_ROUTE)
+)
 """Routes whose paths name models, so that no need names one of them."""
 
 _MAIN = {route.value: route.facts.main for route in Route if route.facts.main}

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from io import BytesIO
 from typing import Any
 
 import aiohttp
@@ -40,12 +41,13 @@ class EngineSite:
         are, as JSON unless ``headers`` say otherwise; all else is made into JSON."""
         fields = {} if direct else {"authorization": f"Bearer {self.key}"}
         fields |= {} if body is None else {"content-type": "application/json"}
+        sent = body if isinstance(body, bytes) else orjson.dumps(body)
         async with (
             aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(PATIENCE_S)) as session,
             session.request(
                 method or ("GET" if body is None else "POST"),
                 (self.server_url if direct else self.gateway.url) + path,
-                data=body if body is None or isinstance(body, bytes) else orjson.dumps(body),
+                data=None if body is None else BytesIO(sent),
                 headers=fields | dict(headers or {}),
             ) as response,
         ):

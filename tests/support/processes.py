@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from gateway.domain.scopes import Scopes
 from gateway.storage import Store
 from gateway.tools.quickstart.processes import Child, Children
 from shared.process.ports import free_port
@@ -81,10 +82,10 @@ class Gateway:
         """What an OpenAI client is given."""
         return f"{self.url}/v1"
 
-    def key(self, name: str) -> str:
-        """A new API key."""
+    def key(self, name: str, scopes: Scopes | None = None) -> str:
+        """A new API key, which may ask for what ``scopes`` say."""
         with Store.open(self.state) as store:
-            return store.keys.create(name, "tests", time.time())
+            return store.keys.create(name, "tests", time.time(), scopes=scopes)
 
     def token(
         self, models: Sequence[str] = ("*",), uses: int = 1, labels: Mapping[str, str] | None = None

@@ -105,7 +105,7 @@ SGLANG = EngineKind(
 TGI = EngineKind(
     "tgi",
     128,  # the default of max_concurrent_requests, above which it answers 429
-    _routes(Route.CHAT, Route.COMPLETIONS, Route.TOKENIZE),
+    _routes(Route.CHAT, Route.COMPLETIONS, Route.TOKENIZE, Route.GENERATE),
     facts_path="/info",
     facts_key="max_concurrent_requests",
     openapi_path="/api-doc/openapi.json",
@@ -170,6 +170,13 @@ LM_STUDIO = EngineKind(
 KSERVE = EngineKind("kserve", 8, _routes(Route.INFER))
 """Triton, MLServer and other servers of KServe's Open Inference Protocol; what they take at once depends on
 the model, and they queue the others. Known by the operator's word, as they have no ``/v1/models``."""
+
+TENSORFLOW = EngineKind("tensorflow", 8, _routes(Route.PREDICT))
+"""TensorFlow Serving. Known by the operator's word, as it lists no models."""
+
+TORCHSERVE = EngineKind("torchserve", 8, _routes(Route.PREDICTIONS, Route.PREDICT))
+"""It also speaks KServe's first protocol (``/v1/models/{model}:predict``). Known by the operator's word, as
+it lists its models at another port."""
 
 COMFYUI = EngineKind("comfyui", 1, (Route.WORKFLOWS.value,), stateful=True)
 """One prompt at a time is what it runs; more only stand in its queue. Known by the operator's word."""

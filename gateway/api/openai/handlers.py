@@ -18,9 +18,10 @@ from gateway.domain.errors import (
     RouteNotFound,
     UpgradeRequired,
 )
+from gateway.domain.nearest_path import nearest
 from gateway.domain.request import Principal
 from gateway.domain.slices import in_slices
-from gateway.domain.surface import SurfaceEndpoint, check_model, nearest
+from gateway.domain.surface import SurfaceEndpoint, check_model
 from gateway.fleet.registry import ServedModel
 from gateway.pipeline.aliases import AliasCatalog
 from gateway.pipeline.pipeline import KeyAuthenticator, Pipeline
@@ -91,6 +92,32 @@ class Proxied:
         takes = PREFER in exchange.fields and later.takes(exchange)
         answer = later(exchange) if takes else self._pipeline(exchange)
         return later.in_background(exchange, answer) if self._stores else answer
+
+
+class PartlyProxied(Proxied):
+    """A path served by engines of which the gateway answers some reads itself."""
+
+    def __init__(
+        self,
+        endpoint: SurfaceEndpoint,
+        pipeline: Pipeline,
+        lifecycle: Lifecycle,
+        later: "LaterAnswers | None",
+        page: "ReadPage",
+        names: Callable[[str], Mapping[str, str] | None],
+    ) -> None:
+        """``page`` answers GET and HEAD at paths for which ``names`` gives the names in them; None: engines
+        do."""
+        super().__init__(endpoint, pipeline, lifecycle, later)
+        self._page = page
+        self._names = names
+
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Coroutine[Any, Any, None]:
+        """See :meth:`Proxied.__call__`."""
+        if scope["method"] in ("GET", "HEAD") and (names := self._names(scope["path"])) is not None:
+            scope["path_params"] = names
+            return self._page(scope, receive, send)
+        return super().__call__(scope, receive, send)
 
 
 @dataclass(frozen=True)

@@ -106,6 +106,8 @@ TABLES: Mapping[str, tuple[str, ...]] = {
     "ollama": OLLAMA,
     "lmstudio": LM_STUDIO,
     "kserve": KSERVE,
+    "tensorflow": KSERVE,
+    "torchserve": KSERVE,
     "comfyui": COMFYUI,
     "trunkline": (),
 }

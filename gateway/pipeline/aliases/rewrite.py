@@ -12,6 +12,7 @@ from python_multipart.multipart import parse_options_header
 from gateway.domain.inference_paths import with_model
 from gateway.domain.json_members import Edit, count_candidates, model_edits
 from gateway.domain.request import Request, RequestBody
+from gateway.domain.serving_paths import with_served_model
 from gateway.domain.surface import model_in_query, with_model_in_query
 from gateway.domain.workflow_paths import workflow_path
 from shared.protocol.limits import KIB, MIB
@@ -41,6 +42,9 @@ def rename(request: Request, model: str) -> None:
         request.path = with_model_in_query(request.path, model)
     if request.route == Route.INFER:
         request.path = with_model(request.path, model)
+        return
+    if request.route in (Route.PREDICT, Route.PREDICTIONS):
+        request.path = with_served_model(request.path, model)
         return
     if request.route == Route.WORKFLOWS:
         _, mark, query = request.path.partition("?")

@@ -13,6 +13,7 @@ from agent.config.sources import load
 from agent.engines.comfyui.backend import ComfyUIBackend
 from agent.engines.command.engine import CommandBackend
 from agent.engines.http.kserve import KServeBackend
+from agent.engines.http.model_servers import TensorFlowServingBackend, TorchServeBackend
 from agent.engines.managed import LoadAttempt
 from shared.process.settings import ConfigError
 
@@ -118,9 +119,10 @@ def test_a_command_may_hold_a_key_and_is_not_repeated(tmp_path: Path) -> None:
 
 def test_the_examples_of_the_documentation_are_what_the_agent_takes(tmp_path: Path) -> None:
     text = (Path(__file__).parents[3] / "docs" / "engines.md").read_text("utf-8")
-    kserve, example, hangs = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+    kserve, named, example, hangs = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
     (server,) = settings(tmp_path, kserve).engines
     assert (server.protocol, server.models, server.slots) == ("kserve", ("iris",), 16)
+    assert [each.protocol for each in settings(tmp_path, named).engines] == ["tensorflow", "torchserve"]
     config = settings(tmp_path, re.sub(r'torch = ".*?"', 'torch = "demo"', example))
     assert [engine.name for engine in config.engines] == ["vllm", "llama-server", "torch"]
     assert all(engine.on_demand for engine in config.engines)
@@ -137,6 +139,20 @@ def test_a_port_of_ones_own_needs_no_place_in_the_command(tmp_path: Path) -> Non
     text = '[[engine]]\ncommand = ["/opt/My Engine/run it"]\nport = 8000\nmodels = ["m"]'
     (engine,) = settings(tmp_path, text).engines
     assert (engine.command_settings().port, engine.name) == (8000, "engine")
+
+
+@pytest.mark.parametrize(
+    ("protocol", "backend"), [("tensorflow", TensorFlowServingBackend), ("torchserve", TorchServeBackend)]
+)
+def test_servers_that_list_no_models_need_their_names(
+    protocol: str, backend: type[object], tmp_path: Path
+) -> None:
+    written = f'[[engine]]\nurl = "{protocol}:http://127.0.0.1:8501"'
+    with pytest.raises(ConfigError, match="needs models"):
+        settings(tmp_path, written)
+    (engine,) = settings(tmp_path, f'{written}\nmodels = ["half"]').engines
+    assert (engine.url, engine.protocol, engine.models) == ("http://127.0.0.1:8501", protocol, ("half",))
+    assert isinstance(make_backend(engine, LoadTimes(tmp_path / "times.json")), backend)
 
 
 def test_an_engine_of_kserves_protocol_is_named_by_its_url_or_by_its_key(tmp_path: Path) -> None:

@@ -22,6 +22,33 @@ def told(error: RequestError, dialect: Dialect = OPENAI) -> dict[bytes, bytes]:
     return dict(http_error(error, dialect, "req_1")[0])
 
 
+@pytest.mark.parametrize(
+    ("dialect", "error", "said"),
+    [
+        (Dialect.TENSORFLOW, ModelNotFound("no"), {"error": "no"}),
+        (Dialect.TGI, BadRequest("no"), {"error": "no", "error_type": "validation"}),
+        (Dialect.TGI, QueueFull("no"), {"error": "no", "error_type": "overloaded"}),
+        (Dialect.TGI, internal_error("r"), {"error_type": "generation"}),
+        (
+            Dialect.TORCHSERVE,
+            ModelNotFound("no"),
+            {"code": 404, "type": "ModelNotFoundException", "message": "no"},
+        ),
+        (
+            Dialect.TORCHSERVE,
+            NoDeployment("no"),
+            {"code": 503, "type": "ServiceUnavailableException", "message": "no"},
+        ),
+        (Dialect.TORCHSERVE, QueueFull("no"), {"code": 429, "type": "BadRequestException", "message": "no"}),
+    ],
+)
+def test_clients_of_other_servers_get_their_servers_shapes(
+    dialect: Dialect, error: RequestError, said: dict[str, object]
+) -> None:
+    body = orjson.loads(http_error(error, dialect, "req_1")[1])
+    assert body == ({"error": error.message} | said if dialect is Dialect.TGI else said)
+
+
 def test_openai_clients_get_message_type_param_and_code() -> None:
     headers, body = http_error(ModelNotFound("no", param="model"), OPENAI, "req_1")
     assert orjson.loads(body) == {
@@ -120,6 +147,16 @@ def test_every_error_says_a_status_that_http_knows_and_a_code() -> None:
         ("/api/chat", Dialect.OLLAMA),
         ("/v1/messages", ANTHROPIC),
         ("/v1/models", OPENAI),
+        ("/v1/models/half", OPENAI),
+        ("/v1/models/half:predict", Dialect.TENSORFLOW),
+        ("/v1/models/half/versions/3", Dialect.TENSORFLOW),
+        ("/v1/models/half/metadata", Dialect.TENSORFLOW),
+        ("/predictions/half", Dialect.TORCHSERVE),
+        ("/explanations/half/1.0", Dialect.TORCHSERVE),
+        ("/ping", Dialect.TORCHSERVE),
+        ("/generate_stream", Dialect.TGI),
+        ("/", Dialect.TGI),
+        ("/info", Dialect.TGI),
     ],
 )
 def test_the_shape_of_errors_goes_by_the_path(path: str, dialect: Dialect) -> None:

@@ -14,7 +14,16 @@ from gateway.api.openai.handlers import KeyedPage, Proxied
 from gateway.api.openapi import document
 from gateway.domain import errors
 from gateway.domain.inference_paths import inference_path, read_inference_path
-from gateway.domain.surface import ENDPOINTS, ENGINES, INFERENCE, TUNNEL, SurfaceEndpoint
+from gateway.domain.serving_paths import read_predictions_path, read_served_path
+from gateway.domain.surface import (
+    ENDPOINTS,
+    ENGINES,
+    INFERENCE,
+    TENSORFLOW,
+    TORCHSERVE,
+    TUNNEL,
+    SurfaceEndpoint,
+)
 from gateway.domain.workflow_paths import WORKFLOWS
 from shared.protocol.limits import MODEL_NAME_CHARS
 from shared.protocol.routes import FAMILIES, PATHS, Dialect
@@ -23,7 +32,8 @@ from tests.gateway.api.admin.house import House
 UNDOCUMENTED = {421, 426, 499}
 """Statuses for other gateway processes and for agents alone, and of the log alone."""
 SCHEMAS = {Dialect.OPENAI: "Error", Dialect.ANTHROPIC: "AnthropicError", Dialect.OLLAMA: "OllamaError"}
-SCHEMAS[Dialect.KSERVE] = SCHEMAS[Dialect.OLLAMA]  # they are one
+SCHEMAS[Dialect.KSERVE] = SCHEMAS[Dialect.TENSORFLOW] = SCHEMAS[Dialect.OLLAMA]  # they are one
+SCHEMAS |= {Dialect.TGI: "TgiError", Dialect.TORCHSERVE: "TorchServeError"}
 NOT_IN_DOCUMENT = {"HEAD", "OPTIONS"}
 """Methods that engines' own paths take besides."""
 
@@ -98,10 +108,25 @@ def of_inference() -> Iterator[tuple[str, str]]:
             yield f"{written}/{action}".removesuffix("/"), read.methods[0]
 
 
+def of_other_servers() -> Iterator[tuple[str, str]]:
+    """The same of TensorFlow Serving's paths and of TorchServe's."""
+    for version in ("", "/versions/{version}", "/labels/{label}"):
+        for end in (":predict", ":classify", ":regress", ":explain", "/metadata", ""):
+            written = re.sub(r"{\w+}", "1", version + end)
+            read = read_served_path(f"/v1/models/m{written}")
+            if read is not None:
+                yield f"/v1/models/{{model}}{version}{end}", read.methods[0]
+    for path in ("/predictions/{model}", "/explanations/{model}"):
+        for written in (path, path + "/{version}"):
+            read = read_predictions_path(re.sub(r"{\w+}", "1", written))
+            assert read is not None
+            yield from ((written, method) for method in read.methods)
+
+
 def test_every_route_has_its_entry_and_every_entry_its_route(routes: list[Route]) -> None:
-    others = [each for each in routes if _surface_of(each) is not INFERENCE]
+    others = [each for each in routes if _surface_of(each) not in (INFERENCE, TENSORFLOW, *TORCHSERVE)]
     of_routes = {(p, m) for each in others for p in paths_of(each) for m in methods_of(each)}
-    of_routes |= set(of_inference())
+    of_routes |= {*of_inference(), *of_other_servers()}
     assert {(path, method) for path, method, _ in operations(described(routes))} == of_routes
 
 
@@ -150,7 +175,7 @@ def test_each_refusal_is_described_in_its_dialect(routes: list[Route]) -> None:
             continue
         kind = SCHEMAS[endpoint.dialect]
         for path in paths_of(route):
-            for status, answer in paths[path]["post"]["responses"].items():
+            for status, answer in paths[path][endpoint.methods[-1].lower()]["responses"].items():
                 if status not in ("200", "202", "206"):
                     schema = answer["content"]["application/json"]["schema"]
                     assert schema == {"$ref": f"#/components/schemas/{kind}"}, (path, status)

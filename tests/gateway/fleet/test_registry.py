@@ -49,6 +49,19 @@ def test_a_model_has_what_its_engines_say_of_it_and_is_translated_where_all_of_t
     assert fleet.registry.models()[0].translated == ()
 
 
+def test_the_only_model_of_servers_with_one_model_is_found() -> None:
+    fleet = Fleet()
+    only = fleet.registry.index.only_model
+    fleet.connect("a", deployment("any", 2, routes=("chat", "generate")))  # of an engine of unknown kind
+    assert only("generate", None) is None
+    fleet.connect("b", deployment("llama", 2, routes=("chat", "generate"), kind="tgi"))
+    assert (only("generate", None), only("infer", None)) == ("llama", None)
+    fleet.connect("c", deployment("gemma", 2, routes=("generate",), kind="sglang"))
+    assert only("generate", None) is None
+    assert only("generate", lambda model: model == "gemma") == "gemma"
+    assert only("generate", lambda model: False) is None
+
+
 def test_models_stay_known_when_their_agents_have_gone() -> None:
     fleet = Fleet()
     agent = fleet.connect("a", deployment("m"))

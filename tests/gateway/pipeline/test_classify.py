@@ -253,3 +253,35 @@ def test_scopes_hold_for_the_model_before_the_agent() -> None:
         else:
             with pytest.raises(Forbidden):
                 classify(client, body, principal)
+
+
+GENERATE = next(each for each in ENDPOINTS if each.path == "/generate")
+
+
+def generating(
+    members: dict[str, Any], principal: Principal, headers: list[tuple[bytes, bytes]] | None = None
+) -> Request:
+    body = orjson.dumps(members)
+    content = ClientBody(BodyKind.JSON, RequestBody(body, None, len(body)))
+
+    def only(route: str, shows: Any) -> str | None:
+        assert route == "generate"
+        return "llama" if shows is None or shows("llama") else None
+
+    return classify(head(GENERATE, headers), content, principal, only=only)
+
+
+def test_a_request_to_a_server_with_one_model_need_not_name_it() -> None:
+    asked = generating({"inputs": "x", "parameters": {"max_new_tokens": 7}}, PRINCIPAL)
+    assert (asked.model, asked.need, asked.most_tokens) == ("llama", "generate", 7)
+    assert generating({"inputs": "x", "model": "other"}, PRINCIPAL).model == "other"
+    assert generating({"inputs": "x"}, PRINCIPAL, [(b"x-model", b"other")]).model == "other"
+
+
+def test_a_key_for_some_models_finds_the_one_of_them_and_no_other() -> None:
+    allowed = Principal("k", "key", "tenant", scopes=limited(models=["llama"]))
+    assert generating({"inputs": "x"}, allowed).model == "llama"
+    with pytest.raises(BadRequest, match="Say which model"):
+        generating({"inputs": "x"}, Principal("k", "key", "tenant", scopes=limited(models=["gemma"])))
+    with pytest.raises(Forbidden):
+        generating({"inputs": "x"}, allowed, [(b"x-model", b"llama")])

@@ -206,3 +206,17 @@ def test_a_workflow_in_the_path_is_renamed_there_and_the_body_left_alone() -> No
     rename(asked, "org/flux")
     assert (asked.model, asked.path) == ("org/flux", "/v1/workflows/org%2Fflux?x=1")
     assert asked.body.prefix == body
+
+
+@pytest.mark.parametrize(
+    ("route", "path", "renamed"),
+    [
+        ("predict", "/v1/models/prod/versions/2:predict?x=1", "/v1/models/org%2Fm/versions/2:predict?x=1"),
+        ("predictions", "/predictions/prod/1.0", "/predictions/org%2Fm/1.0"),
+    ],
+)
+def test_a_model_in_another_servers_path_is_renamed_there(route: str, path: str, renamed: str) -> None:
+    asked = request(b"{}", route=route)
+    asked.path = path
+    rename(asked, "org/m")
+    assert (asked.model, asked.path, asked.body.prefix) == ("org/m", renamed, b"{}")
