@@ -1,6 +1,7 @@
 """Brokers of a run with queues: how its messages are put into each, and how replies come out again."""
 
 import contextlib
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
@@ -25,6 +26,8 @@ ASKED, ANSWERS = "prompts", "answers"
 _ORDERED = f"{ANSWERS}.fifo"
 _AT_ONCE = 500
 _PULL_S = 0.2
+_LIE_THERE = 300
+"""Messages in a queue of moto's."""
 
 
 class Broker(Protocol):
@@ -138,18 +141,26 @@ class RabbitQueues:
 
 @dataclass(slots=True)
 class SqsQueues:
-    """A queue for each; replies keep their order."""
+    """A queue for each; replies keep their order. moto's server goes through all messages of a queue at each
+    request, so only some lie there at once: as many more are put as replies were read."""
 
     queues: Queues
     url: str
     queue: str
     answers: str
+    later: deque[str] = field(default_factory=deque)
 
     async def put(self, messages: Sequence[bytes]) -> None:
-        await self.queues.put_all(ASKED, [message.decode() for message in messages])
+        self.later.extend(message.decode() for message in messages)
+        await self._put(_LIE_THERE)
+
+    async def _put(self, most: int) -> None:
+        await self.queues.put_all(ASKED, [self.later.popleft() for _ in range(min(most, len(self.later)))])
 
     async def replies(self) -> Sequence[bytes]:
-        return [body.encode() for body in await self.queues.get_all(_ORDERED)]
+        found = [body.encode() for body in await self.queues.get_all(_ORDERED)]
+        await self._put(len(found))
+        return found
 
     async def dead_letters(self) -> int:
         return len(await self.queues.get_all(f"{ASKED}-dead"))
