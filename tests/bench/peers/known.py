@@ -163,9 +163,9 @@ def _needs(*names: str, root: bool = False) -> Callable[[], str | None]:
 
 def _python_of(package: str, module: str) -> str | None:
     """The interpreter that has it: one of its own below ``tests/.cache``, else ours."""
-    own = CACHE / "peers" / package / "bin" / "python"
-    if own.exists():
-        return str(own)
+    own = CACHE / "peers" / package
+    if any(own.glob(f"lib/python*/site-packages/{module}")):
+        return str(own / "bin" / "python")
     return sys.executable if importlib.util.find_spec(module) is not None else None
 
 

@@ -113,8 +113,11 @@ def _one(results: Results, number: int, peer: Peer, tools: Tools, say: Callable[
             running = peer.bring_up(Stage(house, tools, where, engine.port))
             _warm(tools, running, where, results.scale.warm_s)
         except (ProcessEnded, RuntimeError) as error:
-            results.failed.append(f"{peer.name}, round {number + 1}: {error}")
-            say(results.failed[-1])
+            words = str(error).splitlines()
+            results.failed.append(
+                f"{peer.name}, round {number + 1}: {' … '.join(words[:1] + words[1:][-1:])}"
+            )
+            say(f"{peer.name}, round {number + 1}: {error}")
             return
         for workload in results.workloads:
             if workload.name in peer.without:
