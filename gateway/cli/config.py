@@ -11,7 +11,6 @@ from gateway.cli_support.console import fail, note, print_json
 from gateway.cli_support.hosts import registered_hosts
 from shared.process.checks import CheckedHost
 from shared.process.excerpt import printable
-from shared.process.settings import ConfigError
 
 
 class ProgramKind(StrEnum):
@@ -50,6 +49,8 @@ def config_of_programs(
 
     Example: trunkline config --show --on gateway
     """
+    from shared.process.settings import ConfigError
+
     wanted = tuple(on or ())
     files = {ProgramKind.GATEWAY: config, ProgramKind.AGENT: agent_config}
     found = {}

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import random
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any
 
@@ -231,11 +232,12 @@ class JobRunner:
             settings.tenant_at_once,
             self._budget_waits.tenants,
         )
-        for job in await asyncio.to_thread(self._claims.claim, claim, now_s):
+        for job in (jobs := await asyncio.to_thread(self._claims.claim, claim, now_s)):
             self.metrics.claim_s.observe(max(0.0, now_s - max(job.created_s, job.new.not_before_s)))
             running = RunningJob(job)
             self.running.add(running, asked_s)
             runs.create_task(self._see_through(running))
+        self._waiting = Counter(self._waiting) - Counter({model: len(jobs)})
 
     async def _keep_leases(self) -> None:
         """Renew all leases in one statement, and end what others want to end."""

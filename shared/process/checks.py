@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from shared.process.shown_settings import ShownSetting
+if TYPE_CHECKING:  # the help of commands needs no settings
+    from shared.process.shown_settings import ShownSetting
 
 LIMIT_S = 15.0
 """How long a check may take unless it says otherwise."""
@@ -105,5 +106,5 @@ class HostChecks(Protocol):
     def gateway_url(self, host: CheckedHost) -> str | None:
         """Where the program's gateway is, as far as its settings say."""
 
-    def settings_shown(self, host: CheckedHost) -> Sequence[ShownSetting]:
+    def settings_shown(self, host: CheckedHost) -> "Sequence[ShownSetting]":
         """The program's effective settings. Raises ConfigError."""

@@ -17,12 +17,12 @@ from cryptography import x509
 from gateway.domain.state_dir import ADDRESS_NAME, DATABASE_NAME, own_state_dir
 from gateway.runtime.config import CONFIG_VARIABLE, ConfigError, Loaded, Settings, load
 from gateway.tools.doctor.connection import certificate_outcome
+from gateway.tools.doctor.options import MIB
 from gateway.tools.doctor.way import NoWay, Target, Way
 from shared.process.checks import Check, CheckedHost, CheckOutcome, failed, passed, skipped, warned
 from shared.process.descriptors import descriptors_outcome
 from shared.process.shown_settings import ShownSetting, shown_settings
 
-MIB = 1024 * 1024
 FEW_BYTES = 1024 * MIB
 NO_BYTES = 64 * MIB
 FEW_SHARE = 0.05

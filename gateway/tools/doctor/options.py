@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from gateway.cli_support.console import number_option
-from gateway.tools.doctor.probes import MIB
+
+MIB = 1024 * 1024
 
 
 class HostKind(StrEnum):

@@ -13,6 +13,7 @@ from time import monotonic
 import orjson
 
 from gateway.tools.doctor.keyed import NO_ROLE, KeyedGateway, NotAsked
+from gateway.tools.doctor.options import MIB
 from gateway.tools.doctor.remedies import proxy_of, remedy_for
 from gateway.tools.doctor.way import NoWay, TimedResponse
 from shared.process.checks import Check, CheckOutcome, failed, passed, skipped
@@ -21,7 +22,6 @@ from shared.tunnel import PATH, SUBPROTOCOL
 
 EVENTS = 4
 GAP_S = 0.4
-MIB = 1024 * 1024
 EARLIER = "This gateway is of an earlier version and has no counterpart for this check."
 _MAGIC = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 """Of RFC 6455, section 1.3."""
