@@ -39,7 +39,7 @@ class PredictionFigures:
     bias: float
     """Mean of ln(actual / predicted)."""
     off: Mapping[str, float]
-    """For each quantile, the factor (1 or more) by which this share of predictions was off at most."""
+    """By share, such as 0.9: the factor (1 or more) by which this share of predictions was off at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,18 +238,18 @@ class GaugeSources(Collector):
         bias: dict[tuple[str, ...], float] = {}
         for each in self.predictions():
             labels = self._models[each.model], each.device, each.of
-            for quantile, factor in each.off.items():
-                off[*labels, quantile] = max(factor, off.get((*labels, quantile), 1.0))
+            for share, factor in each.off.items():
+                off[*labels, share] = max(factor, off.get((*labels, share), 1.0))
             if abs(each.bias) >= abs(bias.get(labels, 0.0)):
                 bias[labels] = each.bias
             yield
         names = ["model", "device", "of"]
         wrong_by = (
-            "Factor by which the latest predictions of the scheduler were off, up or down, by quantile."
+            "Factor by which this share of the scheduler's latest predictions was off at most, up or down."
         )
         biased = "Mean of ln(actual / predicted) over the latest: 0.1 is 10 % slower than predicted."
         return [
-            Family("prediction_error", wrong_by, [*names, "quantile"], off),
+            Family("prediction_error", wrong_by, [*names, "share"], off),
             Family("prediction_bias", biased, names, bias),
         ]
 

@@ -129,7 +129,10 @@ async def test_torchserves_health_models_and_errors(torchserve: EngineSite) -> N
     assert (direct[1].keys(), direct[1]["type"]) == (through[1].keys(), through[1]["type"])
 
 
-def test_hugging_faces_client_is_answered_whole_and_as_a_stream(tgi: EngineSite) -> None:
+def test_hugging_faces_client_is_answered_whole_and_as_a_stream(
+    tgi: EngineSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)  # tests/run sets it for the hub
     client = InferenceClient(model=tgi.gateway.url, token=tgi.key)
     assert client.text_generation("say", max_new_tokens=3) == "a lighthouse at"
     assert "".join(client.text_generation("say", stream=True)) == TEXT

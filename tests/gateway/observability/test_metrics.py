@@ -211,8 +211,8 @@ def test_predictions_that_share_labels_show_the_worst(metrics: Metrics) -> None:
     ]
     metrics.gauges.predictions = lambda: seen
     of = {"model": "m", "of": "total"}
-    assert value(metrics, "trunkline_prediction_error", device="h100", quantile="0.9", **of) == 1.5
-    assert value(metrics, "trunkline_prediction_error", device="other", quantile="0.5", **of) == 1.3
+    assert value(metrics, "trunkline_prediction_error", device="h100", share="0.9", **of) == 1.5
+    assert value(metrics, "trunkline_prediction_error", device="other", share="0.5", **of) == 1.3
     assert value(metrics, "trunkline_prediction_bias", device="other", **of) == -0.3
 
 
