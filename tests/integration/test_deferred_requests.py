@@ -211,6 +211,7 @@ def test_what_a_run_used_that_was_given_up_is_counted_once_with_the_rest(site: S
     body = {"model": MODEL, "messages": [{"role": "user", "content": "given"}], "max_tokens": TOKENS}
     made = fetch(f"{site.gateway.base_url}/jobs", body={"path": CHAT, "body": body | STEPPED}, key=site.key)
     site.step_until(10)
+    site.until_kept(made["id"], b"9:")  # its agent holds events back for a moment
     site.restart(signal.SIGTERM)  # it gives the job back, with what it has
     site.finish(TOKENS)
     assert text_in(site.succeeded(made["id"])) == answer_to("given", TOKENS)

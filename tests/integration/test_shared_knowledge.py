@@ -148,7 +148,7 @@ async def test_a_gateway_that_is_started_again_knows_the_speed_at_its_first_requ
                     await answer.read()
 
     def error(which: int) -> float:
-        (found,) = pair.metric(which, "trunkline_prediction_error", of="total", quantile="0.5").values()
+        (found,) = pair.metric(which, "trunkline_prediction_error", of="total", share="0.5").values()
         return found
 
     await ask(0, 1)
