@@ -23,7 +23,6 @@ from agent.engines.comfyui.backend import ComfyUIBackend
 from agent.engines.comfyui.own_paths import ComfyUIPaths
 from agent.engines.command.engine import CommandBackend
 from agent.engines.finder import NO_ENGINE, Finder
-from agent.engines.http.openai import OpenAIHTTPBackend
 from agent.engines.managed import Durations
 from agent.engines.speaking import BACKENDS
 from agent.requests.runner import RequestRunner
@@ -101,6 +100,7 @@ class Agent:
             self._registry, lambda: Publisher(self._registry, lambda: self._gpus.latest, labels=config.labels)
         )
         self._opened: list[Backend] = []
+        self._durations = LoadTimes(config.state / LOAD_TIMES_FILE)
         check_installed(config.otel)
         self._spans = span_exporter(config.otel, SERVICE)
 
@@ -108,8 +108,7 @@ class Agent:
         """Returns when it was asked to stop. Raises Rejected or MembershipError when it cannot go on, and
         ConfigError for an engine that can never work."""
         config = self._config
-        durations = LoadTimes(config.state / LOAD_TIMES_FILE)
-        backends = [each for engine in config.engines for each in make_backends(engine, durations)]
+        backends = [each for engine in config.engines for each in make_backends(engine, self._durations)]
         join = None if config.join is None else config.join.get_secret_value()
         with locked_state_directory(config.state):
             membership = Membership.open(
@@ -241,8 +240,13 @@ class Agent:
         if any(engine.name == name for engine in self._config.engines):
             name = f"found-{name}"
         log.info("engine found", engine=name, url=url)
-        engine = self._config.found_engine.model_copy(update={"url": url, "name": name})
-        await self._open(OpenAIHTTPBackend(engine.settings()))
+        protocol, _, place = url.partition(":") if url.startswith("comfyui:") else ("openai", "", url)
+        found: dict[str, Any] = {"url": place, "name": name, "protocol": protocol}
+        if protocol == "comfyui":
+            found |= {"slots": None}  # those that are said for found engines are of servers that batch
+        engine = self._config.found_engine.model_copy(update=found)
+        for backend in make_backends(engine, self._durations):
+            await self._open(backend)
 
     async def _tick(self) -> None:
         while True:

@@ -1,15 +1,15 @@
 """Looks for engines on the usual local ports, and keeps looking."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 
 import structlog
 
 from agent.engines.backend import BackendError, BackendUnreachable
-from agent.engines.http.engine_client import EngineClient
-from agent.engines.http.kind import GENERIC, USUAL_PORTS, EngineKind, kind_of
+from agent.engines.http.engine_client import EngineClient, SmallResponse
+from agent.engines.http.kind import COMFYUI, GENERIC, USUAL_PORTS, EngineKind, kind_of
 from agent.engines.http.models import read_models
 from agent.engines.settings import EngineSettings, EngineTimeouts
 
@@ -17,6 +17,9 @@ log = structlog.get_logger("agent.engines.finder")
 
 LOOK_S = 3.0
 """How often the ports are tried. A refused connection on loopback costs some 100 µs."""
+
+STATS_PATH = "/system_stats"
+"""Where ComfyUI tells its version."""
 
 CONNECT_S = 2.0
 
@@ -33,7 +36,8 @@ NO_ENGINE = (
 )
 
 Found = Callable[[str, str], Awaitable[None]]
-"""Called with an engine's URL and a name for it, each different."""
+"""Called with an engine's URL and a name for it, each different. What stands before the URL, with a colon,
+is the protocol that it speaks, as in the agent's file; without it that is OpenAI's."""
 
 
 class NoEngine(Enum):
@@ -64,7 +68,8 @@ class _Port:
 
 
 class Finder:
-    """Asks each of ``ports`` of this host for its models; whoever has a list is an engine. Once found, it is
+    """Asks each of ``ports`` of this host for its models; whoever has a list is an engine. Where ComfyUI is
+    usual, it asks for ComfyUI's facts instead. Once found, it is
     its backend that watches it, whether it goes or stays.
 
     A server that is no engine is sent one request and no more: after that it is only connected to, to see
@@ -76,7 +81,10 @@ class Finder:
         found: Found,
         ports: Iterable[int] = USUAL_PORTS,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        kinds: Mapping[int, EngineKind] = USUAL_PORTS,
     ) -> None:
+        """``kinds`` is what is usual at a port."""
+        self._kinds = kinds
         self._found = found
         self._ports = tuple(_Port(port) for port in ports)
         self._sleep = sleep
@@ -117,7 +125,8 @@ class Finder:
         if port.pause:
             port.pause -= 1
             return None
-        found = await kind_at(port.url)
+        is_comfyui = self._kinds.get(port.number) is COMFYUI
+        found = await (comfyui_at(port.url) if is_comfyui else kind_at(port.url))
         if isinstance(found, EngineKind):
             return found
         port.seen = found
@@ -132,26 +141,44 @@ class Finder:
         which order."""
         if kind is not None and port.name is None:
             port.name = f"{'engine' if kind is GENERIC else kind.name}-{port.number}"
-            await self._found(port.url, port.name)
+            await self._found(f"comfyui:{port.url}" if kind is COMFYUI else port.url, port.name)
 
 
 async def kind_at(url: str) -> EngineKind | NoEngine:
     """What kind of engine is at ``url``, as far as its list of models shows, or what is there instead. Sends
     one request."""
+    answer = await _answer(url, "/v1/models")
+    if isinstance(answer, NoEngine):
+        return answer
+    models = read_models(answer.json()) if answer.status == 200 else None
+    if models is None:
+        return NoEngine.LOADING if answer.status == 503 else NoEngine.OTHER
+    return kind_of(models[0].owner if models else "", None)
+
+
+async def comfyui_at(url: str) -> EngineKind | NoEngine:
+    """Whether ComfyUI is at ``url``, or what is there instead. Sends one request."""
+    answer = await _answer(url, STATS_PATH)
+    if isinstance(answer, NoEngine):
+        return answer
+    said = answer.json() if answer.status == 200 else None
+    system = said.get("system") if isinstance(said, dict) else None
+    if isinstance(system, dict) and "comfyui_version" in system:
+        return COMFYUI
+    return NoEngine.LOADING if answer.status == 503 else NoEngine.OTHER
+
+
+async def _answer(url: str, path: str) -> SmallResponse | NoEngine:
     settings = EngineSettings(url=url, timeouts=EngineTimeouts(connect_s=CONNECT_S, probe_s=PROBE_S))
     client = EngineClient(settings)
     try:
-        answer = await client.ask("/v1/models")
+        return await client.ask(path)
     except BackendUnreachable:
         return NoEngine.CLOSED
     except BackendError:
         return NoEngine.OTHER
     finally:
         await client.close()
-    models = read_models(answer.json()) if answer.status == 200 else None
-    if models is None:
-        return NoEngine.LOADING if answer.status == 503 else NoEngine.OTHER
-    return kind_of(models[0].owner if models else "", None)
 
 
 async def listens(port: int) -> bool:

@@ -19,6 +19,7 @@ from gateway.pipeline.client_body import (
     wrong_type,
 )
 from gateway.pipeline.client_head import (
+    DEADLINE_MAX_S,
     READ_TIMEOUT,
     SESSION,
     TRACE,
@@ -32,7 +33,7 @@ from gateway.pipeline.client_head import (
     trace_of,
     ttft_s_of,
 )
-from gateway.pipeline.tensors import SIZE_OF_JSON, check_tensors
+from gateway.pipeline.tensors import TIMEOUT, read_parameters
 from gateway.quota.tokens import tokens_unread
 from shared.protocol.messages import UsageMode
 from shared.protocol.routes import UPGRADE_NEED, Dialect, need_of
@@ -63,8 +64,8 @@ def classify(
         facts = read_facts(content.pieces[0] if len(content.pieces) == 1 else content.prefix)
     members = body.form if facts is None else facts.members
     addressed = head.target.addressed and _addressed(head.target, knows)
-    if SIZE_OF_JSON in fields and endpoint.dialect is Dialect.KSERVE:
-        check_tensors(fields[SIZE_OF_JSON], content)
+    if endpoint.dialect is Dialect.KSERVE and content.held_bytes:
+        members = read_parameters(fields, content)
     implied = _implied(head, members, principal, only) if endpoint.dialect is Dialect.TGI else None
     model = implied or (_model(head, members) if addressed is None else addressed.model)
     tier = tier_asked(fields, members) if TIER in fields or "service_tier" in members else None
@@ -73,7 +74,7 @@ def classify(
         if not endpoint.names_model:
             _check_what_is_named(principal.scopes, head, body, facts, members if implied is None else None)
     streaming = head.upgrade is not None or wants_stream(head, body.kind, members)
-    read = facts or _NOTHING_READ
+    read, limited = facts or _NOTHING_READ, READ_TIMEOUT in fields or TIMEOUT in members
     demand = token_demand(head, body.kind, content, members, read.prompts)
     unread, usage = body.kind is BodyKind.OPAQUE, UsageMode.NONE
     if facts is not None:
@@ -95,7 +96,7 @@ def classify(
         upgrade=head.upgrade is not None,
         usage=usage,
         tier=tier or Tier.STANDARD,
-        deadline_s=deadline_s_of(head) if READ_TIMEOUT in fields and not streaming else None,
+        deadline_s=None if streaming or not limited else _deadline_s(head, members),
         where=residency_of(head, principal) if WHERE in fields else principal.where,
         input_tokens=tokens_unread(content.prefix, content.size_bytes) if unread else read.prompt_bytes // 4,
         output_tokens=endpoint.output_tokens if demand.most_tokens is None else demand.most_tokens,
@@ -139,6 +140,16 @@ def _check_what_is_named(
 def _addressed(target: EngineTarget, knows: Callable[[str], bool]) -> AddressedPath | None:
     """The model at an agent that ``/engines/a@b/…`` means, unless there is a model ``a@b``."""
     return None if target.model is None or knows(target.model) else target.addressed
+
+
+def _deadline_s(head: ClientHead, members: Mapping[str, Any]) -> float | None:
+    """When the client stops waiting: by its SDK's read timeout, or as its request says in KServe's protocol,
+    whichever comes first."""
+    read_s = deadline_s_of(head)
+    if head.endpoint.dialect is not Dialect.KSERVE or TIMEOUT not in members:
+        return read_s
+    asked_s: float = head.arrived_s + min(members[TIMEOUT], DEADLINE_MAX_S)
+    return asked_s if read_s is None else min(read_s, asked_s)
 
 
 def _implied(

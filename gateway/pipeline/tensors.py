@@ -1,4 +1,7 @@
-"""Whether the binary tensors of a request of KServe's Open Inference Protocol are as long as it says. Pure.
+"""What a request of KServe's Open Inference Protocol says of itself: lengths, priority, timeout. Pure.
+
+Its parameters ``priority`` and ``timeout`` are those of Triton's schedule policy extension: 1 is the highest
+priority, greater ones are lower, and 0 is none; the timeout is in microseconds.
 
 ``Inference-Header-Content-Length`` is the length of the JSON at the body's beginning; what follows are the
 tensors, one after the other, each as long as its ``binary_data_size``. Engines differ in what they make of a
@@ -30,10 +33,51 @@ _BYTES = {
 """Data type → the bytes of one element; those of ``BYTES`` have lengths of their own."""
 
 
-def check_tensors(size_of_json: bytes, body: RequestBody) -> None:
-    """Raises BadRequest when ``body`` is not as long as the JSON at its beginning says.
+TIMEOUT = "timeout_s"
+"""The member in which :func:`read_parameters` gives the timeout."""
 
-    What has not come yet and is of no declared length is not known, and not compared.
+_HIGH, _LOW = "priority", "flex"
+"""Values of OpenAI's ``service_tier``."""
+
+
+def read_parameters(fields: Mapping[bytes, bytes], body: RequestBody) -> Mapping[str, Any]:
+    """What the request asks of scheduling, as members of other requests are called: ``service_tier``, and
+    :data:`TIMEOUT` in seconds. Priority 1 is realtime's, 2 standard's, and what is lower batch's. Nothing
+    where the JSON is longer than :data:`JSON_BYTES`, or has not come whole.
+
+    Raises BadRequest as :func:`check_tensors` does.
+    """
+    if SIZE_OF_JSON in fields:
+        said = check_tensors(fields[SIZE_OF_JSON], body)
+    elif body.rest is not None or body.held_bytes > JSON_BYTES or b'"parameters"' not in body.prefix:
+        return {}
+    else:
+        said = _object(body.prefix)
+    parameters = said.get("parameters") if isinstance(said, dict) else None
+    if not isinstance(parameters, dict):
+        return {}
+    found: dict[str, Any] = {}
+    priority, timeout_us = parameters.get("priority"), parameters.get("timeout")
+    if type(priority) is int and priority > 0 and priority != 2:
+        found["service_tier"] = _HIGH if priority == 1 else _LOW
+    if type(timeout_us) is int and timeout_us > 0:
+        found[TIMEOUT] = timeout_us / 1e6
+    return found
+
+
+def _object(data: bytes) -> Any:
+    """None for what is no JSON, of which its engine tells."""
+    try:
+        return orjson.loads(data)
+    except orjson.JSONDecodeError:
+        return None
+
+
+def check_tensors(size_of_json: bytes, body: RequestBody) -> Any:
+    """The JSON at the beginning of ``body``; None where it is too long to be read, or has not come whole.
+
+    Raises BadRequest when ``body`` is not as long as the JSON says. What has not come yet and is of no
+    declared length is not known, and not compared.
     """
     if not size_of_json.isdigit() or len(size_of_json) > 18:
         raise _wrong("Inference-Header-Content-Length must be a number of bytes")
@@ -44,7 +88,7 @@ def check_tensors(size_of_json: bytes, body: RequestBody) -> None:
             f"Inference-Header-Content-Length says {json_bytes} bytes, and the body has {whole_bytes} in all"
         )
     if json_bytes > min(body.held_bytes, JSON_BYTES):
-        return
+        return None
     try:
         said = orjson.loads(_beginning(body, json_bytes))
     except orjson.JSONDecodeError:
@@ -55,6 +99,7 @@ def check_tensors(size_of_json: bytes, body: RequestBody) -> None:
             f"the tensors are {sizes_bytes} bytes long by their binary_data_size, and "
             f"{whole_bytes - json_bytes} bytes follow the JSON"
         )
+    return said
 
 
 def _beginning(body: RequestBody, size_bytes: int) -> bytes:

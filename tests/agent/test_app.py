@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 import pytest
 import structlog
+from aiohttp import web
 
 from agent.app import BLOCKED_QUIET_S, BLOCKED_S, Agent, BlockedLoopLog, Stop
 from agent.config.sources import load
@@ -20,6 +21,7 @@ from shared.protocol.errors import ErrorCode, HandshakeRejected
 from shared.protocol.messages import AgentStatus, GpuState
 from tests.agent.support.canned import until
 from tests.agent.support.joined import Doorman
+from tests.support.comfyui_server import ComfyUIServer
 from tests.support.identities import TOKEN
 from tests.support.scripted_engine import ScriptedEngine
 from tests.support.tunnels import Recorder, accepting, request_head
@@ -152,6 +154,26 @@ async def test_an_engine_that_is_not_there_yet_is_offered_when_it_comes(
         port = first.port
     async with agent_on(f"http://127.0.0.1:{port}", tmp_path) as running, ScriptedEngine(port=port):
         await offers(running, {"engine/scripted": 8})
+
+
+async def test_comfyui_that_is_found_is_offered_with_its_own_paths(tmp_path: Path, no_leaks: None) -> None:
+    server = ComfyUIServer(tmp_path)
+    runner = web.AppRunner(server.app())
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    url = "http://{}:{}".format(*runner.addresses[0][:2])
+    agent = Agent(load({"gateway": "http://127.0.0.1:1", "slots": 16, "find_engines": True}, None), Stop())
+    try:
+        await agent._found(f"comfyui:{url}", "comfyui-8188")
+        await agent._found(f"comfyui:{url}", "second")
+        offered = {each.model: each for each in agent._registry.state().deployments}
+        slots = agent._registry.levels("a session")
+    finally:
+        await agent._close_all()
+        await runner.cleanup()
+    assert {"comfyui", "comfyui-8188"} <= offered.keys()
+    assert offered["comfyui"].kind == "comfyui"
+    assert slots[offered["comfyui"].id] == 1
 
 
 @pytest.mark.parametrize(

@@ -193,6 +193,7 @@ USUAL_PORTS: Mapping[int, EngineKind] = {
     3000: TGI,
     11434: OLLAMA,
     1234: LM_STUDIO,
+    8188: COMFYUI,
 }
 """Each kind's default port (TGI also uses llama.cpp's). Its answers show which kind it really is."""
 

@@ -4,8 +4,16 @@ import asyncio
 
 import pytest
 
-from agent.engines.finder import Finder, NoEngine, kind_at
-from agent.engines.http.kind import LLAMA_CPP, LLAMA_CPP_PYTHON, OLLAMA, VLLM, EngineKind
+from agent.engines.finder import Finder, NoEngine, comfyui_at, kind_at
+from agent.engines.http.kind import (
+    COMFYUI,
+    LLAMA_CPP,
+    LLAMA_CPP_PYTHON,
+    OLLAMA,
+    USUAL_PORTS,
+    VLLM,
+    EngineKind,
+)
 from tests.agent.support.canned import canned, until
 from tests.support.scripted_engine import ScriptedEngine
 
@@ -136,3 +144,41 @@ async def test_a_server_that_does_not_answer_holds_up_no_other_port(monkeypatch:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
     assert notes.found == [(engine.url, f"engine-{engine.port}")]
+
+
+COMFYUI_SAYS = b'{"system":{"comfyui_version":"0.3.75","os":"posix"},"devices":[]}'
+
+
+def said(status: str, body: bytes) -> bytes:
+    return b"HTTP/1.1 %s\r\ncontent-length: %d\r\n\r\n%s" % (status.encode(), len(body), body)
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind"),
+    [
+        (said("200 OK", COMFYUI_SAYS), COMFYUI),
+        (said("200 OK", b'{"system":{"os":"posix"}}'), NoEngine.OTHER),
+        (said("200 OK", b"[]"), NoEngine.OTHER),
+        (said("404 Not Found", b"{}"), NoEngine.OTHER),
+        (said("503 Service Unavailable", b""), NoEngine.LOADING),
+    ],
+)
+async def test_comfyui_is_known_by_its_facts(answer: bytes, kind: EngineKind | NoEngine) -> None:
+    async with canned(answer, close=True) as server:
+        assert await comfyui_at(server.url) is kind
+
+
+async def test_comfyui_is_found_at_its_usual_port_with_one_request(no_leaks: None) -> None:
+    notes = Notes()
+    async with canned(said("200 OK", COMFYUI_SAYS), close=True) as server:
+        port = port_of(server.url)
+        finder = Finder(notes.note, [port], notes.sleep, {port: COMFYUI})
+        await finder.look()
+        await finder.look()
+        assert server.received.count(b"GET ") == 1
+        assert b"GET /system_stats " in server.received
+    assert notes.found == [(f"comfyui:{server.url}", f"comfyui-{port}")]
+
+
+def test_comfyuis_port_is_8188() -> None:
+    assert USUAL_PORTS[8188] is COMFYUI

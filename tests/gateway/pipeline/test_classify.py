@@ -16,6 +16,7 @@ from gateway.domain.surface import (
     CHAT,
     ENDPOINTS,
     ENGINE,
+    INFERENCE,
     EngineTarget,
     SurfaceEndpoint,
     engine_target,
@@ -285,3 +286,40 @@ def test_a_key_for_some_models_finds_the_one_of_them_and_no_other() -> None:
         generating({"inputs": "x"}, Principal("k", "key", "tenant", scopes=limited(models=["gemma"])))
     with pytest.raises(Forbidden):
         generating({"inputs": "x"}, allowed, [(b"x-model", b"llama")])
+
+
+def inferring(
+    said: dict[str, Any], *headers: tuple[bytes, bytes], principal: Principal = PRINCIPAL
+) -> Request:
+    body = orjson.dumps({"inputs": [], "parameters": said})
+    content = ClientBody(BodyKind.OPAQUE, RequestBody(body, None, len(body)))
+    return classify(head(INFERENCE, list(headers), model="iris"), content, principal)
+
+
+@pytest.mark.parametrize(
+    ("said", "tier", "deadline_s"),
+    [
+        ({}, Tier.STANDARD, None),
+        ({"priority": 1}, Tier.REALTIME, None),
+        ({"priority": 7, "timeout": 1_500_000}, Tier.BATCH, 101.5),
+        ({"timeout": 10**18}, Tier.STANDARD, 100.0 + 86_400.0),
+    ],
+)
+def test_parameters_of_kserves_protocol_are_tier_and_deadline(
+    said: dict[str, Any], tier: Tier, deadline_s: float | None
+) -> None:
+    request = inferring(said)
+    assert (request.tier, request.deadline_s, request.model) == (tier, deadline_s, "iris")
+
+
+def test_a_header_counts_before_a_priority_and_the_shorter_time_before_the_longer() -> None:
+    request = inferring({"priority": 1}, (b"x-trunkline-tier", b"batch"))
+    assert request.tier is Tier.BATCH
+    waits = (b"x-stainless-read-timeout", b"20")
+    assert inferring({"timeout": 3_000_000}, waits).deadline_s == 103.0
+    assert inferring({"timeout": 300_000_000}, waits).deadline_s == 121.0
+
+
+def test_a_priority_that_the_key_may_not_have_is_refused() -> None:
+    with pytest.raises(Forbidden):
+        inferring({"priority": 1}, principal=Principal("k", "key", "t", scopes=limited(tiers=["batch"])))

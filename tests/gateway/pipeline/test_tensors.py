@@ -8,7 +8,7 @@ import pytest
 
 from gateway.domain.errors import BadRequest
 from gateway.domain.request import RequestBody
-from gateway.pipeline.tensors import JSON_BYTES, check_tensors
+from gateway.pipeline.tensors import JSON_BYTES, SIZE_OF_JSON, check_tensors, read_parameters
 
 
 def tensor(size: Any, shape: Any = (2, 3), datatype: Any = "FP32") -> dict[str, Any]:
@@ -75,3 +75,39 @@ def test_a_declared_length_is_compared_before_the_rest_has_come() -> None:
     said = orjson.dumps({"inputs": [tensor(24)]})
     with pytest.raises(BadRequest, match="25 bytes follow the JSON"):
         check_tensors(b"%d" % len(said), RequestBody(said, rest(), len(said) + 25))
+
+
+def parameters(said: dict[str, Any], data: bytes | None = None) -> Any:
+    """What is read of a request with these ``parameters``, with or without binary tensors."""
+    begins = orjson.dumps({"inputs": [] if data is None else [tensor(len(data))], "parameters": said})
+    whole = begins + (data or b"")
+    fields = {} if data is None else {SIZE_OF_JSON: b"%d" % len(begins)}
+    return read_parameters(fields, RequestBody([whole[:7], whole[7:]], None, len(whole)))
+
+
+@pytest.mark.parametrize("data", [None, bytes(24)])
+@pytest.mark.parametrize(
+    ("said", "found"),
+    [
+        ({"priority": 1}, {"service_tier": "priority"}),
+        ({"priority": 2}, {}),
+        ({"priority": 3}, {"service_tier": "flex"}),
+        ({"priority": 0}, {}),
+        ({"priority": True}, {}),
+        ({"priority": "1"}, {}),
+        ({"timeout": 2_500_000}, {"timeout_s": 2.5}),
+        ({"timeout": 0}, {}),
+        ({"timeout": -1, "priority": -1}, {}),
+        ({"timeout": 1, "priority": 9}, {"service_tier": "flex", "timeout_s": 1e-6}),
+        ({"sequence_id": 5}, {}),
+    ],
+)
+def test_priority_and_timeout_are_read(said: Any, found: Any, data: bytes | None) -> None:
+    assert parameters(said, data) == found
+
+
+def test_what_is_no_json_or_too_long_says_nothing() -> None:
+    for body in (b'{"parameters": 5}', b'no "parameters"', b"", b'["parameters"]'):
+        assert read_parameters({}, RequestBody(body, None, len(body))) == {}
+    long = orjson.dumps({"inputs": ["x" * JSON_BYTES], "parameters": {"priority": 1}})
+    assert read_parameters({}, RequestBody(long, None, len(long))) == {}
