@@ -24,7 +24,15 @@ from agent.engines.http.models import MODELS
 from agent.engines.managed import LoadAttempt
 from agent.engines.model_names import is_nameable
 from agent.engines.process import RestartPolicy
-from agent.engines.settings import OUTPUT_BYTES, EngineSettings, EngineTimeouts, base_url, origin_name
+from agent.engines.settings import (
+    MANAGEMENT_PORT,
+    OUTPUT_BYTES,
+    EngineSettings,
+    EngineTimeouts,
+    at_port,
+    base_url,
+    origin_name,
+)
 from agent.serve.backend import PythonSettings
 from agent.serve.locate import check_spec
 from agent.serve.model import name_of_class
@@ -51,7 +59,7 @@ _OF_RESTARTS = ("ready_s", "hung_s")
 """Also of engines with a ``restart``."""
 _PROTOCOLS = ("kserve", "comfyui", "tensorflow", "torchserve")
 """What may stand before a URL, with a colon."""
-_LISTS_NONE = ("tensorflow", "torchserve")
+_LISTS_NONE = ("tensorflow",)
 _DEVICE = re.compile(r"auto|cpu|cuda(:[0-9]{1,3})?")
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _OF_LOADING = ("load", "load_s", "memory", "idle_timeout_s")
@@ -156,6 +164,11 @@ class EngineConfig(BaseModel):
     """For ``comfyui``: a directory with workflows, each a file ``NAME.json``."""
     output: Annotated[ByteSize, Field(gt=0, le=2**40)] = ByteSize(OUTPUT_BYTES)
     """For ``comfyui``: the longest file of an answer. Bytes, or text such as ``2 GiB``."""
+    management: Annotated[str, AfterValidator(base_url)] | None = None
+    """For ``torchserve``: the URL of its management API, which lists its models. Default: port 8081 of the
+    engine's host, if it has no ``models``; else none."""
+    management_key: SecretStr | None = None
+    """For ``torchserve``: the key of its management API, where that wants one."""
     command: Command | None = None
     """Program and arguments, as a list or as text in a shell's form. ``{port}`` stands for the port."""
     name: Annotated[str, AfterValidator(lambda name: check_name(name) if name else "")] = ""
@@ -248,6 +261,8 @@ class EngineConfig(BaseModel):
             raise ValueError(f"protocol = '{self.protocol}' is for engines with a url, and without health")
         if self.protocol in _LISTS_NONE and not self.models:
             raise ValueError(f"protocol = '{self.protocol}' needs models: such servers do not list theirs")
+        if self.protocol != "torchserve" and (self.management or self.management_key) is not None:
+            raise ValueError("management is for engines with protocol = 'torchserve'")
         if self.protocol != "comfyui" and self.model_fields_set.intersection(("workflows", "output")):
             raise ValueError("workflows and output are for engines with protocol = 'comfyui'")
         return self
@@ -255,6 +270,12 @@ class EngineConfig(BaseModel):
     @property
     def _loads_by_itself(self) -> bool:
         return self.protocol == "kserve"
+
+    @property
+    def _management(self) -> str | None:
+        if self.protocol != "torchserve" or self.models:
+            return self.management
+        return self.management or at_port(self.url or "", MANAGEMENT_PORT)
 
     @property
     def on_demand(self) -> bool:
@@ -312,6 +333,8 @@ class EngineConfig(BaseModel):
             protocol=self.protocol,
             workflows=self.workflows,
             output_bytes=self.output,
+            management=self._management,
+            management_key=None if self.management_key is None else self.management_key.get_secret_value(),
             loads=self.protocol == "kserve" and self.on_demand,
             version=self.version,
             continues=self.continues,

@@ -11,6 +11,9 @@ NAME_CHARS = 60
 
 OUTPUT_BYTES = 4 * 1024**3
 
+MANAGEMENT_PORT = 8081
+"""Where TorchServe's management API is unless it is told otherwise."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineTimeouts:
@@ -58,6 +61,10 @@ class EngineSettings:
     """Of ``comfyui``: the directory of its workflows."""
     output_bytes: int = OUTPUT_BYTES
     """Of ``comfyui``: the longest file of an answer."""
+    management: str | None = None
+    """Of ``torchserve``: the URL of its management API, which lists its models; None: ``models`` are they."""
+    management_key: str | None = field(default=None, repr=False)
+    """Sent there as ``api_key`` is to the engine."""
     loads: bool = False
     """Of ``kserve``: models that are not loaded are offered, and loaded when a request needs them."""
     version: str = ""
@@ -88,6 +95,13 @@ def origin_name(url: str) -> str:
     words = [host, *([] if parts.port is None else [str(parts.port)])]
     letters = [c if c.isascii() and (c.isalnum() or c in "._-") else "-" for c in "-".join(words).lower()]
     return "".join(letters).strip("._-")[:NAME_CHARS].rstrip("._-") or "engine"
+
+
+def at_port(url: str, port: int) -> str:
+    """The same host at another port, without a path."""
+    parts = urlsplit(url)
+    host = parts.hostname or "localhost"
+    return f"{parts.scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def base_url(url: str) -> str:

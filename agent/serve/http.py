@@ -105,6 +105,7 @@ class ModelHTTP:
         state = self._server.state()
         status = {"LOADING": "loading", "FAILED": "failed"}.get(state.status, "loaded")
         described = {"id": name, "object": "model", "owned_by": OWNER, "slots": self._server.slots}
+        described["capabilities"] = self._facts.capabilities
         return described | {"status": status, "reason": state.reason}
 
     # --- Requests to the model

@@ -28,6 +28,7 @@ class ModelFacts(NamedTuple):
     max_body_bytes: int
     slots: int | None
     workers: int | None
+    capabilities: tuple[str, ...] = ()
 
 
 class ModelFault(NamedTuple):

@@ -12,6 +12,8 @@ from prometheus_client import (
     generate_latest,
 )
 
+from shared.protocol.limits import BATCH_SIZES
+
 if TYPE_CHECKING:
     from agent.serve.server import ModelServer
 
@@ -52,6 +54,12 @@ class ModelMetrics:
             buckets=_SECONDS,
             registry=self._registry,
         )
+        server.on_batch = Histogram(
+            "trunkline_engine_batch_size",
+            "Items of the batches given to a device",
+            buckets=BATCH_SIZES,
+            registry=self._registry,
+        ).observe
         self._failed = Counter(
             "trunkline_engine_errors",
             "Requests answered with an error",

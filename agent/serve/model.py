@@ -101,6 +101,9 @@ class Model:
     routes: ClassVar[tuple[str, ...]] = ()
     """Paths beside ``/predict``: ``/v1/embeddings``, ``/v1/rerank``, ``/v1/classify``, or any other."""
 
+    capabilities: ClassVar[tuple[str, ...]] = ()
+    """What it can do, in words for clients, who see them in ``/v1/models``: ``image-classification``, …"""
+
     max_batch: int = 1
     """Most items in one call of ``predict``."""
     max_wait_s: float = 0.01

@@ -17,6 +17,8 @@ import orjson
 from agent.engines.model_names import why_not_nameable
 from agent.serve.messages import ModelFacts
 from agent.serve.model import PREDICT_PATH, Model, name_of_class
+from shared.protocol.capabilities import usable_capabilities
+from shared.protocol.limits import CAPABILITY_CHARS, MODEL_CAPABILITIES
 
 MOST_BATCH = 4096
 MOST_QUEUE = 100_000
@@ -142,6 +144,7 @@ def facts_of(model: Model) -> ModelFacts:
         max_body_bytes=_whole(model, "max_body_bytes", 0, MOST_BODY_BYTES),
         slots=None if model.slots is None else _whole(model, "slots", 1, MOST_QUEUE),
         workers=None if model.workers is None else _whole(model, "workers", 1, MOST_WORKERS),
+        capabilities=_capabilities(model),
     )
 
 
@@ -151,6 +154,17 @@ def worker_count(asked: int | None) -> int:
         return asked
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(DEFAULT_WORKERS, cpus)
+
+
+def _capabilities(model: Model) -> tuple[str, ...]:
+    said = [model.capabilities] if isinstance(model.capabilities, str) else list(model.capabilities)
+    usable = usable_capabilities(said)
+    if left_out := [word for word in said if word not in usable]:
+        raise CannotServe(
+            f"capabilities: {left_out[0]!r} is no word of at most {CAPABILITY_CHARS} letters, digits and "
+            f"'_.:-', or one more than {MODEL_CAPABILITIES}"
+        )
+    return usable
 
 
 def _whole(model: Model, name: str, least: int, most: int) -> int:

@@ -87,6 +87,8 @@ class ModelServer:
         self.admission = EngineAdmission(1, 0, asyncio.get_running_loop().time)
         self.queue: BatchQueue[Computation] = BatchQueue(0.0)
         self.codecs: CodecPool | None = None
+        self.on_batch: Callable[[int], None] = lambda items: None
+        """Is told of each batch that is given to a device, by the number of its items."""
         self.batches = 0
         self.items = 0
         self.out_of_memory = 0
@@ -200,6 +202,7 @@ class ModelServer:
                 computation.device = device
             self.batches += 1
             self.items += len(taken)
+            self.on_batch(len(taken))
             device.send([(number, computation.item) for number, computation in taken])
 
     def _next_device(self) -> DeviceRunner | None:

@@ -1,6 +1,5 @@
 """What a STATE says of a deployment and of a GPU (PROTOCOL §4.7)."""
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -10,6 +9,8 @@ import orjson
 from pydantic import AfterValidator, Field, PlainValidator
 
 from shared.protocol import limits
+from shared.protocol.batch_sizes import BatchSizes, usable_batch_sizes
+from shared.protocol.capabilities import usable_capabilities
 from shared.protocol.engine_state import DeploymentStatus
 from shared.protocol.members import (
     Amount,
@@ -27,6 +28,7 @@ from shared.protocol.members import (
     Text,
 )
 from shared.protocol.routes import LACKED, NEED_CHARS
+from shared.protocol.work import WorkScale, usable_scale
 
 CONTINUATION_WAYS = frozenset({"final_message", "prefill", "prompt"})
 """The ways in which an engine goes on with an answer (PROTOCOL §4.7)."""
@@ -57,17 +59,6 @@ def _gpu_indices(value: Any) -> tuple[int, ...]:
 
 GPU_INDEX = 4096
 """The highest index of a GPU."""
-
-CAPABILITY = re.compile(rf"[\w.:-]{{1,{limits.CAPABILITY_CHARS}}}", re.ASCII)
-"""A word that an engine says of a model."""
-
-
-def usable_capabilities(value: Any) -> tuple[str, ...]:
-    """Those that are words, each once, as many as there is room for. Raises ValueError for no list."""
-    if not isinstance(value, list):
-        raise ValueError("must be a list of strings")  # noqa: TRY004 (what pydantic takes)
-    words = (each for each in value if isinstance(each, str) and CAPABILITY.fullmatch(each))
-    return tuple(islice(dict.fromkeys(words), limits.MODEL_CAPABILITIES))
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +110,10 @@ class DeploymentState:
     """What its engine says of the model, in the engine's words: ``tools``, ``vision``, …; for clients."""
     gpu_indices: Annotated[tuple[int, ...], PlainValidator(_gpu_indices)] = ()
     """The host's GPUs that it runs on; empty: the agent does not say."""
+    work: Annotated[WorkScale | None, PlainValidator(usable_scale)] = None
+    """How much work a request for pictures or videos is; None: the agent does not say."""
+    batches: Annotated[BatchSizes | None, PlainValidator(usable_batch_sizes)] = None
+    """How many items its engine has computed at once; None: it does not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,17 +148,31 @@ _NONE_TRANSLATED = b',"translated":[]'
 _NO_CAPABILITIES = b',"capabilities":[]'
 """What most deployments have whose engines speak all their routes, and say nothing of their models."""
 
+_NO_WORK = b',"work":null'
+"""What the deployments of an agent have that does not say how much work their requests are."""
+
 _NO_GPUS = b',"gpu_indices":[]'
 """What the deployments of an agent have that does not say where they run."""
 
 _NO_POWER = b',"power_w":null'
 """What GPUs have whose drivers do not say what they draw."""
 
+_NO_BATCHES = b',"batches":null'
+"""What deployments have whose engines do not say what they compute at once."""
+
 _NO_GATEWAY = b',"device":"","via":[]'
 """What the deployments of an agent that is no gateway have; it is left out."""
 
 _NOT_MANAGED = b"," + orjson.dumps(DeploymentState("", "")).partition(b"{},")[2].removesuffix(
-    _NO_GATEWAY + _NO_LABELS_SAID + _NO_UPGRADES + _NONE_TRANSLATED + _NO_CAPABILITIES + _NO_GPUS + b"}"
+    _NO_GATEWAY
+    + _NO_LABELS_SAID
+    + _NO_UPGRADES
+    + _NONE_TRANSLATED
+    + _NO_CAPABILITIES
+    + _NO_GPUS
+    + _NO_WORK
+    + _NO_BATCHES
+    + b"}"
 )
 """The members about loading, at their defaults as most deployments have them; they are left out.
 
@@ -176,7 +185,8 @@ _LACKS_NONE = b',"lacks":[],"stateful":false'
 
 UNSAID = (
     _NO_POWER,
-    *(_NO_GPUS, _NONE_TRANSLATED, _NO_CAPABILITIES, _NO_UPGRADES, _NO_LABELS_SAID, _NO_GATEWAY),
+    *(_NO_BATCHES, _NO_WORK, _NO_GPUS, _NONE_TRANSLATED, _NO_CAPABILITIES, _NO_UPGRADES),
+    *(_NO_LABELS_SAID, _NO_GATEWAY),
     *(_NOT_MANAGED, _NO_KIND, _LACKS_NONE),
 )
 """What is left out of a state; what was added later comes first, as it ends what was there before."""

@@ -233,6 +233,9 @@ CAPABILITY_CHARS = 32
 MODEL_CAPABILITIES = 16
 """Capabilities of one model: twice what any engine says."""
 
+BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+"""The upper bounds by which an engine's batches are counted; one count more is of those beyond the last."""
+
 CAPABILITIES = 32
 """Capabilities that one side may name: ten times what version 1 has."""
 

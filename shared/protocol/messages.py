@@ -22,7 +22,6 @@ from shared.protocol.deployment_state import CONTINUATION_WAYS as CONTINUATION_W
 from shared.protocol.deployment_state import UNSAID
 from shared.protocol.deployment_state import DeploymentState as DeploymentState
 from shared.protocol.deployment_state import GpuState as GpuState
-from shared.protocol.deployment_state import usable_capabilities as usable_capabilities
 from shared.protocol.engine_state import DeploymentStatus as DeploymentStatus
 from shared.protocol.engine_state import EngineState
 from shared.protocol.errors import FrameMalformed

@@ -8,6 +8,7 @@ from urllib.parse import quote
 import structlog
 
 from agent.engines.backend import BackendError
+from agent.engines.comfyui.workflow_facts import WorkflowFacts, facts_of
 from agent.engines.comfyui.workflows import WORKFLOW_BYTES, Workflow, WorkflowMistake, read_workflow
 from agent.engines.http.engine_client import SmallResponse
 from agent.engines.http.models import MODELS, EngineModel
@@ -36,6 +37,7 @@ class WorkflowLibrary:
         self._directory = directory
         self._read: dict[Path, tuple[tuple[int, int], Workflow | str]] = {}
         self.workflows: Mapping[str, Workflow] = {}
+        self._facts: dict[str, tuple[Workflow, WorkflowFacts]] = {}
         self.mistakes: Mapping[str, str] = {}
         """Name of a file that is no workflow → why."""
 
@@ -48,7 +50,16 @@ class WorkflowLibrary:
         self._read = found
         said = {path.stem: each for path, (_, each) in found.items()}
         self.workflows = {name: each for name, each in said.items() if isinstance(each, Workflow)}
+        self._facts = {name: (each, self._of(name, each)) for name, each in self.workflows.items()}
         self.mistakes = {name: each for name, each in said.items() if isinstance(each, str)}
+
+    def facts(self, name: str) -> WorkflowFacts:
+        """What the workflow ``name`` says of itself."""
+        return self._facts[name][1]
+
+    def _of(self, name: str, workflow: Workflow) -> WorkflowFacts:
+        before = self._facts.get(name)
+        return before[1] if before is not None and before[0] is workflow else facts_of(workflow)
 
     def _one(self, path: Path) -> tuple[tuple[int, int], Workflow | str]:
         try:
@@ -137,7 +148,8 @@ class WorkflowLister:
         if missing:
             why, failed = f"the server has no node {', '.join(missing[:5])}", DeploymentStatus.FAILED
             return EngineModel(workflow.name, status=failed, reason=why, routes=tuple(routes))
-        return EngineModel(workflow.name, routes=tuple(routes))
+        facts = self._library.facts(workflow.name)
+        return EngineModel(workflow.name, routes=tuple(routes), capabilities=facts.tasks, work=facts.scale)
 
     async def _has(self, node: str) -> bool:
         if node not in self._nodes:

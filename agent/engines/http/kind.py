@@ -3,11 +3,19 @@
 A kind only fills in what an engine does not say of itself; nothing here is needed for a request to reach it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any
 
+from agent.engines.http.capabilities import (
+    ModelDescription,
+    facts_of_kserve,
+    facts_of_llama_cpp,
+    facts_of_ollama,
+    facts_of_sglang,
+    facts_of_tgi,
+)
 from shared.protocol.messages import CONTINUATION_WAYS
 from shared.protocol.routes import CONTINUED_ROUTES, ROUTES, Route, offered
 
@@ -36,12 +44,20 @@ class EngineKind:
     """Where it tells how many requests it takes at once."""
     facts_key: str = ""
     """The number's name there."""
+    about_path: str | None = None
+    """Where it says more of its one model than at ``facts_path``."""
+    read_about: Callable[[Mapping[str, Any]], ModelDescription] | None = None
+    """Reads what it says of its one model at these two paths, taken together."""
     openapi_path: str = "/openapi.json"
     """Where it describes its paths, if it does."""
     models_path: str | None = None
     """Where it says more of its models than in ``/v1/models``, in one list."""
     show_path: str | None = None
-    """Where it says more of the one model that a POST names."""
+    """Where it says more of one model: of the one written for ``{model}``, else of the one a POST names."""
+    read_shown: Callable[[Any], ModelDescription] | None = None
+    """Reads what it says there."""
+    loaded_path: str | None = None
+    """Where it lists the models that are loaded, with the context that each was given."""
     stateful: bool = False
     """Whether requests for its own paths leave state behind that later requests refer to."""
     continues: Mapping[str, str] = field(default_factory=dict)
@@ -97,6 +113,8 @@ SGLANG = EngineKind(
     ("sglang",),
     facts_path="/get_server_info",
     facts_key="max_running_requests",
+    about_path="/get_model_info",
+    read_about=facts_of_sglang,
     # continue_final_message: sgl-project/sglang#4226. Not messages, as with vLLM
     # (sglang/srt/entrypoints/anthropic/request_conversion.py).
     continues=_FINAL_MESSAGE,
@@ -108,6 +126,7 @@ TGI = EngineKind(
     _routes(Route.CHAT, Route.COMPLETIONS, Route.TOKENIZE, Route.GENERATE),
     facts_path="/info",
     facts_key="max_concurrent_requests",
+    read_about=facts_of_tgi,
     openapi_path="/api-doc/openapi.json",
     # huggingface/text-generation-inference#2733; since then its router goes on with a final message of the
     # assistant unasked, without the white space at its end (router/src/infer/chat_template.rs).
@@ -121,6 +140,7 @@ LLAMA_CPP = EngineKind(
     ("llamacpp",),
     facts_path="/props",
     facts_key="total_slots",
+    read_about=facts_of_llama_cpp,
     # Unless started with --no-prefill-assistant: ggml-org/llama.cpp#13174, #13608. /v1/messages is turned
     # into the same chat request first: #17570.
     continues={**_PREFILL, Route.MESSAGES.value: "prefill"},
@@ -153,6 +173,8 @@ OLLAMA = EngineKind(
     _routes(*_OPENAI, Route.AUDIO, Route.IMAGES, Route.MESSAGES, Route.OLLAMA),
     ("library",),
     show_path="/api/show",
+    read_shown=facts_of_ollama,
+    loaded_path="/api/ps",
     # Nothing: whether it goes on with a final message of the assistant depends on the model's template
     # (ollama/ollama#6778, #5775), and its /v1/completions puts the prompt into that template, too
     # (openai/openai.go, FromCompleteRequest).
@@ -167,7 +189,9 @@ LM_STUDIO = EngineKind(
     # Nothing: its documentation does not say.
 )
 
-KSERVE = EngineKind("kserve", 8, _routes(Route.INFER))
+KSERVE = EngineKind(
+    "kserve", 8, _routes(Route.INFER), show_path="/v2/models/{model}", read_shown=facts_of_kserve
+)
 """Triton, MLServer and other servers of KServe's Open Inference Protocol; what they take at once depends on
 the model, and they queue the others. Known by the operator's word, as they have no ``/v1/models``."""
 

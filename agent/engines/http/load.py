@@ -9,6 +9,10 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import add
+
+from shared.protocol.batch_sizes import BatchSizes
+from shared.protocol.limits import BATCH_SIZES
 
 _RUNNING = (
     b"vllm:num_requests_running",
@@ -37,14 +41,29 @@ _KV_TOKENS = (
 )
 _KV_INFO = b"vllm:cache_config_info"
 """Always 1; its labels are vLLM's cache settings (vllm/v1/metrics/loggers.py, log_metrics_info)."""
+_BATCH = b"trunkline_engine_batch_size_bucket"
+_BATCH_ITEMS = b"trunkline_engine_batch_size_sum"
+"""A histogram of this project's own engines, with the bounds of :mod:`shared.protocol.batch_sizes`."""
 _SAMPLE = re.compile(
-    rb"^(?:(?P<running>%s)|(?P<waiting>%s)|(?P<kv>%s)|(?P<tokens>%s)|(?P<info>%s))"
+    rb"^(?:(?P<running>%s)|(?P<waiting>%s)|(?P<kv>%s)|(?P<tokens>%s)|(?P<info>%s)|(?P<batch>%s)|(?P<items>%s))"
     rb"(?:\{(?P<labels>[^}\n]*)\})?[ \t]+(?P<value>[^\s]+)"
-    % (b"|".join(_RUNNING), b"|".join(_WAITING), b"|".join(_KV_USE), b"|".join(_KV_TOKENS), _KV_INFO),
+    % (
+        b"|".join(_RUNNING),
+        b"|".join(_WAITING),
+        b"|".join(_KV_USE),
+        b"|".join(_KV_TOKENS),
+        _KV_INFO,
+        _BATCH,
+        _BATCH_ITEMS,
+    ),
     re.MULTILINE,
 )
 _INFO_LABEL = re.compile(rb'(?:^|,)\s*(kv_cache_size_tokens|num_gpu_blocks|block_size)="(\d{1,15})(?:\.0)?"')
 _MODEL = re.compile(rb'(?:^|,)\s*model_name="([^"]*)"')
+_BOUND = re.compile(rb'(?:^|,)\s*le="([^"]*)"')
+_PLACES = {str(float(bound)).encode(): place for place, bound in enumerate(BATCH_SIZES)}
+_PLACES[b"+Inf"] = len(BATCH_SIZES)
+_NO_BATCHES = (0,) * (len(_PLACES) + 1)
 _COUNT_MAX = 1_000_000
 
 SLICE_BYTES = 16 * 1024
@@ -63,6 +82,17 @@ class EngineLoad:
     waiting: int = 0
     kv_use: float | None = None
     kv_tokens: int | None = None
+    at_most: tuple[int, ...] = ()
+    """Batches so far that were no larger than each of the bounds, then the items in all of them; empty: not
+    said."""
+
+    @property
+    def batches(self) -> BatchSizes | None:
+        """The batches so far, each counted once; None: the engine does not say."""
+        if not self.at_most:
+            return None
+        *at_most, items = self.at_most
+        return BatchSizes(tuple(map(lambda now, below: max(0, now - below), at_most, (0, *at_most))), items)
 
     def __add__(self, other: "EngineLoad") -> "EngineLoad":
         """Of several replicas or models in one engine: counts add up, the fullest memory counts, and of
@@ -70,7 +100,10 @@ class EngineLoad:
         uses = [use for use in (self.kv_use, other.kv_use) if use is not None]
         rooms = [room for room in (self.kv_tokens, other.kv_tokens) if room is not None]
         running, waiting = self.running + other.running, self.waiting + other.waiting
-        return EngineLoad(running, waiting, max(uses, default=None), max(rooms, default=None))
+        at_most = self.at_most or other.at_most
+        if self.at_most and other.at_most:
+            at_most = tuple(map(add, self.at_most, other.at_most))
+        return EngineLoad(running, waiting, max(uses, default=None), max(rooms, default=None), at_most)
 
 
 class Loads:
@@ -131,7 +164,20 @@ def _sample(found: re.Match[bytes]) -> EngineLoad | None:
         return None
     if found["kv"]:
         return EngineLoad(kv_use=min(value, 1.0))
+    if found["batch"] or found["items"]:
+        return _batch(found, min(int(value), _TOKENS_MAX))
     if found["tokens"]:
         return EngineLoad(kv_tokens=min(int(value), _TOKENS_MAX) or None)
     count = min(int(value), _COUNT_MAX)
     return EngineLoad(running=count) if found["running"] else EngineLoad(waiting=count)
+
+
+def _batch(found: re.Match[bytes], count: int) -> EngineLoad | None:
+    """One sample of the histogram; None for a bound that is none of ours."""
+    place: int | None = len(_PLACES)
+    if found["batch"]:
+        bound = _BOUND.search(found["labels"] or b"")
+        place = None if bound is None else _PLACES.get(bound[1])
+    if place is None:
+        return None
+    return EngineLoad(at_most=(*_NO_BATCHES[:place], count, *_NO_BATCHES[place + 1 :]))

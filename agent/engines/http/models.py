@@ -13,6 +13,7 @@ from agent.engines.http.capabilities import capabilities_in
 from agent.engines.model_names import is_nameable, why_not_nameable
 from shared.protocol import limits
 from shared.protocol.messages import DeploymentStatus
+from shared.protocol.work import WorkScale
 
 MODELS = 200
 """Most models of one engine that are offered; the state of more would not fit into a frame."""
@@ -42,6 +43,8 @@ class EngineModel:
     status: DeploymentStatus = DeploymentStatus.LOADED
     reason: str = ""
     capabilities: tuple[str, ...] = ()
+    work: WorkScale | None = None
+    """How much work its requests are."""
 
 
 def read_models(document: Any) -> tuple[EngineModel, ...] | None:

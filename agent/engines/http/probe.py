@@ -4,13 +4,14 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
+from urllib.parse import quote
 
 import orjson
 
 from agent.engines.backend import BackendBusy, BackendError, BackendTimeout
 from agent.engines.dialects.dialect import translated_needs, with_translated
 from agent.engines.dialects.table import DIALECTS
-from agent.engines.http.capabilities import capabilities_in, capabilities_of
+from agent.engines.http.capabilities import NOTHING_SAID, ModelDescription, capabilities_in, contexts_in
 from agent.engines.http.engine_client import SmallResponse
 from agent.engines.http.kind import (
     GENERIC,
@@ -87,8 +88,10 @@ class EngineView:
     """Needs of which a request showed that it does not have their paths."""
     translated: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """A deployment's id → its needs whose requests are translated to chat completions."""
-    capabilities: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """What it says of its models beside their list, by their names."""
+    about: ModelDescription = NOTHING_SAID
+    """What it says of its one model beside their list."""
+    described: Mapping[str, ModelDescription] = field(default_factory=dict)
+    """What it says of each of its models beside their list, by their names."""
     foreign: bool = False
     """Whether something that is no engine answers at its address."""
 
@@ -169,7 +172,7 @@ class Prober:
         seen = replace(before, gone=False, reason="", late=0, foreign=False, loading=False)
         if before.gone or not before.deployments:
             seen = await self._get_acquainted(seen, models)
-        seen = replace(seen, capabilities=await self._capabilities(seen, models))
+        seen = replace(seen, described=await self._described(seen, models))
         (health, loads) = await asyncio.gather(self._health(seen), self._loads(seen))
         deployments = tuple(self._deployment(seen, model, health, loads or Loads()) for model in models)
         return replace(
@@ -205,7 +208,7 @@ class Prober:
     async def _get_acquainted(self, view: EngineView, models: tuple[EngineModel, ...]) -> EngineView:
         """For an engine that has just appeared: its kind, and how much it takes."""
         if self._lister is not None:
-            return replace(view, kind=self._kind, has_health=False, has_metrics=False)
+            return replace(view, kind=self._kind, has_health=False, has_metrics=False, described={})
         kind = kind_of(models[0].owner if models else "", None)
         if kind is GENERIC:
             kind = kind_of("", await self._document(INFO_PATH))
@@ -216,6 +219,7 @@ class Prober:
         elif not have_routes:
             described = await self._document(kind.openapi_path)
         facts = None if kind.facts_path is None else await self._document(kind.facts_path)
+        about = await self._about(kind, facts)
         return replace(
             view,
             kind=kind,
@@ -225,25 +229,47 @@ class Prober:
             was_well=False,
             has_metrics=True,
             tells_load=False,
-            capabilities={},
+            about=about,
+            described={},
         )
 
-    async def _capabilities(
+    async def _about(self, kind: EngineKind, facts: Any) -> ModelDescription:
+        """What an engine with one model says of it: in its ``facts``, and where it says more."""
+        if kind.read_about is None:
+            return NOTHING_SAID
+        more = None if kind.about_path is None else await self._document(kind.about_path)
+        said = [each for each in (facts, more) if isinstance(each, dict)]
+        return kind.read_about({name: value for each in said for name, value in each.items()})
+
+    async def _described(
         self, view: EngineView, models: tuple[EngineModel, ...]
-    ) -> Mapping[str, tuple[str, ...]]:
-        """What the engine says of its models where it is asked for that; of those known before it is not."""
-        known, kind = view.capabilities, view.kind
-        unknown = [model.id for model in models if model.id not in known]
-        if not unknown or not (kind.models_path or kind.show_path):
-            return known
-        if kind.models_path is not None:
+    ) -> Mapping[str, ModelDescription]:
+        """What the engine says of its models where it is asked for that; of those known before it is asked
+        only for what changes."""
+        known, kind = view.described, view.kind
+        unknown = [
+            model.id for model in models if model.id not in known and model.status is DeploymentStatus.LOADED
+        ]
+        if unknown and kind.models_path is not None:
             said = capabilities_in(await self._document(kind.models_path))
-            return {model.id: said.get(model.id, ()) for model in models}
-        found = {model.id: known[model.id] for model in models if model.id in known}
-        for model in unknown[:SHOWN]:
-            asked = orjson.dumps({"model": model})
-            found[model] = capabilities_of(await self._document(kind.show_path or "", "POST", asked))
-        return found
+            known = {model.id: ModelDescription(said.get(model.id, ())) for model in models}
+        elif kind.show_path is not None and kind.read_shown is not None:
+            found = {model.id: known[model.id] for model in models if model.id in known}
+            for model in unknown[:SHOWN]:
+                found[model] = kind.read_shown(await self._shown(kind.show_path, model))
+            known = found
+        if kind.loaded_path is not None:
+            given = contexts_in(await self._document(kind.loaded_path))
+            known = {
+                model: replace(facts, context_tokens=given.get(model, facts.context_tokens))
+                for model, facts in known.items()
+            }
+        return known
+
+    async def _shown(self, path: str, model: str) -> Any:
+        if "{model}" in path:
+            return await self._document(path.replace("{model}", quote(model, safe="")))
+        return await self._document(path, "POST", orjson.dumps({"model": model}))
 
     async def _ask_if_it_answers(
         self, path: str, method: str = "GET", body: bytes = b""
@@ -292,6 +318,8 @@ class Prober:
         self, view: EngineView, model: EngineModel, health: _Health, loads: Loads
     ) -> DeploymentState:
         load = loads.of(model.id)
+        facts = ModelDescription(model.capabilities, model.context_tokens)
+        facts = facts.joined(view.about).joined(view.described.get(model.id, NOTHING_SAID))
         routes, lacks = _routes(view, model)
         continues = self._settings.continues
         if continues is None:
@@ -309,7 +337,7 @@ class Prober:
             status=model.status if well else health.status,
             routes=routes,
             slots=self._settings.slots or model.slots or view.reported_slots or view.kind.slots,
-            context_tokens=model.context_tokens,
+            context_tokens=facts.context_tokens,
             running=load.running,
             waiting=load.waiting,
             kv_use=load.kv_use,
@@ -322,8 +350,10 @@ class Prober:
             stateful=view.kind.stateful if self._settings.stateful is None else self._settings.stateful,
             upgrades=True,
             gpu_indices=self._settings.gpus,
+            batches=load.batches,
             translated=translated,
-            capabilities=model.capabilities or view.capabilities.get(model.id, ()),
+            capabilities=facts.capabilities,
+            work=model.work,
         )
 
     @staticmethod

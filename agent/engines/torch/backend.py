@@ -194,8 +194,8 @@ class TorchBackend(ManagedBackend):
                 "engine ready", engine=self.name, model=facts.model, device=facts.device, slots=facts.slots
             )
             (state,) = self._known
-            routes, context_tokens = facts.routes, facts.context_tokens
-            self._serve(http, replace(state, routes=routes, slots=facts.slots, context_tokens=context_tokens))
+            state = replace(state, routes=facts.routes, slots=facts.slots, capabilities=facts.capabilities)
+            self._serve(http, replace(state, context_tokens=facts.context_tokens))
         return await process.ended()
 
     def _connection(self, facts: EngineFacts, unix_socket: Path | None, key: str | None) -> OpenAIHTTPBackend:

@@ -61,6 +61,8 @@ class Embedder:
         """How many batches and texts were computed, and how many texts were given up for want of memory."""
         self.on_broken: Callable[[BaseException], None] = lambda error: None
         """Called when nothing can be computed any more."""
+        self.on_batch: Callable[[int], None] = lambda texts: None
+        """Called with how many texts were in each batch."""
         self._batch_tokens = batch_tokens
         self._failed_texts = 0
         self._texts: deque[_Text] = deque()
@@ -118,6 +120,7 @@ class Embedder:
         self._failed_texts = 0
         self.batches += 1
         self.texts += len(batch)
+        self.on_batch(len(batch))
         for text, vector in zip(batch, vectors, strict=True):
             text.job.vectors[text.place] = vector
             text.job.missing -= 1

@@ -15,6 +15,7 @@ from agent.engines.torch.chat_requests import ChatRequest
 from agent.engines.torch.classification import classifier
 from agent.engines.torch.embedding import Embedder, embedder
 from agent.engines.torch.generation import TextGenerator
+from agent.engines.torch.guidance import is_available
 from agent.engines.torch.logprobs import TokenTexts
 from agent.engines.torch.manager import ResilientManager
 from agent.engines.torch.models import LoadedModel, load
@@ -65,6 +66,7 @@ class TorchEngine:
             context_tokens=model.context_tokens,
             device=str(model.device),
             created=int(time.time()),
+            capabilities=self._capabilities(),
         )
 
     @classmethod
@@ -146,6 +148,20 @@ class TorchEngine:
             "audio": self.speech is not None,
         }
         return (*(name for name, there in offered.items() if there), *self.reader.routes)
+
+    def _capabilities(self) -> tuple[str, ...]:
+        """What the model can do, in Ollama's words where it has one for it."""
+        routes = self._routes()
+        there = {
+            "completion": self.model.generates,
+            "tools": self.model.has_template,
+            "structured_outputs": self.model.generates and bool(self.model.eos_ids) and is_available(),
+            "embedding": "embeddings" in routes,
+            "rerank": "rerank" in routes,
+            "classification": "classify" in routes,
+            "transcription": self.speech is not None,
+        }
+        return tuple(word for word, can in there.items() if can)
 
     async def _begin(self, prepare: Callable[[], PreparedTexts], slow: bool) -> TextAnswer:
         """``slow``: preparing may take seconds, so others do not wait for it."""

@@ -57,7 +57,12 @@ class Generation:
         """``news`` is set whenever :meth:`take` may have something new."""
         self.id = request_id
         self.prompt = prompt
-        self.sampling = TextSampling(prompt.sampling, begun=prompt.continued or 0, guide=prompt.guide)
+        self.sampling = TextSampling(
+            prompt.sampling,
+            begun=prompt.continued or 0,
+            guide=prompt.guide,
+            most_tokens=prompt.max_tokens,
+        )
         self.finish_reason: str | None = None
         """"stop" or "length" once the text is whole."""
         self._owner = owner

@@ -5,12 +5,14 @@ The library is optional. It says which tokens may come next; `sampling` leaves o
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, Protocol, Self
+from importlib.util import find_spec
+from typing import Any
 
 import orjson
 import torch
 
 from agent.engines.torch.chat_requests import OfferedTool
+from agent.engines.torch.ending import ZONE_TOKENS, Matcher, TextEnding, tokens_allowed
 from agent.engines.torch.errors import InvalidRequest
 from agent.engines.torch.json_position import JSONPosition, TokenStarts
 from agent.engines.torch.models import LoadedModel
@@ -26,29 +28,21 @@ never stop to write."""
 _SCHEMA_BYTES = 512 * 1024
 
 
-class Matcher(Protocol):
-    """What is used of ``llguidance.LLMatcher``. It raises nothing: errors are a state of it."""
-
-    def deep_copy(self) -> Self: ...
-    def validate_tokens(self, tokens: list[int]) -> int: ...
-    def consume_tokens(self, tokens: list[int]) -> bool: ...
-    def compute_bitmask(self) -> bytes: ...
-    def is_error(self) -> bool: ...
-    def get_error(self) -> str: ...
-
-
 class TextGuide:
     """Implements :class:`agent.engines.torch.sampling.Guide` for one text."""
 
-    def __init__(self, matcher: Matcher, position: JSONPosition, end_ids: Sequence[int]) -> None:
+    def __init__(
+        self, matcher: Matcher, position: JSONPosition, ending: TextEnding, end_ids: Sequence[int]
+    ) -> None:
         """``end_ids``: the tokens that end a text."""
         self.end_ids = end_ids
         self._matcher = matcher
         self._position = position
+        self._ending = ending
 
     def copy(self) -> "TextGuide":
         """For another text, from where this one is."""
-        return TextGuide(self._matcher.deep_copy(), self._position.copy(), self.end_ids)
+        return TextGuide(self._matcher.deep_copy(), self._position.copy(), self._ending.copy(), self.end_ids)
 
     def takes(self, tokens: Sequence[int]) -> bool:
         """Whether the text may go on with all of them."""
@@ -57,17 +51,17 @@ class TextGuide:
     def follow(self, tokens: Sequence[int]) -> None:
         if tokens and not self._matcher.consume_tokens(list(tokens)):
             raise ValueError(self._matcher.get_error())
-        self._position.follow(tokens)
+        for token in tokens:
+            self._ending.follow((token,), self._position)
+            self._position.follow((token,))
 
     def allowed(self, vocabulary: int) -> torch.Tensor:
-        bits = bytearray(self._matcher.compute_bitmask())
-        if self._matcher.is_error():
-            raise ValueError(self._matcher.get_error())
-        words = torch.frombuffer(bits, dtype=torch.uint8)
-        allowed = (words.unsqueeze(-1) >> torch.arange(8, dtype=torch.uint8)).bitwise_and_(1).flatten().bool()
-        if allowed.size(0) < vocabulary:  # logits of no token, up to a round number
-            allowed = torch.nn.functional.pad(allowed, (0, vocabulary - allowed.size(0)))
-        return self._position.without_long_numbers(allowed[:vocabulary])
+        return self._position.without_long_numbers(tokens_allowed(self._matcher, vocabulary))
+
+    def within(self, allowed: torch.Tensor, scores: torch.Tensor, left: int) -> torch.Tensor:
+        if left > ZONE_TOKENS:
+            return allowed
+        return self._ending.within(self._matcher, self._position, allowed, scores, left)
 
     def closing(self, allowed: torch.Tensor) -> torch.Tensor | None:
         return None if bool(allowed[self.end_ids].any()) else self._position.closing(allowed)
@@ -142,7 +136,8 @@ class Guidance:
             raise InvalidRequest(
                 f"{param} has a schema that cannot be kept: {matcher.get_error()}", param=param
             )
-        return TextGuide(matcher, JSONPosition(self._starts), sorted(self._model.eos_ids))
+        end_ids = sorted(self._model.eos_ids)
+        return TextGuide(matcher, JSONPosition(self._starts), TextEnding(self._starts, end_ids), end_ids)
 
     def _require(self, param: str) -> None:
         """Raises InvalidRequest if there is nothing to hold an answer to a grammar with."""
@@ -161,6 +156,11 @@ class Guidance:
     @cached_property
     def _starts(self) -> TokenStarts:
         return TokenStarts([self._tokenizer.decode_bytes([token]) for token in range(self._model.vocabulary)])
+
+
+def is_available() -> bool:
+    """Whether the library is installed; nothing of it is imported."""
+    return find_spec("llguidance") is not None
 
 
 def _library(param: str) -> Any:

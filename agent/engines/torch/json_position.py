@@ -30,6 +30,12 @@ class TokenStarts:
         self.digits = self._beginning(_DIGITS)
         self.numbers = self._beginning(_NUMBER)
 
+    def is_plain(self, token: int) -> bool:
+        """Whether it changes nothing of where in JSON a text is, if it is in a string and between two
+        characters."""
+        text = self.tokens[token]
+        return bool(text) and _QUOTE not in text and _BACKSLASH not in text and _is_whole(text)
+
     def _beginning(self, characters: bytes) -> torch.Tensor:
         return torch.tensor([bool(token) and token[0] in characters for token in self.tokens])
 
@@ -43,6 +49,11 @@ class JSONPosition:
         self._escaped = False
         self._number = b""
         """As far as it is written."""
+
+    @property
+    def in_text(self) -> bool:
+        """Within a string."""
+        return self._in_string
 
     def copy(self) -> "JSONPosition":
         position = JSONPosition(self._starts)
@@ -88,6 +99,15 @@ class JSONPosition:
             if found.any():
                 return found
         return None
+
+
+def _is_whole(text: bytes) -> bool:
+    """Whether it has no half characters."""
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _sized(starts: torch.Tensor, allowed: torch.Tensor) -> torch.Tensor:

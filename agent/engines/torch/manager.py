@@ -95,6 +95,8 @@ class ResilientManager(ContinuousBatchingManager):
         """How many requests were given up for want of memory."""
         self.on_broken: Callable[[BaseException], None] = lambda error: None
         """Called on the event loop's thread when computing has ended without :meth:`halt`."""
+        self.on_step: Callable[[int], None] = lambda requests: None
+        """Called in the computing thread after each step, with how many requests were in it."""
         self._failed_steps = 0
 
     def deliver_to(self, loop: asyncio.AbstractEventLoop, sink: Sink) -> None:
@@ -138,7 +140,10 @@ class ResilientManager(ContinuousBatchingManager):
             self._isolate(batch_processor, error)
             return True
         if working:
+            buffers: Any = batch_processor.inputs_and_outputs  # those of steps one after the other
+            requests = len(buffers.requests_in_batch)
             batch_processor.update_batch()
+            self.on_step(requests)
             self._failed_steps = 0
             self.steps += 1
         self._observe(batch_processor)

@@ -13,6 +13,7 @@ from prometheus_client import (
 )
 
 from agent.engines.torch.shapes import TokenUsage
+from shared.protocol.limits import BATCH_SIZES
 
 if TYPE_CHECKING:
     from agent.engines.torch.engine import TorchEngine
@@ -33,6 +34,7 @@ class TorchMetrics:
         self._prompt_tokens = self._counter("vllm:prompt_tokens", "Prompt tokens of finished requests")
         self._generation_tokens = self._counter("vllm:generation_tokens", "Tokens generated")
         self.first_token_s = self._histogram("vllm:time_to_first_token_seconds", "From request to first text")
+        self._batches(engine)
         self._total_s = self._histogram(
             "vllm:e2e_request_latency_seconds", "From request to the end of its answer"
         )
@@ -91,6 +93,20 @@ class TorchMetrics:
         for name, (description, value) in read.items():
             gauge = Gauge(name, description, ("model_name",), registry=self._registry)
             gauge.labels(self._model).set_function(value)
+
+    def _batches(self, engine: "TorchEngine") -> None:
+        """Requests in the steps of text, and texts in the batches of embeddings."""
+        sizes = Histogram(
+            "trunkline_engine_batch_size",
+            "Requests or texts computed at once",
+            ("model_name",),
+            buckets=BATCH_SIZES,
+            registry=self._registry,
+        ).labels(self._model)
+        if engine.manager is not None:
+            engine.manager.on_step = sizes.observe
+        if engine.vectors is not None:
+            engine.vectors.on_batch = sizes.observe
 
     def _counter(self, name: str, description: str) -> Counter:
         return Counter(name, description, ("model_name",), registry=self._registry).labels(self._model)

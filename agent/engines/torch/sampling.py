@@ -45,6 +45,10 @@ class Guide(Protocol):
         """Which tokens may come next: booleans of shape (vocabulary,), on the CPU. Raises ValueError if that
         cannot be computed."""
 
+    def within(self, allowed: torch.Tensor, scores: torch.Tensor, left: int) -> torch.Tensor:
+        """Those of ``allowed`` after which the text can still end in what is left of ``left`` tokens.
+        ``scores``, of shape (vocabulary,), say which are likely. Raises ValueError as :meth:`allowed`."""
+
     def closing(self, allowed: torch.Tensor) -> torch.Tensor | None:
         """Those of ``allowed`` that bring the end nearer. None: there are none, or the text may end now."""
 
@@ -57,7 +61,15 @@ class TextSampling:
     answer's beginning; penalties and the grammar count them as the answer's.
     """
 
-    def __init__(self, sampling: Sampling, *, begun: int = 0, guide: Guide | None = None) -> None:
+    def __init__(
+        self,
+        sampling: Sampling,
+        *,
+        begun: int = 0,
+        guide: Guide | None = None,
+        most_tokens: int | None = None,
+    ) -> None:
+        """``most_tokens``: that it may get; None: no limit is known."""
         self.sampling = sampling
         self.logprobs: list[TokenLogprob] = []
         self.error: str | None = None
@@ -66,6 +78,9 @@ class TextSampling:
         """The choice depends on the text so far."""
         self._begun = begun
         self._guide = guide
+        self._left = most_tokens
+        """Tokens that it may still get."""
+        self._most_tokens = most_tokens
         self._known = -1
         """How many tokens of the sequence were taken in; -1: none yet, nor the prompt."""
         self._news: list[int] = []
@@ -97,6 +112,8 @@ class TextSampling:
         news += state.generated_tokens[max(0, self._known - len(state.initial_tokens)) :]
         self._known += len(news)
         self._news += news
+        if self._most_tokens is not None:
+            self._left = self._most_tokens - (self._known - prompt_tokens)
 
     def adjust(self, scores: torch.Tensor) -> None:
         """Change ``scores``, of shape (vocabulary,), in place."""
@@ -111,6 +128,8 @@ class TextSampling:
             try:
                 self._guide.follow(news)
                 allowed = self._guide.allowed(scores.size(-1))
+                if self._left is not None:
+                    allowed = self._guide.within(allowed, scores, self._left)
             except ValueError as error:
                 self.error = str(error)
             else:

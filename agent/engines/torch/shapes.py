@@ -255,6 +255,7 @@ def model_list(facts: EngineFacts) -> dict[str, Any]:
                 "max_model_len": facts.context_tokens,
                 "slots": facts.slots,
                 "routes": facts.routes,
+                "capabilities": facts.capabilities,
             }
         ],
     }

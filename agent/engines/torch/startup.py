@@ -131,6 +131,8 @@ class EngineFacts:
     device: str
     created: int
     """Seconds since 1970."""
+    capabilities: tuple[str, ...] = ()
+    """What the model can do, in words for clients."""
     port: int | None = None
     """Where it listens on TCP; None: on its Unix socket."""
 

@@ -122,7 +122,9 @@ def test_the_examples_of_the_documentation_are_what_the_agent_takes(tmp_path: Pa
     kserve, named, example, hangs = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
     (server,) = settings(tmp_path, kserve).engines
     assert (server.protocol, server.models, server.slots) == ("kserve", ("iris",), 16)
-    assert [each.protocol for each in settings(tmp_path, named).engines] == ["tensorflow", "torchserve"]
+    half, managed, resnet = settings(tmp_path, named).engines
+    assert [each.protocol for each in (half, managed, resnet)] == ["tensorflow", "torchserve", "torchserve"]
+    assert managed.settings().management == managed.management == "http://127.0.0.1:8081"
     config = settings(tmp_path, re.sub(r'torch = ".*?"', 'torch = "demo"', example))
     assert [engine.name for engine in config.engines] == ["vllm", "llama-server", "torch"]
     assert all(engine.on_demand for engine in config.engines)
@@ -141,6 +143,20 @@ def test_a_port_of_ones_own_needs_no_place_in_the_command(tmp_path: Path) -> Non
     assert (engine.command_settings().port, engine.name) == (8000, "engine")
 
 
+def test_torchserves_models_are_listed_at_its_usual_port_unless_they_are_named(tmp_path: Path) -> None:
+    def of(more: str) -> str | None:
+        written = f'[[engine]]\nurl = "torchserve:http://[::1]:8080"\n{more}'
+        (engine,) = settings(tmp_path, written).engines
+        return engine.settings().management
+
+    assert of("") == "http://[::1]:8081"
+    assert of('models = ["half"]') is None
+    assert of('management = "http://manage:9081"') == "http://manage:9081"
+    assert of('management = "http://manage:9081"\nmodels = ["half"]') == "http://manage:9081"
+    with pytest.raises(ConfigError, match="management is for engines with protocol"):
+        settings(tmp_path, '[[engine]]\nurl = "http://h:1"\nmanagement = "http://h:2"')
+
+
 @pytest.mark.parametrize(
     ("protocol", "backend"), [("tensorflow", TensorFlowServingBackend), ("torchserve", TorchServeBackend)]
 )
@@ -148,8 +164,9 @@ def test_servers_that_list_no_models_need_their_names(
     protocol: str, backend: type[object], tmp_path: Path
 ) -> None:
     written = f'[[engine]]\nurl = "{protocol}:http://127.0.0.1:8501"'
-    with pytest.raises(ConfigError, match="needs models"):
-        settings(tmp_path, written)
+    if protocol == "tensorflow":
+        with pytest.raises(ConfigError, match="needs models"):
+            settings(tmp_path, written)
     (engine,) = settings(tmp_path, f'{written}\nmodels = ["half"]').engines
     assert (engine.url, engine.protocol, engine.models) == ("http://127.0.0.1:8501", protocol, ("half",))
     assert isinstance(make_backend(engine, LoadTimes(tmp_path / "times.json")), backend)

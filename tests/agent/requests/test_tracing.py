@@ -1,34 +1,19 @@
 """The agent's spans: in traces that the gateway began, and nowhere else."""
 
-from collections.abc import Callable, Sequence
-
-import pytest
-
 from agent.engines.backend import BackendError, BackendTimeout
 from agent.requests.tracing import EngineTracing
 from shared.process.tracing.context import read_traceparent
-from shared.process.tracing.export import SpanExporter
 from shared.process.tracing.spans import SpanData, SpanRole
 from tests.agent.support.requests_in import TOKEN, agent_with, played
+from tests.support.kept_spans import KeptSpans
 
 GIVEN = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 USED = b'data: {"choices":[],"usage":{"prompt_tokens":7,"completion_tokens":3}}\n\n'
 
 
-class Kept(SpanExporter):
-    """Makes spans at once and keeps them."""
-
-    def __init__(self) -> None:
-        super().__init__(lambda: pytest.fail("nothing is sent"), 100)
-        self.spans: list[SpanData] = []
-
-    def put(self, spans: int, traced: Callable[[], Sequence[SpanData]]) -> None:
-        self.spans += traced()
-
-
 async def ask(trace: str | None, error: BackendError | None = None) -> tuple[list[SpanData], str | None]:
     """The spans of one request, and the traceparent that its engine got."""
-    kept, backend = Kept(), played()
+    kept, backend = KeptSpans(), played()
     async with agent_with(backend) as here:
         here.runner._tracing = EngineTracing(kept, lambda: 1_000)
         headers = () if trace is None else (("traceparent", trace),)

@@ -39,6 +39,8 @@ async def test_the_surface_of_a_model(tmp_path: Path) -> None:
         assert said["model"] == "one"
         metrics = (await client.get("/metrics")).text
         assert "trunkline_engine_items 2.0" in metrics
+        assert 'trunkline_engine_batch_size_bucket{le="1.0"} 2.0' in metrics
+        assert "trunkline_engine_batch_size_sum 2.0" in metrics
         assert "trunkline_engine_requests_waiting 0.0" in metrics
         assert server.facts is not None
         assert openapi(server.facts)["info"]["title"] == "one"

@@ -55,6 +55,14 @@ def test_lines_are_read_back_and_others_are_not_taken_for_lines() -> None:
         assert read_line(line) is None
 
 
+def test_what_a_model_can_do_is_said_in_words() -> None:
+    assert facts_of(model(capabilities=["image-classification"])).capabilities == ("image-classification",)
+    assert facts_of(model(capabilities="rerank")).capabilities == ("rerank",)
+    for said in (("two words",), (7,), tuple(f"c{number}" for number in range(40))):
+        with pytest.raises(CannotServe, match="capabilities"):
+            facts_of(model(capabilities=said))
+
+
 def test_attributes_have_defaults() -> None:
     facts = facts_of(model())
     assert facts.names == ("image-classifier",)

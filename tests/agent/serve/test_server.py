@@ -229,7 +229,7 @@ async def test_every_device_has_a_process_of_its_own(tmp_path: Path) -> None:
             first = asyncio.ensure_future(model.ask(1))
             await model.until(lambda: model.server.running == 1)
             assert await model.ask(2) == 2
-            assert model.server.state().status == "READY"
+            await model.until(lambda: model.server.state().status == "READY")  # once its batch is over
         finally:
             os.kill(device_pid(model), signal.SIGCONT)
         assert await first == 1

@@ -10,10 +10,17 @@ from shared.protocol import limits
 from shared.protocol.deployment_state import device_of
 from shared.protocol.errors import FrameMalformed
 from shared.protocol.messages import AgentState, AgentStatus, DeploymentState, GpuState, state_within
+from shared.protocol.work import WorkScale
 
 PLAIN = DeploymentState("e/m", "m", routes=("chat", "messages"), upgrades=True)
-SAYS_MORE = replace(PLAIN, translated=("messages",), capabilities=("tools", "vision"), gpu_indices=(1, 0))
-NEW_MEMBERS = {"translated", "capabilities", "gpu_indices"}
+SAYS_MORE = replace(
+    PLAIN,
+    translated=("messages",),
+    capabilities=("tools", "vision"),
+    gpu_indices=(1, 0),
+    work=WorkScale(5.5, {"steps": 20.0}),
+)
+NEW_MEMBERS = {"translated", "capabilities", "gpu_indices", "work"}
 
 
 def state(*deployments: DeploymentState) -> AgentState:
@@ -40,7 +47,7 @@ def test_a_gateway_that_does_not_know_the_new_members_reads_what_it_always_did()
 
 
 def test_an_agent_that_does_not_know_the_new_members_is_read_as_ever() -> None:
-    assert (read().translated, read().capabilities, read().gpu_indices) == ((), (), ())
+    assert (read().translated, read().capabilities, read().gpu_indices, read().work) == ((), (), (), None)
 
 
 def test_what_can_be_no_need_or_word_is_left_out() -> None:
@@ -50,6 +57,8 @@ def test_what_can_be_no_need_or_word_is_left_out() -> None:
     assert len(many) == limits.MODEL_CAPABILITIES
     assert read(gpu_indices=[1, -1, True, "0", 1.0, 4097, 1, 0]).gpu_indices == (1, 0)
     assert len(read(gpu_indices=[*range(200)]).gpu_indices) == limits.GPUS
+    assert read(work={"units": -1}).work is None
+    assert read(work={"units": 2, "inputs": {"steps": 20, "x": []}}).work == WorkScale(2.0, {"steps": 20.0})
 
 
 def test_a_deployment_runs_on_its_own_gpus_or_nobody_knows_which_of_its_hosts() -> None:
@@ -90,7 +99,7 @@ def test_a_state_that_is_too_long_says_less_of_its_models_before_it_leaves_one_o
     assert [each.id for each in cut.deployments] == [f"e/{number}" for number in range(19)]
 
 
-@pytest.mark.parametrize("member", sorted(NEW_MEMBERS))
+@pytest.mark.parametrize("member", sorted(NEW_MEMBERS - {"work"}))
 def test_what_is_no_list_is_malformed(member: str) -> None:
     with pytest.raises(FrameMalformed):
         read(**{member: "messages"})

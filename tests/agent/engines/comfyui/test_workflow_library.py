@@ -12,6 +12,7 @@ from agent.engines.comfyui.workflow_library import CHECKED_S, WorkflowLibrary, W
 from agent.engines.http.engine_client import SmallResponse
 from agent.engines.http.probe import NoModelList
 from shared.protocol.messages import DeploymentStatus
+from shared.protocol.work import WorkScale
 from tests.support.clock import ManualClock
 
 SAVE = {"9": {"class_type": "SaveImage", "inputs": {}}}
@@ -52,6 +53,20 @@ async def test_workflows_checkpoints_and_the_one_for_any_are_listed(tmp_path: Pa
     assert found["lacking"].reason == "the server has no node Custom"
     assert found["broken"].status is DeploymentStatus.FAILED
     assert all(model.routes[0] == "workflows" for model in found.values())
+
+
+async def test_a_workflow_says_what_it_makes_and_how_much_work_that_is(tmp_path: Path) -> None:
+    sampler = {"class_type": "SaveImage", "inputs": {"steps": 30, "text": ""}}
+    inputs = {
+        "steps": {"path": "1.inputs.steps", "type": "integer"},
+        "prompt": {"path": "1.inputs.text", "type": "string"},
+    }
+    write(tmp_path, "painting", {"workflow": {"1": sampler}, "inputs": inputs})
+    lister = WorkflowLister(Server().ask, WorkflowLibrary(tmp_path), ("painting",), ManualClock())
+    for _ in range(2):
+        (model,) = await lister()
+        assert model.capabilities == ("text-to-image",)
+        assert model.work == WorkScale(30.0, {"steps": 30.0})
 
 
 async def test_only_what_is_named_is_offered_where_something_is(tmp_path: Path) -> None:

@@ -5,8 +5,11 @@ from collections.abc import Mapping
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry, Histogram, generate_latest
 
 from agent.engines.http.load import LABELS, SLICE_BYTES, EngineLoad, Loads, slices
+from shared.protocol.batch_sizes import BatchSizes
+from shared.protocol.limits import BATCH_SIZES
 
 VLLM = b"""# HELP vllm:num_requests_running Number of requests in model execution batches.
 # TYPE vllm:num_requests_running gauge
@@ -120,3 +123,25 @@ def test_the_models_whose_load_is_told_apart_are_bounded() -> None:
     loads = by_model(b"".join(b'tgi_queue_size{model_name="%d"} 1\n' % n for n in range(LABELS + 10)))
     assert loads is not None
     assert len(loads) == LABELS
+
+
+def test_the_batches_of_this_projects_engines_are_counted_once_each() -> None:
+    registry = CollectorRegistry()
+    histogram = Histogram(
+        "trunkline_engine_batch_size", "x", ("model_name",), buckets=BATCH_SIZES, registry=registry
+    )
+    for size in (1, 1, 2, 3, 4, 600):
+        histogram.labels("a").observe(size)
+    histogram.labels("b").observe(512)
+    loads = read_load(generate_latest(registry))
+    assert loads.of("a").batches == BatchSizes((2, 1, 2, *(0,) * 7, 1), 611)
+    assert loads.of("b").batches == BatchSizes((*(0,) * 9, 1, 0), 512)
+    both = loads.of("neither").batches
+    assert both is not None
+    assert (sum(both.counts), both.items) == (7, 1123)
+
+
+def test_a_histogram_with_other_bounds_and_an_engine_without_one_say_nothing_of_batches() -> None:
+    loads = Loads()
+    loads.feed(b'trunkline_engine_batch_size_bucket{le="3.0"} 1\nvllm:num_requests_running 1\n')
+    assert loads.of("m").batches is None

@@ -7,7 +7,13 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from agent.engines.http.model_servers import TensorFlowServingBackend, TorchServeBackend, read_status
+from agent.engines.http.model_servers import (
+    TensorFlowServingBackend,
+    TorchServeBackend,
+    read_page,
+    read_status,
+    read_workers,
+)
 from agent.engines.settings import EngineSettings
 from shared.protocol.messages import DeploymentStatus
 from tests.support.model_servers import MODEL, TensorFlowServing, TorchServe
@@ -82,6 +88,69 @@ async def test_torchserves_models_are_offered_while_it_is_healthy() -> None:
         (state,) = backend.deployments()
         await backend.close()
     assert (state.status, state.reason) == (FAILED, "the engine is not well (/ping answers 200)")
+
+
+async def test_torchserves_models_are_those_that_its_management_api_lists() -> None:
+    server = TorchServe()
+    async with served(server.app) as url, served(server.management) as management:
+        backend = TorchServeBackend(EngineSettings(url=url, management=management))
+        await backend.start()
+        states = {each.model: each for each in backend.deployments()}
+        assert {name: each.status for name, each in states.items()} == (
+            {MODEL: LOADED, "cold": FAILED, "starting": LOADING}
+        )
+        assert states[MODEL].slots == 8, "a batch of four for each of its two workers"
+        assert states["cold"].reason == "no worker of the model is ready"
+        server.workers["cold"] = ["READY"]
+        del server.workers[MODEL]
+        await backend.refresh()
+        assert {each.model for each in backend.deployments()} == {"cold", "starting"}
+        await backend.close()
+        named = TorchServeBackend(EngineSettings(url=url, management=management, models=("cold", "other")))
+        await named.start()
+        assert [(each.model, each.status) for each in named.deployments()] == [("cold", LOADED)]
+        await named.close()
+
+
+@pytest.mark.parametrize("reachable", [False, True])
+async def test_without_a_management_api_torchserves_models_are_those_that_are_named(reachable: bool) -> None:
+    nothing = web.Application()
+    async with served(TorchServe().app) as url, served(nothing) as management:
+        if not reachable:
+            management = "http://127.0.0.1:9"
+        backend = TorchServeBackend(EngineSettings(url=url, management=management))
+        await backend.start()
+        assert not backend.deployments()
+        assert "name its models in the agent's file" in backend.engine().reason
+        assert management in backend.engine().reason
+        await backend.close()
+        named = TorchServeBackend(EngineSettings(url=url, management=management, models=(MODEL,)))
+        await named.start()
+        assert [(each.model, each.status) for each in named.deployments()] == [(MODEL, LOADED)]
+        await named.close()
+
+
+@pytest.mark.parametrize(
+    ("said", "status"),
+    [
+        (None, FAILED),
+        ([], FAILED),
+        ([5], FAILED),
+        ([{}], FAILED),
+        ([{"workers": [7, {"status": "x"}]}], LOADING),
+        ([{"workers": [{"status": "READY"}], "batchSize": "x"}], LOADED),
+    ],
+)
+def test_whatever_a_description_says_it_is_read(said: Any, status: DeploymentStatus) -> None:
+    assert read_workers("m", said).status is status
+
+
+def test_a_page_of_a_list_has_names_and_where_the_next_one_begins() -> None:
+    rows = [{"modelName": "a"}, {"modelName": "b c"}, {"modelName": 7}, "d"]
+    assert read_page({"models": rows, "nextPageToken": 4}) == (["a"], "4")
+    assert read_page({"models": []}) == ([], None)
+    assert read_page([]) is None
+    assert read_page({"models": None}) is None
 
 
 async def test_the_stand_in_for_torchserve_is_taken_for_one() -> None:

@@ -353,6 +353,34 @@ async def test_one_list_says_what_all_models_of_an_engine_can_do() -> None:
     assert (await look(listed)).deployments[0].capabilities == (), "of an earlier release"
 
 
+async def test_an_engine_with_one_model_says_more_of_it_beside_its_list() -> None:
+    listed: dict[str, Any] = {"data": [{"id": "m", "owned_by": "llamacpp", "meta": {"n_ctx_train": 131072}}]}
+    props = {"total_slots": 2, "default_generation_settings": {"n_ctx": 8192}, "modalities": {"vision": True}}
+    (deployment,) = (await look({"/v1/models": listed, "/props": props})).deployments
+    assert (deployment.context_tokens, deployment.capabilities, deployment.slots) == (8192, ("vision",), 2)
+    listed = {"data": [dict[str, Any](id="m", owned_by="sglang", max_model_len=4096)]}
+    said = {"/get_server_info": {"tool_call_parser": "x"}, "/get_model_info": {"is_generation": True}}
+    (deployment,) = (await look({"/v1/models": listed, **said})).deployments
+    assert (deployment.context_tokens, deployment.capabilities) == (4096, ("completion", "tools"))
+    info = {"model_id": "m", "max_concurrent_requests": 128, "max_total_tokens": 2048}
+    (deployment,) = (await look({"/v1/models": {"data": [{"id": "m"}]}, "/info": info})).deployments
+    assert (deployment.kind, deployment.context_tokens) == ("tgi", 2048)
+
+
+async def test_the_context_that_ollama_gives_a_model_shows_once_it_is_loaded() -> None:
+    models = {"data": [{"id": "m:1b", "owned_by": "library"}]}
+    running: dict[str, Any] = {"models": []}
+    engine = FakeEngine({"/v1/models": models, "/api/show": {"capabilities": []}, "/api/ps": running})
+    prober = Prober(EngineSettings(url="http://e", name="e"), engine.ask)
+    view = await prober.look(EngineView())
+    assert view.deployments[0].context_tokens is None
+    running["models"].append({"name": "m:1b", "context_length": 4096})
+    view = await prober.look(view)
+    assert view.deployments[0].context_tokens == 4096
+    running["models"].clear()
+    assert (await prober.look(view)).deployments[0].context_tokens == 4096, "it gets as much the next time"
+
+
 async def test_an_engine_of_no_known_kind_is_stateful_unless_the_settings_say_otherwise() -> None:
     unknown = {"/v1/models": {"data": [{"id": "m"}]}}
     assert (await look(unknown)).deployments[0].stateful

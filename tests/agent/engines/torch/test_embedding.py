@@ -51,6 +51,8 @@ async def test_vectors_come_in_the_order_of_their_texts(embedder: Embedder) -> N
 
 async def test_requests_that_wait_share_batches_of_like_length(embedder: Embedder, played: Played) -> None:
     played.go.clear()
+    sizes: list[int] = []
+    embedder.on_batch = sizes.append
     first = asyncio.ensure_future(embedder.embed([[1]]))
     await asyncio.to_thread(played.entered.wait)  # the thread holds the first, so the others meet waiting
     others = [asyncio.ensure_future(embedder.embed([[1] * n])) for n in (9, 1, 10, 2, 1)]
@@ -58,6 +60,7 @@ async def test_requests_that_wait_share_batches_of_like_length(embedder: Embedde
     played.go.set()
     assert [await job for job in (first, *others)] == [[[float(n)]] for n in (1, 9, 1, 10, 2, 1)]
     assert played.batches == [[1], [1, 1, 2], [9, 10]]
+    assert sizes == [1, 3, 2]
     embedder.stop()
 
 

@@ -255,5 +255,7 @@ async def test_a_key_is_asked_for_where_there_is_one(engine: TorchEngine) -> Non
         assert (await client.post("/v1/completions", json=TEXT)).json()["error"]["code"] == "invalid_api_key"
         right = {"authorization": "Bearer k3y"}
         assert (await client.get("/v1/models", headers=right)).status_code == 200
-        assert (await client.get("/v1/models/tiny", headers=right)).json()["id"] == "tiny"
+        tiny = (await client.get("/v1/models/tiny", headers=right)).json()
+        assert (tiny["id"], tiny["max_model_len"]) == ("tiny", engine.facts.context_tokens)
+        assert {"completion", "embedding"} <= set(tiny["capabilities"])
         assert (await client.get("/v1/models/other", headers=right)).status_code == 404

@@ -30,6 +30,7 @@ SIZES: dict[str, Any] = {
     "eos_token_id": None,
 }
 PROMPTS = [[(7 * n + 3 * length) % 250 for n in range(length)] for length in (3, 70, 9, 31)]
+ALIKE = [[(7 * n + 3 * place) % 250 for n in range(length)] for place, length in enumerate((9, 9, 9, 31))]
 
 
 @pytest.mark.parametrize(
@@ -57,12 +58,12 @@ async def test_texts_are_the_same_and_the_same_as_the_models_own(
         calls.append(query.size(2))
         return forward(module, query, *arguments, **options)
 
-    async def texts() -> list[str]:
+    async def texts(prompts: list[list[int]]) -> list[str]:
         decode = partial(plain_text, model.tokenizer)
         generator = TextGenerator(manager, decode, eos_ids=model.eos_ids, slots=4)
         manager.deliver_to(asyncio.get_running_loop(), generator)
         how: dict[str, Any] = {"max_tokens": 20, "sampling": Sampling(), "ignore_eos": True}
-        begun = [begin(generator, Prompt(ids=tuple(ids), **how)) for ids in PROMPTS]
+        begun = [begin(generator, Prompt(ids=tuple(ids), **how)) for ids in prompts]
         return list(await asyncio.gather(*map(rest_of, begun)))
 
     monkeypatch.setattr(paged_attention, "_sdpa", counting)
@@ -70,11 +71,16 @@ async def test_texts_are_the_same_and_the_same_as_the_models_own(
     for way, pairs in (("together", 10**9), ("one by one", -(10**9))):
         monkeypatch.setattr(paged_attention, "_CALL_PAIRS", pairs)
         calls.clear()
-        found[way] = await texts(), len(calls)
+        found[way] = await texts(PROMPTS), len(calls)
+        calls.clear()
+        found[f"{way}, alike"] = await texts(ALIKE), len(calls)
     assert manager.halt(timeout_s=5.0)
     assert found["one by one"][0] == found["together"][0]
-    assert found["one by one"][1] > 3 * found["together"][1]
-    for ids, text in zip(PROMPTS, found["one by one"][0], strict=True):
+    assert found["one by one"][1] > 2 * found["together"][1]
+    assert found["one by one, alike"][0] == found["together, alike"][0]
+    assert found["one by one, alike"][1] < 2.5 * found["together, alike"][1], "three of them are a batch"
+    said = [*found["one by one"][0], *found["one by one, alike"][0]]
+    for ids, text in zip([*PROMPTS, *ALIKE], said, strict=True):
         with torch.inference_mode():
             own = model.network.generate(
                 torch.tensor([ids]), do_sample=False, max_new_tokens=20, use_cache=False

@@ -206,6 +206,7 @@ class Only:
 
     def __init__(self) -> None:
         self.text: list[int] = []
+        self.left = 0
 
     def follow(self, tokens: Sequence[int]) -> None:
         self.text += tokens
@@ -217,8 +218,23 @@ class Only:
         allowed[self.text[-1] + 1 if self.text else 0] = True
         return allowed
 
+    def within(self, allowed: torch.Tensor, scores: torch.Tensor, left: int) -> torch.Tensor:
+        self.left = left
+        return allowed if left > 1 else torch.zeros_like(allowed).index_fill_(0, torch.tensor([2]), True)
+
     def closing(self, allowed: torch.Tensor) -> torch.Tensor | None:
         return None
+
+
+def test_a_grammar_hears_how_many_tokens_are_left_until_the_limit() -> None:
+    guide = Only()
+    text = TextSampling(Sampling(), guide=guide, most_tokens=3)
+    for left, answer in ((3, []), (2, [0]), (1, [0, 1])):
+        found = step([request(text, PROMPT, list(answer))], scores(1)).argmax()
+        assert (guide.left, int(found)) == (left, 2 if left == 1 else len(answer))
+    begun = TextSampling(Sampling(), begun=1, guide=guide, most_tokens=5)
+    step([request(begun, [*PROMPT, 4], [])], scores(1))
+    assert guide.left == 5, "what an answer begins with is not of its limit"
 
 
 def test_a_grammar_decides_what_may_be_chosen_greedily_and_by_chance() -> None:

@@ -21,7 +21,7 @@ import openai
 import pytest
 import pytest_asyncio
 
-from agent.engines.http.load import Loads
+from agent.engines.http.load import EngineLoad, Loads
 from agent.engines.process import RestartPolicy
 from agent.engines.torch.backend import EngineProcess, TorchBackend, engine_environment
 from shared.protocol.messages import DeploymentStatus
@@ -60,12 +60,17 @@ class Served:
                 self.news.clear()
                 await self.news.wait()
 
-    async def busy(self) -> tuple[int, int]:
-        """Requests running and waiting, as an agent reads them."""
+    async def load(self) -> EngineLoad:
+        """As an agent reads it."""
         async with self.http() as client:
             loads = Loads()
             loads.feed((await client.get("/metrics")).content)
-        return loads.of("slow").running, loads.of("slow").waiting
+        return loads.of("slow")
+
+    async def busy(self) -> tuple[int, int]:
+        """Requests running and waiting."""
+        load = await self.load()
+        return load.running, load.waiting
 
     async def until_busy(self, running: int, waiting: int, within_s: float) -> None:
         async with asyncio.timeout(within_s):
@@ -177,6 +182,9 @@ async def test_the_engine_answers_questions_while_it_computes(served: Served) ->
         for request in requests:
             request.cancel()
         await served.until_busy(0, 0, within_s=SOON_S)
+    batches = (await served.load()).batches
+    assert batches is not None
+    assert batches.counts[1] > 0, "two requests were in a step"
     assert sorted(delays)[len(delays) // 2] < 0.25
 
 

@@ -230,6 +230,13 @@ class TestGuided:
             assert found["colour"] in ("red", "green")
             assert set(found) <= {"colour", "sizes"}
 
+    async def test_a_short_limit_does_not_cut_what_can_be_whole(self, client: httpx.AsyncClient) -> None:
+        for most in (24, 30, 50):
+            sampling = {"max_tokens": most, "temperature": most / 25, "seed": most}
+            (choice,) = (await chat(client, response_format=FORMAT, **sampling)).choices
+            assert choice.finish_reason == "stop", choice.message.content
+            assert orjson.loads(choice.message.content or "")["colour"] in ("red", "green")
+
     async def test_json_mode_gives_an_object(self, client: httpx.AsyncClient, engine: TorchEngine) -> None:
         brace = engine.model.tokenizer("}").input_ids[0]
         asked = {"response_format": {"type": "json_object"}, "logit_bias": {str(brace): 100}}
