@@ -62,6 +62,8 @@ class JobEnds:
         self._jobs = jobs
         self._objects = objects
         self._wall = wall
+        self.on_ended: Callable[[JobRecord, JobOutcome], None] = lambda job, outcome: None
+        """Told of each job whose end is kept, as it was when its last run began."""
         self._orphans_due_s = wall() + ORPHANS_S / 12
         """Not while everything starts."""
 
@@ -83,6 +85,7 @@ class JobEnds:
             await output.abandon()
         published = await self._kept_trying(running, lambda: self._publish(running, outcome))
         if published:
+            self.on_ended(job, outcome)
             await self._remove(*await self._names(output_prefix(job.id)))
         elif result is not None and published is False:
             await self._remove(result[0])

@@ -83,8 +83,7 @@ class JobRequest:
 
 
 class RequestReader(Protocol):
-    """Understands a request that has no client attached, as the pipeline does
-    (:class:`gateway.pipeline.job_requests.JobRequestReader`)."""
+    """Understands a request without a client (:class:`gateway.pipeline.job_requests.JobRequestReader`)."""
 
     async def __call__(
         self,
@@ -247,7 +246,7 @@ class JobService:
 
     # --- Looking, and changing ---
 
-    async def get(self, job_id: str, tenant: str) -> JobRecord:
+    async def get(self, job_id: str, tenant: str | None) -> JobRecord:
         """Raises UnknownRecord."""
         return await asyncio.to_thread(self._jobs.get, job_id, tenant)
 
@@ -264,9 +263,10 @@ class JobService:
 
     async def list(
         self,
-        tenant: str,
+        tenant: str | None,
         *,
         key_id: str | None = None,
+        model: str | None = None,
         group: str | None = None,
         prefix: str | None = None,
         states: Collection[JobState] = (),
@@ -274,13 +274,14 @@ class JobService:
         limit: int = 100,
         newest_first: bool = True,
     ) -> tuple[JobRecord, ...]:
-        """``key_id``: only those that this key submitted; ``prefix``: those whose ids begin so. Raises
-        UnknownRecord for an ``after`` that the tenant does not have."""
+        """``tenant``: None for all; ``key_id``: only those that this key submitted; ``prefix``: those whose
+        ids begin so. Raises UnknownRecord for an ``after`` that the tenant does not have."""
 
         def read() -> tuple[JobRecord, ...]:
             return self._jobs.list(
                 tenant=tenant,
                 key_id=key_id,
+                model=model,
                 group=group,
                 prefix=prefix,
                 states=states,
@@ -291,7 +292,7 @@ class JobService:
 
         return await asyncio.to_thread(read)
 
-    async def cancel(self, job_id: str, tenant: str) -> JobRecord:
+    async def cancel(self, job_id: str, tenant: str | None) -> JobRecord:
         """One that runs ends soon; one that has ended stays as it is. Raises UnknownRecord."""
         now_s = self.wall()
         job = await asyncio.to_thread(self._jobs.cancel, job_id, now_s, now_s + self._kept_s, tenant)
@@ -308,7 +309,7 @@ class JobService:
         except StateError as error:  # they are found when orphans are looked for
             _log.warning("job_objects_not_removed", error=str(error))
 
-    async def retry(self, job_id: str, tenant: str) -> JobRecord:
+    async def retry(self, job_id: str, tenant: str | None) -> JobRecord:
         """Queue a failed one again. Raises UnknownRecord; RecordError where it has not failed."""
         job = await asyncio.to_thread(self._jobs.retry, job_id, tenant)
         self._runs.wake()

@@ -1,9 +1,10 @@
 """Gauges that are read from their owners at each scrape, so that they cost nothing between."""
 
+import math
 from collections import Counter as Tally
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -72,6 +73,17 @@ class UnreadFigures:
     """Answers whose engines wait for their readers."""
 
 
+class CertificateDates(Protocol):
+    """Of :class:`shared.identity.AgentCertificate`. Unix times."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def not_before_s(self) -> int: ...
+    @property
+    def not_after_s(self) -> int: ...
+
+
 Labelled = Mapping[tuple[str, ...], float]
 """Values by labels."""
 
@@ -122,6 +134,8 @@ class GaugeSources(Collector):
         self.spent: Callable[[], Mapping[str, SpentFigures]] = dict
         """By model."""
         self.budgets: Callable[[], Iterable[BudgetFigures]] = tuple
+        self.agent_certificates: Callable[[], Iterable[CertificateDates]] = tuple
+        """Of the agents that are connected."""
         self.certificate_ends_s: Callable[[], float | None] = lambda: None
         """Unix time of the end of the certificate that clients see; None: TLS is not ended here."""
 
@@ -138,6 +152,7 @@ class GaugeSources(Collector):
         skew = yield from self.version_skew()
         predictions = yield from self._predictions()
         tunnels = yield from self.tunnels()
+        certificates = yield from self._certificates()
         unread = self.unread()
         by_model = self._by_model
         deployments = self._by_model_and_state(fleet.deployments)
@@ -162,6 +177,7 @@ class GaugeSources(Collector):
             single("answers_held_up", "Answers whose engines wait for their readers.", unread.held_up),
             *_of_tunnels(tunnels),
             *predictions,
+            *certificates,
             *self._of_engines(fleet),
             *self._of_gpus(fleet),
             *_of_sessions(fleet, self.answer_stalls()),
@@ -251,6 +267,22 @@ class GaugeSources(Collector):
         return [
             Family("prediction_error", wrong_by, [*names, "share"], off),
             Family("prediction_bias", biased, names, bias),
+        ]
+
+    def _certificates(self) -> Stepwise[list[Family]]:
+        """Of agents that share a label the one whose certificate ends first."""
+        begin: dict[tuple[str, ...], float] = {}
+        end: dict[tuple[str, ...], float] = {}
+        for each in self.agent_certificates():
+            label = (self._agents[each.name],)
+            if each.not_after_s < end.get(label, math.inf):
+                begin[label], end[label] = each.not_before_s, each.not_after_s
+            yield
+        begins = "When the certificate of a connected agent began, as Unix time."
+        ends = "When the certificate of a connected agent ends, as Unix time."
+        return [
+            Family("agent_certificate_start_timestamp_seconds", begins, ["agent"], begin),
+            Family("agent_certificate_end_timestamp_seconds", ends, ["agent"], end),
         ]
 
     def _by_agent(self, agents: Iterable[AgentFigures]) -> Stepwise[tuple[Labelled, Labelled, Labelled]]:

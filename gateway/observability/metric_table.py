@@ -6,6 +6,7 @@ with labels keep plain numbers, without locks, and become families when somebody
 on the event loop's thread alone; what has no labels may be counted in any thread.
 """
 
+import operator
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
@@ -167,6 +168,13 @@ class RecordedHistogram(Collector):
                     buckets[place] = (*buckets[place], exemplar)
                 family.add_metric(labels, buckets, series.total)
             yield family
+
+    def add(self, labels: Sequence[str], counts: Sequence[int], total: float) -> None:
+        """So many observations more in each bucket and beyond them, which together are ``total``."""
+        first, *others = labels
+        series = self._series[(self._bounded[first], *others)]
+        series.counts[:] = map(operator.add, series.counts, counts)
+        series.total += total
 
     def note_exemplar(self, labels: Sequence[str], amount: float, trace_id: str, wall_s: float) -> None:
         """Of what was observed with ``labels`` as ``amount``, the trace shows how it came about."""

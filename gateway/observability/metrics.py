@@ -40,6 +40,8 @@ from gateway.observability.metric_table import (
 )
 from shared.process.startup import program_version
 from shared.protocol import routes
+from shared.protocol.batch_sizes import BatchSizes
+from shared.protocol.limits import BATCH_SIZES
 from shared.protocol.messages import Usage
 
 # The time at which each series began would be one more series for every one.
@@ -170,6 +172,20 @@ class Metrics(MetricTable):
     )
     loads = counter("trunkline_model_loads", "Models that agents loaded, or failed to.", "model", "outcome")
     load_s = histogram("trunkline_model_load_seconds", "How long loading a model took.", "model")
+    batch_size = histogram(
+        "trunkline_engine_batch_size",
+        "Requests, texts or items that an engine computed at once, as it says.",
+        "model",
+        buckets=BATCH_SIZES,
+    )
+    tenant_class_s = histogram(
+        "trunkline_tenant_class_request_seconds",
+        "From the arrival of a request of a class of tenants to its last byte.",
+        "tenant_class",
+        "tier",
+        "status",
+    )
+    """Only where the settings name classes."""
     unloaded = counter("trunkline_model_unloads", "Models that agents unloaded.", "model")
     held = counter(
         "trunkline_requests_held", "Requests that had to wait until their model was loaded.", "model"
@@ -213,6 +229,8 @@ class Metrics(MetricTable):
         tenants = OpenLabels(TENANT_LABELS)
         self.know_model = models.add
         """An agent serves this model and may: from now on it has a label, while there is room."""
+        self.tenant_class: Callable[[str], str] | None = None
+        """The class of each tenant; None: requests are not counted by classes."""
         self.gauges = GaugeSources(models, agents, tenants)
         self.registry.register(self.gauges)
         ProcessCollector(registry=self.registry)
@@ -246,13 +264,24 @@ class Metrics(MetricTable):
         return generate(_Scrape((*families(figures), *collected), self.registry.in_thread))
 
     def request_finished(
-        self, route: str, model: str, status: int, duration_s: float, tier: str = NO_TIER
+        self,
+        route: str,
+        model: str,
+        status: int,
+        duration_s: float,
+        tier: str = NO_TIER,
+        tenant: str | None = None,
     ) -> None:
         """Count one client request, of whatever outcome.
 
         ``route`` is a deployment's route or ``models``; unknown routes and models count under ``other``.
+        ``tenant`` is None before it is known.
         """
         route = route if route in ROUTES else OTHER
+        if tenant is not None and self.tenant_class is not None:
+            self.tenant_class_s(
+                self.tenant_class(tenant), str(tier), _STATUS_CLASSES[status // 100], duration_s
+            )
         self.requests(model, route, str(tier), _STATUS_CLASSES[status // 100])
         self.request_s(model, route, tier, duration_s)
 
@@ -273,6 +302,12 @@ class Metrics(MetricTable):
         """An agent has loaded a model, in so long."""
         self.loads(model, "loaded")
         self.load_s(model, seconds)
+
+    def computed(self, model: str, batches: BatchSizes | None) -> None:
+        """So many batches more of a model; None: its engine says nothing of them."""
+        if batches is not None and batches.items:
+            sizes = self.histograms["trunkline_engine_batch_size"]
+            sizes.add((model,), batches.counts, batches.items)
 
     def used(self, model: str, usage: Usage) -> None:
         """What the trailers of a finished response say."""

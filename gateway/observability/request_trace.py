@@ -1,6 +1,6 @@
 """What is recorded of one request whose trace is, and the spans that become of it.
 
-A server span has, as children, a span for each wait in the queue and one for each attempt at a deployment,
+Its span has, as children, a span for each wait in the queue and one for each attempt at a deployment,
 and each attempt one for the time in its engine as the agent measured it::
 
     chat m                     from the request's arrival to the last byte of its answer
@@ -19,6 +19,7 @@ that sends them. Nothing of a request's or an answer's content is here.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from gateway.observability.span_attributes import usage_attributes
 from shared.process.tracing import conventions as names
 from shared.process.tracing.context import TraceContext
 from shared.process.tracing.spans import Attribute, SpanData, SpanRole
@@ -119,6 +120,15 @@ class RequestTrace:
                 attempt.trouble = why
                 return
 
+    def hand_over(self, parent_id: int) -> "RequestTrace":
+        """The request goes on as something else, whose span has the id ``parent_id``: from now on this is
+        the trace of a part of that, with the waits and attempts so far. What is returned is that of the
+        request itself, without them."""
+        own = RequestTrace(self.parent, self.span_id, self.began_s, self.wall_ns, self.new_id)
+        self.parent = TraceContext(self.parent.trace_id, parent_id)
+        self.span_id = self.new_id()
+        return own
+
     # --- When it is over
 
     @property
@@ -135,7 +145,7 @@ class RequestTrace:
             self.parent.span_id,
             self.wall_ns,
             end_ns,
-            SpanRole.SERVER,
+            request.role,
             request.attributes,
             request.error,
         )
@@ -152,6 +162,7 @@ class TracedRequest:
     error: str | None
     operation: str
     model: str
+    role: SpanRole = SpanRole.SERVER
 
 
 class _Children:
@@ -220,7 +231,7 @@ class _Children:
         ):
             if value is not None:
                 facts[name] = value
-        facts |= usage_facts(trailers)
+        facts |= usage_attributes(trailers)
         whole_ns = within.end_ns - within.start_ns
         took_ns = min(whole_ns, max(0, round((trailers.total_s or 0.0) * 1e9)))
         start_ns = within.start_ns + (whole_ns - took_ns) // 2
@@ -256,18 +267,6 @@ class _Children:
         """As Unix time, within the request's: the event loop's clock counts milliseconds."""
         at_ns = self._trace.wall_ns + round((at_s - self._trace.began_s) * 1e9)
         return min(max(at_ns, self._trace.wall_ns), self._end_ns)
-
-
-def usage_facts(trailers: Trailers | None) -> dict[str, Attribute]:
-    """Tokens as the engine counted them."""
-    usage = None if trailers is None else trailers.usage
-    if usage is None:
-        return {}
-    return {
-        names.USAGE_INPUT_TOKENS: usage.prompt_tokens,
-        names.USAGE_OUTPUT_TOKENS: usage.completion_tokens,
-        names.USAGE_CACHE_READ_INPUT_TOKENS: usage.cached_tokens,
-    }
 
 
 def with_traceparent(headers: tuple[tuple[str, str], ...], traceparent: str) -> tuple[tuple[str, str], ...]:

@@ -1,16 +1,18 @@
-"""Watches the machine (descriptors, memory, garbage, the event loop) and limits the gateway when they run
-short."""
+"""Watches the machine (descriptors, memory, disks, garbage, the event loop) and limits the gateway when they
+run short."""
 
 import asyncio
 import ctypes
 import itertools
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 
 import structlog
 
 from gateway.observability.metrics import Metrics
 from gateway.runtime.config.settings import MachineTable
 from gateway.runtime.descriptors import RESERVE, DescriptorBudget
+from gateway.runtime.disks import DiskWatch
 from gateway.runtime.garbage import GarbageCollector
 from gateway.runtime.pressure import MemoryReader, Pressure
 from shared.process.stand_stills import StandStills
@@ -34,29 +36,40 @@ class MachineGuard:
     """The guards of one gateway. Create it on the event loop that they guard."""
 
     def __init__(
-        self, metrics: Metrics, settings: MachineTable, requests: Callable[[], int] = lambda: 0
+        self,
+        metrics: Metrics,
+        settings: MachineTable,
+        requests: Callable[[], int] = lambda: 0,
+        written: Sequence[Path] = (),
     ) -> None:
-        """``requests`` tells how many are in flight."""
+        """``requests`` tells how many are in flight; ``written`` are directories that the gateway writes
+        to."""
         loop = asyncio.get_running_loop()
         self._metrics = metrics
         self._settings = settings
         self.stills = StandStills(loop.time())
         self.descriptors = DescriptorBudget(loop, metrics)
         self.pressure = Pressure(metrics, settings.memory_share)
+        self.disks = DiskWatch(metrics, written)
         self._garbage = GarbageCollector(requests, lambda: bool(self.pressure.level))
         loop.set_exception_handler(self.descriptors.loop_failed)
 
     async def watch(self, hold: Callable[[bool], Awaitable[None]]) -> None:
         """Runs until cancelled. ``hold`` gets, every time, whether no connection can be accepted at all."""
-        read, give_back = MemoryReader(), trimmer()
         with watched_loop(GatewayLoopReporter(self._metrics), self._settings.blocked_s, self.stills):
-            for look in itertools.count(1):
-                await hold(self.descriptors.none_left)
-                self.pressure.read(await asyncio.to_thread(read))
-                self._garbage.look()
-                if look % TRIM_LOOKS == 0:
-                    await asyncio.to_thread(give_back)
-                await asyncio.sleep(LOOK_S)
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self.disks.keep_looking())
+                tasks.create_task(self._keep_looking(hold))
+
+    async def _keep_looking(self, hold: Callable[[bool], Awaitable[None]]) -> None:
+        read, give_back = MemoryReader(), trimmer()
+        for look in itertools.count(1):
+            await hold(self.descriptors.none_left)
+            self.pressure.read(await asyncio.to_thread(read))
+            self._garbage.look()
+            if look % TRIM_LOOKS == 0:
+                await asyncio.to_thread(give_back)
+            await asyncio.sleep(LOOK_S)
 
 
 class GatewayLoopReporter:

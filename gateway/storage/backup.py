@@ -17,6 +17,8 @@ class Backup:
         self._database = database
         self._made_s = float("-inf")
         self._rights: tuple[int, ...] = ()
+        self._latest: tuple[int, tuple[int, ...]] | None = None
+        """The number of changes when rights were read last, and what was read."""
         self._deleted = False
 
     def keep(self, now_s: float) -> None:
@@ -27,7 +29,7 @@ class Backup:
         monotonic. Raises StateError; the backup there was is still there.
         """
         fresh = self._notice_deletion()
-        age_s, rights = now_s - self._made_s, self._read_rights()
+        age_s, rights = now_s - self._made_s, self._present_rights()
         too_soon = age_s < SOON_S and not self._deleted
         if not fresh and (too_soon or (age_s < DAILY_S and rights == self._rights)):
             return
@@ -55,6 +57,13 @@ class Backup:
                 "what it has open and keeps the backup up to date; started again it goes on from the backup",
             )
         return new
+
+    def _present_rights(self) -> tuple[int, ...]:
+        """As :meth:`_read_rights`, which is asked again only when somebody has changed the state."""
+        number = self._database.changes.read()
+        if self._latest is None or self._latest[0] != number:
+            self._latest = number, self._read_rights()
+        return self._latest[1]
 
     def _read_rights(self) -> tuple[int, ...]:
         """Other numbers once keys, tokens, agents or aliases have changed."""

@@ -2,11 +2,11 @@
 taken the batch up since. Every change of state is one transaction with what belongs to it: the jobs of the
 lines that are submitted, the files that are published, the event that tells of the end."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import Connection, Row, and_, case, func, insert, or_, select, update
+from sqlalchemy import Connection, Row, Select, and_, func, insert, not_, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
 from gateway.domain.batches import (
@@ -24,11 +24,12 @@ from gateway.domain.files import FilePurpose
 from gateway.domain.jobs import FINAL, JobState, NewJob
 from gateway.domain.webhooks import WebhookEvent
 from gateway.storage import schema
+from gateway.storage.acts import note_act
+from gateway.storage.batch_work import lines_to_submit, open_jobs
 from gateway.storage.database import Database
 from gateway.storage.errors import RecordError, UnknownRecord
 from gateway.storage.files import InTransaction
 from gateway.storage.jobs import JobBounds, JobStore, Submission
-from gateway.storage.jobs.store import UNPREDICTED_S
 from gateway.storage.submissions import OnceKey, made_before, note_made
 from gateway.storage.webhooks.events import note_events
 
@@ -81,7 +82,7 @@ class BatchStore:
                 raise UnfitFile(
                     f"file {batch.input_file_id} is for {purpose}: upload it with the purpose 'batch'"
                 )
-            connection.execute(insert(_TABLE).values(_values(batch)))
+            connection.execute(insert(_TABLE).values(values_of(batch)))
             return _get(connection, batch.id, batch.tenant)
 
     def get(self, batch_id: str, tenant: str | None = None) -> BatchRecord:
@@ -89,9 +90,19 @@ class BatchStore:
         with self._database.read() as connection:
             return _counted(connection, _get(connection, batch_id, tenant))
 
-    def list(self, tenant: str, *, after: str | None = None, limit: int = 20) -> tuple[BatchRecord, ...]:
-        """The newest first. Raises UnknownRecord for an ``after`` that is none of the tenant's."""
-        conditions = [_TABLE.c.tenant == tenant]
+    def list(
+        self,
+        tenant: str | None,
+        *,
+        after: str | None = None,
+        limit: int = 20,
+        states: Collection[BatchState] = (),
+    ) -> tuple[BatchRecord, ...]:
+        """The newest first. ``tenant``: None for those of all. Raises UnknownRecord for an ``after`` that is
+        none of the tenant's."""
+        conditions = [] if tenant is None else [_TABLE.c.tenant == tenant]
+        if states:
+            conditions.append(_TABLE.c.state.in_([state.value for state in states]))
         with self._database.read() as connection:
             if after is not None:
                 conditions.append(_TABLE.c.number < _get(connection, after, tenant).number)
@@ -99,15 +110,17 @@ class BatchStore:
             found = [_record(row) for row in connection.execute(query)]
             return tuple(_counted(connection, each) for each in found)
 
-    def cancel(self, batch_id: str, tenant: str, now_s: float) -> BatchRecord:
-        """Lines that have ended stay so. One that is being cancelled, or was, stays as it is. Raises
-        UnknownRecord, BatchEnded."""
+    def cancel(self, batch_id: str, tenant: str | None, now_s: float) -> BatchRecord:
+        """Lines that have ended stay so. One that is being cancelled, or was, stays as it is. ``tenant``: who
+        does it; None: an operator, whose act is noted. Raises UnknownRecord, BatchEnded."""
         with self._database.write_concurrently() as connection:
             batch = _get(connection, batch_id, tenant, lock=True)
             if batch.state in (BatchState.CANCELLING, BatchState.CANCELLED):
                 return _counted(connection, batch)
             if batch.state not in CANCELLABLE:
                 raise BatchEnded(f"batch {batch_id} is {batch.state} and cannot be cancelled")
+            if tenant is None:
+                note_act(connection, "batch.cancel", id=batch_id, tenant=batch.new.tenant)
             if batch.state is BatchState.VALIDATING:
                 times = {"cancelling_s": now_s}
                 self._move(connection, batch, BatchState.CANCELLED, now_s, completed=0, failed=0, **times)
@@ -123,19 +136,29 @@ class BatchStore:
         with self._database.read() as connection:
             return connection.execute(query).first() is not None
 
-    def claim(self, process: str, lease_s: float, most: int) -> tuple[BatchRecord, ...]:
-        """Batches that nobody works on, the oldest first: the process does from now on."""
+    def claim(self, process: str, lease_s: float, most: int, late_s: float = 0.0) -> tuple[BatchRecord, ...]:
+        """Batches that nobody works on, the oldest first: the process does from now on. One that only waits
+        for its jobs is left out, unless its window ended before ``late_s``."""
+        batches = _TABLE.c
+        in_progress = and_(batches.state == BatchState.IN_PROGRESS.value, batches.expires_s > late_s)
+        waits = and_(in_progress, batches.submitted >= batches.total, _unfinished(batches.id).exists())
+
+        def ready(now: float) -> Select[tuple[int]]:
+            # one that ends later than a lease may is of a clock that was set back
+            until = batches.lease_until
+            free = or_(until.is_(None), until < now, until > now + lease_s)
+            return select(batches.number).where(_open(), free, not_(waits)).order_by(batches.number)
+
+        with self._database.read() as connection:  # mostly there is none, and writing waits for the disk
+            if connection.execute(ready(self._database.interval_s(connection)).limit(1)).first() is None:
+                return ()
         with self._database.write_concurrently() as connection:
             now = self._database.interval_s(connection)
-            until = _TABLE.c.lease_until
-            # one that ends later than a lease may is of a clock that was set back
-            free = or_(until.is_(None), until < now, until > now + lease_s)
-            query = select(_TABLE.c.number).where(_open(), free).order_by(_TABLE.c.number).limit(most)
-            numbers = list(connection.execute(query.with_for_update(skip_locked=True)).scalars())
-            ours = _TABLE.c.number.in_(numbers)
-            lease = {"process": process, "generation": _TABLE.c.generation + 1, "lease_until": now + lease_s}
+            query = ready(now).limit(most).with_for_update(skip_locked=True)
+            ours = batches.number.in_(list(connection.execute(query).scalars()))
+            lease = {"process": process, "generation": batches.generation + 1, "lease_until": now + lease_s}
             connection.execute(update(_TABLE).where(ours).values(**lease))
-            rows = connection.execute(select(_TABLE).where(ours).order_by(_TABLE.c.number))
+            rows = connection.execute(select(_TABLE).where(ours).order_by(batches.number))
             return tuple(_record(row) for row in rows)
 
     def end_leases_of(self, process: str) -> int:
@@ -170,20 +193,18 @@ class BatchStore:
         average. ``but`` is the id of a batch that is left out."""
         found: dict[str, float] = {}
         with self._database.read() as connection:
-            open_jobs, to_submit = (
-                _open_jobs(connection, model, but, now_s),
-                _to_submit(connection, model, but),
-            )
-        for tenant, seconds in (*open_jobs, *to_submit):
+            work = [
+                *open_jobs(connection, model, but, now_s),
+                *lines_to_submit(connection, model, but),
+            ]
+        for tenant, seconds in work:
             found[tenant] = found.get(tenant, 0.0) + seconds
         return found
 
     def waits(self, batch: BatchRecord) -> bool:
         """Whether jobs of it have not ended."""
-        jobs = schema.jobs.c
-        unfinished = (jobs.group_id == batch.id, jobs.finished_s.is_(None))
         with self._database.read() as connection:
-            return connection.execute(select(jobs.number).where(*unfinished).limit(1)).first() is not None
+            return connection.execute(_unfinished(batch.id).limit(1)).first() is not None
 
     def fail(self, batch: BatchRecord, errors: Sequence[BatchError], now_s: float) -> None:
         """Its file is no good. Raises BatchLost."""
@@ -281,35 +302,10 @@ class BatchStore:
             )
 
 
-def _open_jobs(connection: Connection, model: str, but: str, now_s: float) -> list[tuple[str, float]]:
-    """By tenant, in predicted seconds."""
+def _unfinished(batch_id: Any) -> Select[tuple[int]]:
+    """Its jobs that have not ended."""
     jobs = schema.jobs.c
-    seconds = func.coalesce(jobs.predicted_s, UNPREDICTED_S)
-    left = seconds - (now_s - func.coalesce(jobs.started_s, now_s))
-    runs = jobs.state == JobState.RUNNING.value
-    counted = case((runs, case((left > 0, left), else_=0.0)), else_=seconds)
-    here = (
-        jobs.model == model,
-        jobs.state.in_([state.value for state in JobState if state not in FINAL]),
-        func.coalesce(jobs.group_id, "") != but,
-    )
-    query = select(jobs.tenant, func.sum(counted)).where(*here).group_by(jobs.tenant)
-    return [(tenant, float(total)) for tenant, total in connection.execute(query)]
-
-
-def _to_submit(connection: Connection, model: str, but: str) -> list[tuple[str, float]]:
-    """Of batches whose lines are becoming jobs, by tenant, in predicted seconds."""
-    jobs, batches = schema.jobs.c, _TABLE.c
-    mean = select(func.avg(jobs.predicted_s)).where(jobs.group_id == batches.id).scalar_subquery()
-    lines = batches.total - batches.submitted
-    here = (
-        batches.model == model,
-        batches.state == BatchState.IN_PROGRESS.value,
-        lines > 0,
-        batches.id != but,
-    )
-    query = select(batches.tenant, lines * func.coalesce(mean, UNPREDICTED_S)).where(*here)
-    return [(tenant, float(seconds)) for tenant, seconds in connection.execute(query)]
+    return select(jobs.number).where(jobs.group_id == batch_id, jobs.finished_s.is_(None))
 
 
 def _open() -> Any:
@@ -340,7 +336,8 @@ def _counted(connection: Connection, batch: BatchRecord) -> BatchRecord:
     return replace(batch, counts=BatchCounts(batch.total, done, failed))
 
 
-def _values(batch: NewBatch) -> dict[str, Any]:
+def values_of(batch: NewBatch) -> dict[str, Any]:
+    """The row of one that is made."""
     return {
         "id": batch.id,
         "tenant": batch.tenant,

@@ -113,6 +113,7 @@ class IdentityStore:
             _forget(connection, _PREVIOUS, _UNTIL)
             self._forget_unnamed(connection)
             self._settle(self._read(connection))
+            schema.next_revision(connection, schema.Topic.AGENTS)
         return True
 
     def _write(self, connection: Connection, name: str, value: str) -> None:

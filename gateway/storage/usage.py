@@ -110,6 +110,7 @@ class UsageStore:
         self._database = database
         self.process = secrets.token_hex(8)
         """Tells the batches of this process from others'."""
+        self._upsert = database.upsert(schema.usage, _sum)  # twice a second: made once
 
     def add(self, amounts: Mapping[Account, Amount], batch: int | None = None) -> None:
         """Add ``amounts`` to what is there, all of them or, when it fails, none.
@@ -127,7 +128,7 @@ class UsageStore:
             with self._database.write_concurrently() as connection:
                 if batch is not None:
                     self._note_batch(connection, batch)
-                connection.execute(self._database.upsert(schema.usage, _sum), rows)
+                connection.execute(self._upsert, rows)
         except IntegrityError:
             if batch is None or not self._was_added(batch):
                 raise

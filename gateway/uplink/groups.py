@@ -105,6 +105,7 @@ def state_of(
         lacks=tuple(sorted(lacks - {UPGRADE_NEED})),
         translated=tuple(sorted(frozenset.intersection(*(each.translated for each in members)))),
         capabilities=_said_by_all([each.capabilities for each in members]),
+        work=next((each.work_scale for each in members if each.work_scale is not None), None),
         stateful=any(each.stateful for each in members),
         device=key.device,
         via=(own_id, *key.via),

@@ -25,6 +25,7 @@ from gateway.domain.errors import (
     StreamBroken,
 )
 from gateway.domain.request import Request, RequestBody
+from gateway.observability.request_trace import RequestTrace
 from gateway.uplink.capacity import UplinkSlot
 from shared.link.progress import ProgressReporter
 from shared.protocol.endpoint import Stream
@@ -101,6 +102,8 @@ class UplinkRun:
         """The parent gave it up, or its session is over."""
         self.told: ToldRequest | None = None
         """As the parent's other processes are told of it."""
+        self.trace: RequestTrace | None = None
+        """What is recorded of it; None: its trace is not."""
         self._dispatch = dispatch
         self._declines = declines
         self._tells_progress = tells_progress
@@ -172,6 +175,8 @@ class UplinkRun:
             self.request = self._dispatch.request(self.stream.head, self._body.content(), self.slot)
             if self._tells_progress:
                 self.request.on_progress = self._progressed
+            if (trace := self.trace) is not None:
+                self.request.dispatch_trace, self.request.trace = trace, trace.traceparent
             exchange = self._dispatch.submit(self.request, self.slot, self._settled)
         except Exception as error:
             self._fail(error)

@@ -23,6 +23,7 @@ from gateway.quota.usage import UsageLedger
 from gateway.uplink.capacity import UplinkCapacity, UplinkSlot
 from gateway.uplink.requests import PRINCIPAL, check_path, place_of, request_of
 from gateway.uplink.run import UplinkRun, refusal_code
+from gateway.uplink.tracing import UplinkTracing
 from shared.protocol.endpoint import Stream
 from shared.protocol.messages import RequestHead
 from shared.protocol.other_requests import OtherSessions, ToldRequest
@@ -47,6 +48,8 @@ class UplinkBooks:
     """Raises RequestError while nobody is to be served."""
     records: RequestRecords | None = None
     """Keeps decision records; None: nobody does."""
+    traces: UplinkTracing | None = None
+    """None: nothing is traced."""
 
 
 class UplinkRunner:
@@ -94,6 +97,8 @@ class UplinkRunner:
         run = stream.handler = UplinkRun(
             stream, slot, self, declines=declines, tells_progress=PROGRESS in agreed
         )
+        if self._books.traces is not None:
+            run.trace = self._books.traces.begin(head, run.began_s)
         if self.others.wanted:
             self.others.began(self._told(run))
         self._runs.add(run)
@@ -180,7 +185,8 @@ class UplinkRunner:
         head = run.stream.head
         route = "" if request is None else request.route
         if request is not None:
-            books.metrics.request_finished(route, request.model, status, total_s, request.tier)
+            tenant = request.principal.tenant
+            books.metrics.request_finished(route, request.model, status, total_s, request.tier, tenant)
         code = error.code if isinstance(error, RequestError) else None if error is None else "broken"
         _log.info(
             "uplink_request",
@@ -189,8 +195,11 @@ class UplinkRunner:
             status=status,
             total_ms=round(total_s * 1000, 2),
             **({} if response is None else {"agent": response.agent}),
+            **({} if run.trace is None else {"trace_id": run.trace.trace_id}),
             **({} if error is None else {"error": code, "reason": _reason(error)}),
         )
+        if run.trace is not None and books.traces is not None:
+            books.traces.finished(run.trace, head, (request, response), (status, code, total_s))
         if request is None:
             return
         if books.audit is not None:

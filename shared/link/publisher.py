@@ -279,7 +279,7 @@ def _lasting(member: _Member) -> _Member:
     """``member`` without what only drifts."""
     if isinstance(member, EngineState):
         return replace(member, load_progress=None, loading_s=None)
-    return replace(member, running=0, waiting=0, kv_use=None, load_progress=None)
+    return replace(member, running=0, waiting=0, kv_use=None, load_progress=None, batches=None)
 
 
 def _without_lists(state: AgentState) -> AgentState:

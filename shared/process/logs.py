@@ -9,10 +9,10 @@ import logging
 import re
 import sys
 import threading
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from datetime import UTC, datetime
 from types import MappingProxyType
-from typing import Any, TextIO
+from typing import Any, TextIO, cast
 
 import orjson
 import structlog
@@ -23,6 +23,12 @@ ISO = "iso"
 
 _process: str | None = None
 """What each line calls the process that wrote it, where several write to one log."""
+
+Keep = Callable[[Sequence[bytes]], None]
+"""Takes lines in JSON as they are written, without their ends. Called on any thread; must be quick, and raise
+nothing."""
+
+_keep: Keep | None = None
 
 _SECRET = re.compile(r"(sk-tl-|tlj_|eyJ)[A-Za-z0-9_.-]{8,}")
 _SECRET_BYTES = re.compile(_SECRET.pattern.encode("ascii"))
@@ -48,14 +54,14 @@ def configure_logs(
     out = sys.stderr if stream is None else stream
     text = style == "text" or (style == "auto" and out.isatty())
     binary = None if text else getattr(out, "buffer", None)
-    processors: list[Any] = _text_processors(text_time, colors=out.isatty()) if text else [_json_line]
+    processors: list[Any] = _text_processors(text_time, colors=out.isatty()) if text else [_json_line, _kept]
     if not text and binary is None:
         processors.append(_decoded)
-    logger = _line_logger(out, binary, _LOST_AS_TEXT if text else _LOST_AS_JSON, LEVELS[level])
+    make = _line_loggers(out, binary, _LOST_AS_TEXT if text else _LOST_AS_JSON, LEVELS[level])
     structlog.configure(
         processors=processors,
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
-        logger_factory=lambda *_: logger,
+        logger_factory=make,
         cache_logger_on_first_use=True,
     )
     root = logging.getLogger()
@@ -63,6 +69,13 @@ def configure_logs(
     root.setLevel(max(LEVELS[level], logging.WARNING))
     for name, least in quiet.items():
         logging.getLogger(name).setLevel(least)
+
+
+def keep_lines(keep: Keep | None) -> None:
+    """Have every line that is logged from now on given to ``keep`` as well, as JSON whatever the style; None:
+    no more."""
+    global _keep
+    _keep = keep
 
 
 class DroppingWriter:
@@ -99,8 +112,10 @@ class LineBatch:
     """A logger for lines of which many come every second. They are made at once and written together; those
     of other loggers may stand before them. To be used on the event loop's thread."""
 
-    def __init__(self, write: Callable[[bytes], None], least: int, later: Later) -> None:
-        """``least`` is the lowest level that is written; ``later`` is the event loop's ``call_later``."""
+    def __init__(self, write: Callable[[bytes], None], least: int, later: Later, name: str) -> None:
+        """``least`` is the lowest level that is written; ``later`` is the event loop's ``call_later``;
+        ``name`` is the logger's."""
+        self._name = name
         self._write = write
         self._later = later
         self._least = least
@@ -109,12 +124,12 @@ class LineBatch:
 
     def debug(self, event: str, **facts: Any) -> None:
         if self._least <= LEVELS["debug"]:
-            facts["event"] = event
+            facts["event"], facts["logger"] = event, self._name
             self._add(_json_line(None, "debug", facts))
 
     def info(self, event: str, **facts: Any) -> None:
         if self._least <= LEVELS["info"]:
-            facts["event"] = event
+            facts["event"], facts["logger"] = event, self._name
             self._add(_json_line(None, "info", facts))
 
     def _add(self, line: bytes) -> None:
@@ -127,12 +142,15 @@ class LineBatch:
         if self._lines:
             lines, self._lines = self._lines, []
             self._write(b"\n".join([*lines, b""]))
+            if _keep is not None:
+                _keep(lines)
 
 
 class _LineLogger:
     """What structlog gives rendered lines to."""
 
-    def __init__(self, writer: DroppingWriter, end: Any, least: int) -> None:
+    def __init__(self, writer: DroppingWriter, end: Any, least: int, name: str) -> None:
+        self.name = name
         self.write = writer.write
         self.least = least
         """The lowest level that comes here."""
@@ -149,18 +167,21 @@ _LOST_AS_JSON = '{{"event": "lines of the log were lost", "level": "warning", "l
 _LOST_AS_TEXT = "{} lines of the log were lost\n"
 
 
-def _line_logger(out: TextIO, binary: Any, note: str, least: int) -> _LineLogger:
+def _line_loggers(out: TextIO, binary: Any, note: str, least: int) -> Callable[..., _LineLogger]:
+    """Makes the logger of a name; all write to the same stream."""
     if binary is None:
-        return _LineLogger(DroppingWriter(out, note.format), "\n", least)
-    return _LineLogger(DroppingWriter(binary, lambda lines: note.format(lines).encode()), b"\n", least)
+        writer, end = DroppingWriter(out, note.format), cast(Any, "\n")
+    else:
+        writer, end = DroppingWriter(binary, lambda lines: note.format(lines).encode()), b"\n"
+    return lambda *names: _LineLogger(writer, end, least, names[0] if names else "")
 
 
 def batched_log(name: str, later: Later) -> Any:
     """A :class:`LineBatch` where the log is JSON and written as bytes, else an ordinary logger."""
     config = structlog.get_config()
-    logger = config["logger_factory"]()
-    if isinstance(logger, _LineLogger) and config["processors"][-1] is _json_line:
-        return LineBatch(logger.write, logger.least, later)
+    logger = config["logger_factory"](name)
+    if isinstance(logger, _LineLogger) and config["processors"][-1] is _kept:
+        return LineBatch(logger.write, logger.least, later, name)
     return structlog.get_logger(name).bind()
 
 
@@ -168,12 +189,20 @@ def _text_processors(text_time: str, *, colors: bool) -> list[Any]:
     plain = structlog.dev.plain_traceback  # others show the values of variables
     return [
         _with_process,
+        _kept_as_json,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt=text_time, utc=text_time == ISO),
         _with_stack_as_text,
         structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=plain),
         _masked,
     ]
+
+
+def _kept_as_json(logger: Any, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """What keeps lines gets them in JSON, whatever the form in which they are written."""
+    if _keep is not None:
+        _keep((_json_line(logger, method, dict(event)),))
+    return event
 
 
 def _with_stack_as_text(
@@ -200,6 +229,8 @@ def _json_line(logger: Any, method: str, event: MutableMapping[str, Any]) -> byt
     """What is logged as one line: with its level, its time and, with ``exc_info``, the traceback."""
     if _process is not None:
         event.setdefault("process", _process)
+    if logger is not None and logger.name:
+        event.setdefault("logger", logger.name)
     event["level"] = _METHODS.get(method, method)
     event["timestamp"] = datetime.now(UTC).isoformat()[:-6] + "Z"
     if "exc_info" in event:
@@ -207,6 +238,12 @@ def _json_line(logger: Any, method: str, event: MutableMapping[str, Any]) -> byt
     line = orjson.dumps(event, default=repr, option=orjson.OPT_NON_STR_KEYS)
     if b"sk-tl-" in line or b"tlj_" in line or b"eyJ" in line:
         return _SECRET_BYTES.sub(rb"\1***", line)
+    return line
+
+
+def _kept(logger: Any, method: str, line: bytes) -> bytes:
+    if _keep is not None:
+        _keep((line,))
     return line
 
 

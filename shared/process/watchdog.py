@@ -13,7 +13,11 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import Protocol
 
+import structlog
+
 from shared.process.stand_stills import BEAT_S, StandStills
+
+_log = structlog.get_logger(__name__)
 
 STACK_FRAMES = 12
 """The innermost ones; files, lines and names of functions, never a value."""
@@ -91,7 +95,10 @@ def watched_loop(
 
     def watch() -> None:
         while not over.wait(BEAT_S):
-            watchdog.look(time.monotonic(), turned_s)
+            try:
+                watchdog.look(time.monotonic(), turned_s)
+            except Exception:  # a report that fails must not be the last look
+                _log.error("watchdog_failed", exc_info=True)
 
     timer = loop.call_later(BEAT_S, turn)
 

@@ -1,9 +1,10 @@
 """Batches for their clients: made, listed, shown, cancelled."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from functools import partial
 
-from gateway.domain.batches import BatchRecord, NewBatch
+from gateway.domain.batches import BatchRecord, BatchState, NewBatch
 from gateway.domain.line_ranges import LineRanges
 from gateway.jobs.batches.result_lines import FinishedLines
 from gateway.storage.batches import BatchStore
@@ -46,12 +47,20 @@ class BatchService:
         """Those of its lines that have ended (:meth:`FinishedLines.of`)."""
         return self._finished.of(batch, ranges)
 
-    async def list(self, tenant: str, after: str | None, limit: int) -> tuple[BatchRecord, ...]:
-        """Raises UnknownRecord for an ``after`` that the tenant does not have."""
-        return await asyncio.to_thread(lambda: self._batches.list(tenant, after=after, limit=limit))
+    async def list(
+        self,
+        tenant: str | None,
+        after: str | None,
+        limit: int,
+        states: Collection[BatchState] = (),
+    ) -> tuple[BatchRecord, ...]:
+        """``tenant``: None for those of all. Raises UnknownRecord for an ``after`` that the tenant does not
+        have."""
+        read = partial(self._batches.list, tenant, after=after, limit=limit, states=states)
+        return await asyncio.to_thread(read)
 
-    async def cancel(self, batch_id: str, tenant: str) -> BatchRecord:
-        """Raises UnknownRecord, BatchEnded."""
+    async def cancel(self, batch_id: str, tenant: str | None) -> BatchRecord:
+        """``tenant``: only if it is that one's. Raises UnknownRecord, BatchEnded."""
         found = await asyncio.to_thread(self._batches.cancel, batch_id, tenant, self.wall())
         self._wake()
         return found

@@ -106,7 +106,8 @@ class BatchWorker:
         """Take up what nobody works on, and bring each as far as it comes now."""
         settings = self._settings
         while True:
-            claim = (self._process, settings.lease_s, settings.at_once)
+            late_s = self._wall() - settings.grace_s
+            claim = (self._process, settings.lease_s, settings.at_once, late_s)
             found = await asyncio.to_thread(self._batches.claim, *claim)
             async with asyncio.TaskGroup() as tasks:
                 for batch in found:

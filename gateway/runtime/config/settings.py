@@ -17,6 +17,7 @@ from gateway.domain.oidc import OidcTable
 from gateway.domain.store_address import StoreAddress
 from gateway.runtime.config.cluster import ClusterTable, SettingsTable, StoreTable
 from gateway.runtime.config.jobs import JobsTable
+from gateway.runtime.config.metrics import MetricsTable
 from gateway.runtime.config.networks import Networks
 from gateway.runtime.config.uplink import UplinkTable
 from shared.process.tracing.settings import OtelTable
@@ -308,6 +309,8 @@ class LogTable(SettingsTable):
     style: Literal["auto", "json", "text"] = "auto"
     requests: bool = True
     """A line for every request."""
+    kept_bytes: Annotated[int, Field(ge=64 * 1024, le=1024**3)] = 8 * 1024 * 1024
+    """Each process keeps its latest lines in memory for ``trunkline logs``, so many bytes together."""
 
 
 class Settings(SettingsTable):
@@ -356,6 +359,7 @@ class Settings(SettingsTable):
     jobs: JobsTable = JobsTable()
     store: StoreTable = StoreTable()
     log: LogTable = LogTable()
+    metrics: MetricsTable = MetricsTable()
     otel: OtelTable = OtelTable()
 
     @field_validator("oidc")

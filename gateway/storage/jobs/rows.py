@@ -177,13 +177,13 @@ def in_spans(
 def conditions_of(
     tenant: str | None, group: str | None, states: Collection[JobState] = ()
 ) -> list[ColumnElement[bool]]:
-    """Those of a tenant, of a group, in one of these states."""
+    """Those of a tenant, of a group (the empty text: of none), in one of these states."""
     table = schema.jobs.c
     found = []
     if tenant is not None:
         found.append(table.tenant == tenant)
     if group is not None:
-        found.append(table.group_id == group)
+        found.append(table.group_id == group if group else table.group_id.is_(None))
     if states:
         found.append(table.state.in_([state.value for state in states]))
     return found

@@ -11,6 +11,7 @@ from gateway.domain.batches import ENDED_BATCHES
 from gateway.domain.jobs import FINAL, JobOutcome, JobRecord, JobState, NewJob, NewLease
 from gateway.domain.queues import QueueOrigin
 from gateway.storage import schema
+from gateway.storage.acts import note_act
 from gateway.storage.database import Database
 from gateway.storage.errors import RecordError, UnknownRecord
 from gateway.storage.job_notices import JobEvent, JobNotice
@@ -179,6 +180,7 @@ class JobStore:
         *,
         tenant: str | None = None,
         key_id: str | None = None,
+        model: str | None = None,
         group: str | None = None,
         prefix: str | None = None,
         states: Collection[JobState] = (),
@@ -186,13 +188,16 @@ class JobStore:
         limit: int = 100,
         newest_first: bool = True,
     ) -> tuple[JobRecord, ...]:
-        """In the order of submission. ``prefix``: those whose ids begin so. ``after``: those behind the job
-        of this id. Raises UnknownRecord for an ``after`` that is none of these."""
+        """In the order of submission. ``group``: the empty text is for those of none. ``prefix``: those whose
+        ids begin so. ``after``: those behind the job of this id. Raises UnknownRecord for an ``after`` that
+        is none of these."""
         number = self._table.c.number
         with self._database.read() as connection:
             conditions = conditions_of(tenant, group, states)
             if key_id is not None:
                 conditions.append(self._table.c.key_id == key_id)
+            if model is not None:
+                conditions.append(self._table.c.model == model)
             if prefix is not None:
                 conditions.append(self._table.c.id.startswith(prefix, autoescape=True))
             if after is not None:
@@ -250,9 +255,12 @@ class JobStore:
 
     def cancel(self, job_id: str, now_s: float, kept_until_s: float, tenant: str | None = None) -> JobRecord:
         """A job that waits is cancelled; of one that runs it is noted, and whoever runs it ends it. Nothing
-        changes where it has ended. Raises UnknownRecord."""
+        changes where it has ended. ``tenant``: who does it; None: an operator, whose act is noted. Raises
+        UnknownRecord."""
         with self._database.write_concurrently() as connection:
             job = self._get(connection, job_id, tenant, lock=True)
+            if tenant is None and not job.state.is_final:
+                note_act(connection, "job.cancel", id=job.id, tenant=job.new.tenant)
             notice = JobNotice(JobEvent.CANCELLED, job_id)
             self._cancel(connection, [job], now_s, kept_until_s, notice)
             return self._get(connection, job_id, tenant)
@@ -266,8 +274,8 @@ class JobStore:
             self._cancel(connection, jobs, now_s, kept_until_s, JobNotice(JobEvent.GROUP_CANCELLED, group))
 
     def retry(self, job_id: str, tenant: str | None = None) -> JobRecord:
-        """Queue a failed job again, with all its attempts. Raises UnknownRecord; RecordError where it has not
-        failed."""
+        """Queue a failed job again, with all its attempts. ``tenant``: who does it; None: an operator, whose
+        act is noted. Raises UnknownRecord; RecordError where it has not failed."""
         with self._database.write_concurrently() as connection:
             job = self._get(connection, job_id, tenant, lock=True)
             if job.state is not JobState.FAILED:
@@ -284,6 +292,8 @@ class JobStore:
                 result_bytes=None,
                 **again,
             )
+            if tenant is None:
+                note_act(connection, "job.retry", id=job.id, tenant=job.new.tenant)
             counts = QueueCounts()
             counts.move(job.new, job.state, JobState.QUEUED)
             counts.write(connection, self._database)

@@ -50,6 +50,13 @@ _WHAT_IS_IT = """
 """
 """One statement, so that another process cannot make the tables between two of its answers."""
 
+_ADMINISTRATIVE = """
+    SELECT (SELECT sum(value) FROM revisions), (SELECT id FROM acts ORDER BY number DESC LIMIT 1)
+"""
+"""Gives something else after each administrative change, whichever version of the program made it: that moves
+the counter of what it changes or notes an act, and mostly does both. Usage, times and jobs, which are written
+all the time and which no request reads anew, do neither."""
+
 _NO_ROOM_BYTES = 65_536
 """Less than the log's index and a page need."""
 _FAILED = (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN)
@@ -66,7 +73,11 @@ class SqliteDatabase(Database):
         self.place, self.backup_place = str(path), str(backup_path(path))
         self._source: sqlite3.Connection | None = None
         self.job_notices = JobNoticeBoard()
-        self.changes = ChangeCounter(self._data_version)
+        self.changes = ChangeCounter(self._number_of_changes)
+        self._number = 0
+        self._data_version: int | None = None
+        self._administrative: tuple[Any, ...] = ()
+        """What ``_ADMINISTRATIVE`` gave at that version of the data."""
         _prepare_file(path)
         self._reader = _engine(path, READERS, "BEGIN")
         self._writer = _engine(path, 1, "BEGIN IMMEDIATE")
@@ -91,6 +102,12 @@ class SqliteDatabase(Database):
         with self._errors(), self._writer.begin() as connection:
             yield connection
         self.changes.written()
+
+    @contextlib.contextmanager
+    def write_concurrently(self) -> Iterator[Connection]:
+        """A file has one writer, so it waits for the others as :meth:`write` does."""
+        with self._errors(), self._writer.begin() as connection:
+            yield connection
 
     def tell(self, connection: Connection, notice: JobNotice) -> None:
         """Files pass nothing on: other workers look."""
@@ -136,13 +153,17 @@ class SqliteDatabase(Database):
         self._reader.dispose()
         self._writer.dispose()
 
-    def _data_version(self) -> int:
-        """Raises StateError. One call at a time."""
+    def _number_of_changes(self) -> int:
+        """Raises StateError. One call at a time. Nothing is read while nobody has committed anything."""
         try:
             version: int = self._watch.execute("PRAGMA data_version").fetchone()[0]
+            if version != self._data_version:
+                found = self._watch.execute(_ADMINISTRATIVE).fetchone()
+                self._number += found != self._administrative
+                self._data_version, self._administrative = version, found
         except sqlite3.Error as error:
             raise self._translated(error) from error
-        return version
+        return self._number
 
     def _prepare_database(self) -> None:
         self._watch.execute(f"PRAGMA busy_timeout = {int(BUSY_TIMEOUT_S * 1000)}")

@@ -50,7 +50,11 @@ class TraceSampler:
         begins here; None: nothing is recorded."""
         if traceparent is not None and (parent := read_traceparent(traceparent)) is not None:
             return parent if parent.sampled else None
-        trace_id = self._bits(128)
+        return self.begin(self._bits(128))
+
+    def begin(self, trace_id: int) -> TraceContext | None:
+        """A trace of that id, which has no span yet; None: it is not recorded. The answer for an id is always
+        the same."""
         if trace_id & _LOW_64 >= self._bound or not trace_id:
             return None
         return TraceContext(trace_id, 0)

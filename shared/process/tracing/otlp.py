@@ -20,6 +20,7 @@ _KINDS = {
     SpanRole.SERVER: SpanKind.SERVER,
     SpanRole.CLIENT: SpanKind.CLIENT,
     SpanRole.INTERNAL: SpanKind.INTERNAL,
+    SpanRole.CONSUMER: SpanKind.CONSUMER,
 }
 
 

@@ -14,6 +14,8 @@ class SpanRole(StrEnum):
     SERVER = "server"
     CLIENT = "client"
     INTERNAL = "internal"
+    CONSUMER = "consumer"
+    """It works on what was submitted before."""
 
 
 @dataclass(frozen=True, slots=True)

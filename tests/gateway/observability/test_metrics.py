@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections import Counter
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import pytest
@@ -20,11 +21,20 @@ from gateway.observability.gauges import (
 )
 from gateway.observability.metrics import AGENT_LABELS, MODEL_LABELS, TENANT_LABELS, Metrics
 from shared.protocol import limits
+from shared.protocol.batch_sizes import BatchSizes
+from shared.protocol.limits import BATCH_SIZES
 from shared.protocol.messages import GpuState, Usage
 from tests.gateway.fleet.fleet import Fleet, deployment
 from tests.support.promtool import promtool
 
 T = TypeVar("T")
+
+
+@dataclass
+class CertificateDates:
+    name: str
+    not_before_s: int
+    not_after_s: int
 
 
 def found(value: T) -> Stepwise[T]:
@@ -159,6 +169,36 @@ def test_the_certificates_end_is_shown_where_tls_is_ended_here(metrics: Metrics)
     assert value(metrics, "trunkline_tls_certificate_end_timestamp_seconds") == 1.8e9
 
 
+def test_the_dates_of_agents_certificates_are_shown_and_of_many_the_first_that_ends(metrics: Metrics) -> None:
+    dates = [CertificateDates(f"gpu-{n:04}", n, 100_000 - n) for n in range(AGENT_LABELS + 2)]
+    metrics.gauges.agent_certificates = lambda: dates
+    for agent, begins, ends in (("gpu-0007", 7, 99_993), ("other", AGENT_LABELS + 1, 99_499)):
+        assert value(metrics, "trunkline_agent_certificate_start_timestamp_seconds", agent=agent) == begins
+        assert value(metrics, "trunkline_agent_certificate_end_timestamp_seconds", agent=agent) == ends
+
+
+def test_what_an_engine_computed_at_once_counts_from_its_second_report_on(metrics: Metrics) -> None:
+    fleet, none = Fleet(), (0,) * (len(BATCH_SIZES) - 2)
+
+    def reported(*reports: BatchSizes | None) -> tuple[float | None, float | None, float | None]:
+        agent = fleet.connect("a")
+        for each in reports:
+            agent.serve(deployment("m", batches=each))
+            fleet.settle()
+        fleet.metrics.know_model("m")
+        name, found = "trunkline_engine_batch_size", fleet.metrics
+        return (
+            value(found, f"{name}_bucket", model="m", le="2.0"),
+            value(found, f"{name}_bucket", model="m", le="+Inf"),
+            value(found, f"{name}_sum", model="m"),
+        )
+
+    assert reported(None, BatchSizes((5, 0, 0, *none), 5)) == (None, None, None)
+    more = BatchSizes((6, 2, 1, *none), 14)
+    assert reported(BatchSizes((5, 0, 0, *none), 5), more, more) == (3.0, 4.0, 9.0)
+    assert reported(more, BatchSizes((1, 0, 0, *none), 1)) == (4.0, 5.0, 10.0), "the engine began anew"
+
+
 async def test_prometheus_itself_finds_nothing_wrong_with_any_name(metrics: Metrics) -> None:
     gpu = GpuState(0, "H200", 100, 40, 0.75, 61.0, 412.5)
     fleet = FleetFigures(gpus=[("a", gpu)], kv_use={"m": 0.5}, utilisations={"m": [1.0, 0.0]})
@@ -166,6 +206,10 @@ async def test_prometheus_itself_finds_nothing_wrong_with_any_name(metrics: Metr
     metrics.gauges.spent = lambda: {"m": SpentFigures(12.5, 0.25)}
     metrics.gauges.budgets = lambda: [BudgetFigures("t", "day", 0.5)]
     metrics.gauges.certificate_ends_s = lambda: 1.8e9
+    metrics.gauges.agent_certificates = lambda: [CertificateDates("a", 1, 2)]
+    metrics.computed("m", BatchSizes((1,) * (len(BATCH_SIZES) + 1), 2000))
+    metrics.tenant_class = lambda tenant: "paying"
+    metrics.request_finished("chat", "m", 200, 0.1, "standard", "t")
     assert promtool("check", "metrics", stdin=await metrics.render()) == ""
 
 

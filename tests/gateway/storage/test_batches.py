@@ -108,6 +108,22 @@ def test_a_batch_has_one_owner_until_its_lease_is_over(store: Store) -> None:
         store.batches.begin(second, 1, "m", NOW_S)
 
 
+def test_one_that_only_waits_for_its_jobs_is_not_taken_up_before_its_window_is_over(store: Store) -> None:
+    batch = begun(store)
+    after = store.batches.submit(batch, jobs(1, 2), 100, BOUNDS, 30.0, NOW_S)
+    store.batches.release(after, -1.0)
+    (again,) = store.batches.claim("q", 30.0, 9)
+    assert again.submitted == 2, "lines are to become jobs"
+    store.batches.submit(again, jobs(3, 4), 200, BOUNDS, 30.0, NOW_S)
+    store.batches.release(again, -1.0)
+    assert store.batches.claim("q", 30.0, 9) == ()
+    (late,) = store.batches.claim("q", 30.0, 9, NEW.expires_s)
+    store.batches.release(late, -1.0)
+    store.jobs.cancel_group(NEW.id, NOW_S, NOW_S + 1)
+    (ended,) = store.batches.claim("q", 30.0, 9)
+    assert not store.batches.waits(ended)
+
+
 def test_a_process_that_starts_again_ends_its_own_leases(store: Store) -> None:
     store.batches.create(NEW)
     (before,) = store.batches.claim("p", 30.0, 9)

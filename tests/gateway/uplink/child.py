@@ -11,6 +11,7 @@ from gateway.quota.usage import UsageLedger
 from gateway.uplink.capacity import UplinkCapacity
 from gateway.uplink.load_wishes import DispatcherLoads
 from gateway.uplink.runner import UplinkBooks, UplinkRunner
+from gateway.uplink.tracing import UplinkTracing
 from shared.protocol.errors import ErrorCode
 from shared.protocol.messages import RequestHead, ResponseHead, Trailers, Usage
 from shared.protocol.progress import Progress
@@ -65,6 +66,7 @@ class Child:
         labels: dict[str, str] | None = None,
         agreed: Collection[str] = (),
         placement: PlacementSettings | None = None,
+        traces: UplinkTracing | None = None,
     ) -> None:
         """``agreed`` are the capabilities that are agreed on with the parent."""
         self.agreed = agreed
@@ -82,7 +84,9 @@ class Child:
             dispatcher.demand.look,
         )
         self.ledger, self.audited = UsageLedger(), list[RequestFacts]()
-        books = UplinkBooks(self.ledger, fleet.metrics, self.audited.append, lambda model: FREE)
+        books = UplinkBooks(
+            self.ledger, fleet.metrics, self.audited.append, lambda model: FREE, traces=traces
+        )
         self.runner = UplinkRunner(
             dispatcher, index, self.capacity, books, lambda: frozenset((OWN,)), labels or {}
         )

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from gateway.domain.errors import NoSlotFree, RequestDeclined
 from gateway.uplink.capacity import NOTHING_SERVED, UplinkCapacity, UplinkSlot
 from shared.protocol.messages import AgentStatus, DeploymentState, DeploymentStatus
+from shared.protocol.work import WorkScale
 from tests.gateway.fleet.fleet import FakeAgent, Fleet, deployment
 
 OWN, PARENT, OTHER = "0" * 16, "f" * 16, "a" * 16
@@ -76,11 +77,14 @@ def test_a_group_has_the_capabilities_of_all_and_translates_what_all_of_them_hav
     fleet = Fleet()
     capacity = make(fleet)
     routes, translated = ("chat", "messages", "responses"), ("messages", "responses")
-    one = deployment("m", routes=routes, translated=translated, capabilities=("tools", "vision"))
+    scale = WorkScale(20.0, {"steps": 20.0})
+    words = ("tools", "vision")
+    one = deployment("m", routes=routes, translated=translated, capabilities=words, work=scale)
     fleet.connect("a", one)
     fleet.connect("b", replace(one, translated=("messages",), capabilities=("vision", "thinking")))
     (group,) = offered(capacity)
     assert (group.translated, group.capabilities) == (("messages",), ("vision",))
+    assert group.work == scale
 
 
 def test_nothing_that_is_not_loaded_is_offered() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import structlog
 
-from shared.process.logs import BATCH_S, batched_log, configure_logs
+from shared.process.logs import BATCH_S, batched_log, configure_logs, keep_lines
 
 
 @pytest.fixture(autouse=True)
@@ -108,7 +108,7 @@ def test_a_line_of_json_has_level_time_and_traceback_and_no_secrets() -> None:
     except ValueError:
         log.exception("failed", key="sk-tl-" + "a" * 40, odd={1: Path("/x")})
     line = json.loads(written.getvalue())
-    assert list(line) == ["key", "odd", "event", "level", "timestamp", "exception"]
+    assert list(line) == ["key", "odd", "event", "logger", "level", "timestamp", "exception"]
     assert (line["level"], line["key"]) == ("error", "sk-tl-***")
     assert line["odd"] == {"1": repr(Path("/x"))}
     assert line["exception"].endswith("ValueError: broken")
@@ -177,3 +177,21 @@ def test_the_stack_of_a_blocked_loop_is_shown_to_people() -> None:
     assert "loop_blocked" in first
     assert "untold=0" in first
     assert rest == ["a.py:1 outer", "b.py:2 inner"]
+
+
+@pytest.mark.parametrize("style", ["json", "text"])
+def test_who_keeps_lines_gets_them_as_json_with_their_logger(style: str) -> None:
+    kept: list[bytes] = []
+    configure_logs("info", style, stream=io.StringIO())
+    keep_lines(kept.extend)
+    try:
+        structlog.get_logger("gateway.fleet").warning("odd", key="sk-tl-" + "a" * 40)
+        logging.getLogger("library").error("broken")
+        batched = batched_log("gateway.request", lambda seconds, flush: flush())
+        batched.info("request", id="one")
+    finally:
+        keep_lines(None)
+    structlog.get_logger("x").info("kept by nobody")
+    lines = [json.loads(line) for line in kept]
+    assert [each["logger"] for each in lines][:2] == ["gateway.fleet", "library"]
+    assert (lines[0]["level"], lines[0]["key"], lines[1]["event"]) == ("warning", "sk-tl-***", "broken")

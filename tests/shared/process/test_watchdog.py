@@ -50,6 +50,21 @@ async def test_the_stack_is_that_of_the_loop() -> None:
     assert any("test_the_stack_is_that_of_the_loop" in entry for entry in reports.stack)
 
 
+async def test_a_report_that_fails_is_not_the_last_look() -> None:
+    class Failing(Reports):
+        looks = 0
+
+        def looked(self, now: float) -> None:
+            self.looks += 1
+            if self.looks == 1:
+                raise TypeError("cannot be written")
+            looked_again.set()
+
+    looked_again = threading.Event()
+    with watched_loop(Failing(), 10.0):
+        assert await asyncio.to_thread(looked_again.wait, 30.0)
+
+
 def test_a_stack_names_places_and_no_values() -> None:
     secret = "sk-not-to-be-told"
     stack = stack_of(threading.get_ident())

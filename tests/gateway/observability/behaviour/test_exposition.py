@@ -4,6 +4,8 @@ counts in which of them."""
 from pathlib import Path
 
 from gateway.observability.metrics import Metrics
+from shared.protocol.batch_sizes import BatchSizes
+from shared.protocol.limits import BATCH_SIZES
 from shared.protocol.messages import Usage
 
 RECORDED = Path(__file__).parent / "recorded" / "exposition.txt"
@@ -15,7 +17,9 @@ OF_THE_MACHINE = ("process_", "trunkline_build_info")
 def everything_counted() -> Metrics:
     metrics = Metrics()
     metrics.know_model("m")
-    metrics.request_finished("chat", "m", 200, 0.5, "standard")
+    metrics.tenant_class = lambda tenant: "paying"
+    metrics.request_finished("chat", "m", 200, 0.5, "standard", "acme")
+    metrics.computed("m", BatchSizes((0, 1, *(0,) * (len(BATCH_SIZES) - 1)), 2))
     metrics.streamed("m", 0.25, 2.0, 5, "standard")
     metrics.answered_by("gpu", 200)
     metrics.queued("m", "standard", 0.1)

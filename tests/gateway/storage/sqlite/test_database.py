@@ -178,3 +178,38 @@ def test_durability_is_as_promised(path: Path) -> None:
         }
     assert pragmas == {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1}
     database.close()
+
+
+def _note_act(raw: sqlite3.Connection, name: str) -> None:
+    raw.execute("INSERT INTO acts (id, at_s, kind, who, what) VALUES (?, 1.0, 'k', 'w', '{}')", (name,))
+
+
+def test_the_number_of_changes_moves_with_administrative_ones_whoever_makes_them(
+    path: Path, raw: sqlite3.Connection
+) -> None:
+    database = SqliteDatabase(path)
+    numbers = [database.changes.read()]
+    with database.write() as connection:
+        schema.next_revision(connection, schema.Topic.KEYS)
+    numbers.append(database.changes.read())
+    raw.execute("UPDATE revisions SET value = value + 1 WHERE topic = 'limits'")
+    numbers.append(database.changes.read())
+    _note_act(raw, "one")
+    numbers.append(database.changes.read())
+    raw.execute("DELETE FROM acts")
+    _note_act(raw, "another, which has the number of the one before")
+    numbers.append(database.changes.read())
+    assert numbers == sorted(set(numbers))
+    database.close()
+
+
+def test_the_number_of_changes_stays_while_usage_and_jobs_are_written(
+    path: Path, raw: sqlite3.Connection
+) -> None:
+    database = SqliteDatabase(path)
+    before = database.changes.read()
+    with database.write_concurrently() as connection:
+        connection.execute(schema.models.insert().values(name="m", first_s=1.0, last_s=1.0))
+    raw.execute("UPDATE models SET last_s = 2.0")
+    assert database.changes.read() == before
+    database.close()

@@ -1,0 +1,94 @@
+"""The latest lines, within bounds, from any thread."""
+
+import io
+import json
+import threading
+
+import pytest
+import structlog
+
+from gateway.observability.log_ring import LINE_BYTES, LogPosition, LogRing, log_kept
+from shared.process.logs import batched_log, configure_logs
+
+
+def test_lines_are_read_behind_a_position_and_none_twice() -> None:
+    ring = LogRing(10_000)
+    start = ring.end
+    ring.add([b"1", b"2"])
+    first = ring.read(start, 1)
+    assert (first.lines, first.dropped) == ([b"1"], 0)
+    ring.add([b"3"])
+    second = ring.read(first.position, 10)
+    assert second.lines == [b"2", b"3"]
+    assert second.position == ring.end
+    assert ring.read(second.position, 10).lines == []
+
+
+def test_the_oldest_go_first_and_who_lacks_them_is_told_how_many() -> None:
+    ring = LogRing(3 * (LINE_BYTES + 10))
+    start = ring.end
+    ring.add([b"%10d" % number for number in range(5)])
+    read = ring.read(start, 10)
+    assert ([int(line) for line in read.lines], read.dropped) == ([2, 3, 4], 2)
+    ring.add([b"x" * 1000])
+    assert ring.read(start, 10) == (LogPosition(start.epoch, 6), [], 6)
+
+
+def test_of_another_process_all_lines_are_new() -> None:
+    ring = LogRing(10_000)
+    ring.add([b"1", b"2"])
+    for position in (None, LogPosition("other", 1)):
+        assert ring.read(position, 10).lines == [b"1", b"2"]
+    assert ring.read(LogPosition(ring.end.epoch, 99), 10).lines == []
+
+
+@pytest.mark.parametrize("text", ["", "a", "a.", ".1", "a.x", "a.-1", "a.1٣", f"a.{'1' * 50}", "a b.1"])
+def test_what_is_no_position_is_an_error(text: str) -> None:
+    assert LogPosition.read(str(LogPosition("a1", 12))) == ("a1", 12)
+    with pytest.raises(ValueError, match="no position"):
+        LogPosition.read(text)
+
+
+def test_who_watches_is_woken_until_it_watches_no_more() -> None:
+    ring, woken = LogRing(10_000), list[int]()
+
+    def wake() -> None:
+        woken.append(1)
+
+    ring.watch(wake)
+    ring.add([b"1", b"2"])
+    ring.unwatch(wake)
+    ring.add([b"3"])
+    assert woken == [1]
+
+
+def test_lines_of_many_threads_are_all_there() -> None:
+    ring = LogRing(10_000_000)
+
+    def add() -> None:
+        for number in range(1000):
+            ring.add([b"%d" % number])
+
+    threads = [threading.Thread(target=add) for _ in range(4)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert len(ring.read(None, 10_000).lines) == ring.end.number == 4000
+
+
+@pytest.mark.parametrize("style", ["json", "text"])
+def test_every_line_of_the_log_is_kept_as_json_whatever_its_form(style: str) -> None:
+    configure_logs("info", style, stream=io.TextIOWrapper(io.BytesIO()), process="p1")
+    with log_kept(100_000) as ring:
+        structlog.get_logger("gateway.fleet").warning("odd", key="sk-tl-" + "a" * 40)
+        structlog.get_logger("gateway.fleet").debug("unwanted")
+        batch = batched_log("gateway.request", lambda seconds, flush: None)
+        batch.info("request", id="r1")
+        getattr(batch, "flush", lambda: None)()
+    structlog.get_logger("gateway").info("afterwards")
+    first, second = [json.loads(line) for line in ring.read(None, 10).lines]
+    assert (first["event"], first["level"], first["logger"]) == ("odd", "warning", "gateway.fleet")
+    assert (first["key"], first["process"]) == ("sk-tl-***", "p1")
+    assert (second["id"], second["logger"]) == ("r1", "gateway.request")
+    structlog.reset_defaults()
