@@ -15,9 +15,11 @@ from starlette.routing import Router
 from gateway.api.admin.about import AboutAdmin
 from gateway.api.admin.diagnosis import DiagnosisAdmin
 from gateway.api.admin.fleet import FleetAdmin
+from gateway.api.admin.models import ModelsAdmin
 from gateway.api.admin.requests import RequestsAdmin
-from gateway.api.admin.routes import admin_pages
+from gateway.api.admin.routes import AdminMethod, admin_pages
 from gateway.api.admin.store import StoreAdmin
+from gateway.api.admin.whatif import WhatIfAdmin
 from gateway.api.exchange.buffers import BufferBudget
 from gateway.api.exchange.job_runs import JobBooks
 from gateway.api.exchange.middleware import RequestMiddleware, with_origin_checks
@@ -25,19 +27,30 @@ from gateway.api.exchange.request_log import RequestAudit, RequestLog
 from gateway.api.routes import build_router
 from gateway.api.server.server import LAST_WORDS_S, Address, bind
 from gateway.app import factories
+from gateway.app.background import make_background_writer
 from gateway.app.cluster import make_cluster
 from gateway.app.job_runner import RunningParts
 from gateway.app.jobs import JobParts, KnownModels
+from gateway.app.machine import follow_machine, make_machine
 from gateway.app.merged_metrics import MergedMetrics
 from gateway.app.pipelines import PipelineParts
-from gateway.app.process_reads import make_process_page, make_process_reads, process_facts, process_name
-from gateway.app.records import make_events, make_records
+from gateway.app.process_reads import (
+    ProcessReads,
+    make_process_page,
+    make_process_reads,
+    process_facts,
+    process_name,
+)
+from gateway.app.records import make_events, make_logs, make_records
 from gateway.app.reload import shown_settings, taken_up
 from gateway.app.tracing import GatewayTraces
+from gateway.app.whatif import make_whatif
 from gateway.auth.clients import Clients
 from gateway.domain.turn_end import TurnEnd
 from gateway.fleet.registry import Registry
+from gateway.observability.log_ring import LogRing
 from gateway.observability.metrics import Metrics
+from gateway.observability.tenant_classes import tenant_classes
 from gateway.pipeline.aliases import (
     AliasCache,
     AliasCatalog,
@@ -49,11 +62,9 @@ from gateway.pipeline.aliases import (
 from gateway.pipeline.bodies.reader import BodyReader
 from gateway.quota import Limits, Spending
 from gateway.quota.usage import UsageLedger
-from gateway.runtime.background_writer import BackgroundWriter, BackgroundWriterSettings
 from gateway.runtime.config import Settings
 from gateway.runtime.lifecycle import Lifecycle
 from gateway.runtime.listeners import inherited
-from gateway.runtime.machine import MachineGuard
 from gateway.runtime.stop_signals import StopSignals
 from gateway.runtime.workers.channel import SupervisorLink
 from gateway.storage import Store
@@ -74,41 +85,41 @@ LAST_LINES_S = 10.0
 class Gateway:
     """One gateway process. Create it on the event loop that runs it."""
 
-    def __init__(self, settings: Settings, store: Store, worker: SupervisorLink | None = None) -> None:
-        """``worker`` has the role of one of several workers. Raises ConfigError, StateError, ListenFailed
-        (for TLS files)."""
+    def __init__(
+        self,
+        settings: Settings,
+        store: Store,
+        worker: SupervisorLink | None = None,
+        log: LogRing | None = None,
+    ) -> None:
+        """``worker`` has the role of one of several workers; ``log`` has the lines of this process's log for
+        operators. Raises ConfigError, StateError, ListenFailed (for TLS files)."""
         loop = asyncio.get_running_loop()
         turn_end = TurnEnd(loop)
-        self._settings, self._worker = settings, worker
+        self._settings, self._worker, self._log = settings, worker, log or LogRing(settings.log.kept_bytes)
         self._siblings = factories.make_siblings(settings, store, worker)
         owner = worker is None or worker.role.owner
         self.lifecycle = Lifecycle()
         metrics = Metrics()
-        self._machine = MachineGuard(metrics, settings.machine, lambda: self.lifecycle.in_flight)
+        self._machine = make_machine(settings, store.state_dir, metrics, self.lifecycle)
         self._cluster = cluster = make_cluster(settings, store, loop)
         self.member = factories.make_member(store, worker, self._siblings)
         registry = factories.make_registry(settings, store, metrics)
         spending = Spending.known(store.usage)
         ledger = UsageLedger(spent=spending.add)
-        kept = BackgroundWriterSettings(registry.settings.max_models)
-        backup = store.backup if owner and store.makes_backups else None
-        self._background_writer = BackgroundWriter(
-            registry.index, store.models.note, ledger, store.usage.add, kept, backup=backup
-        )
+        self._background_writer = make_background_writer(store, registry, ledger, owner)
         self._dispatcher = factories.make_dispatcher(settings, registry, metrics, ledger, cluster, turn_end)
-        factories.follow_machine(self._dispatcher, self._machine)
+        follow_machine(self._dispatcher, self._machine)
         self._records = make_records(settings, self._dispatcher)
         if (space := factories.spill_space(settings, store.state_dir, loop.time)) is not None:
             self._dispatcher.unread.spill_to(space)
         self._leases = factories.make_leases(settings, store, metrics, loop.time, cluster.processes)
-        bounds, refused = self._dispatcher.bounds, metrics.refused
-        self._limits = Limits(store.limits, spending, bounds, loop.time, refused=refused, shared=self._leases)
-        ledger.price, self._limits.changed = self._limits.price, self._share_out
+        self._limits = self._make_limits(store, spending, ledger, metrics)
         self._tenant_weights = settings.queue.tenant_weights
         self._share_out()
         registry.agreed = cluster.with_notices(self._dispatcher.agreed)
         self._agents = factories.make_agent_endpoint(settings, store, registry, metrics, cluster, turn_end)
-        self._clients = Clients(settings.oidc, store, loop.time)
+        self._clients, self._reader = Clients(settings.oidc, store, loop.time), BodyReader()
         book, figures = AliasCache(store.aliases), AliasFigures(metrics.registry)
         self._clients.ring.refresher.add(book.read)
         self._clients.ring.refresher.add(self._limits.read)
@@ -116,12 +127,12 @@ class Gateway:
         self._mirrors = Mirrors(self._dispatcher.run, registry.index, figures, loop)
         self._reuse = factories.make_reuse(settings, registry, metrics, loop.time)
         self.audit = factories.make_audit(settings, store, metrics, cluster, prunes=owner)
-        self._jobs, self._reader = JobParts(settings, store, metrics), BodyReader()
+        self._jobs, self._traces = JobParts(settings, store, metrics), GatewayTraces(settings, metrics)
         self._budget = BufferBudget(settings.http.buffer_bytes, self._machine.pressure.check)
         router = self._router(store, registry, metrics, ledger, book, figures)
         books = factories.uplink_books(settings, ledger, metrics, self.audit, self._limits, self._records)
+        books = replace(books, traces=self._traces.uplink)
         self._uplink = factories.make_uplink(settings, store, self._dispatcher, books, worker)
-        self._traces = GatewayTraces(settings, metrics)
         self.app = self._guarded(router, metrics, figures)
         self.address = Address(*settings.address, factories.tls_files(settings))
         self._server = factories.make_server(
@@ -138,6 +149,7 @@ class Gateway:
     def _show(self, metrics: Metrics, ledger: UsageLedger) -> None:
         """Metrics that are read from parts of this process."""
         gauges, tls = metrics.gauges, self._server.tls
+        metrics.tenant_class = tenant_classes(self._settings.metrics.tenant_classes)
         gauges.spent, gauges.budgets = ledger.figures, self._limits.budget_figures
         if tls is not None:
             gauges.certificate_ends_s = lambda: tls.ends_s
@@ -184,33 +196,53 @@ class Gateway:
         )
         pipeline = parts.pipeline(keys)
         audit = self.audit.add if settings.audit.requests else None
-        books = JobBooks(metrics, audit, self._limits.price, settings.log.requests)
+        books = JobBooks(metrics, audit, self._limits.price, settings.log.requests, traces=self._traces.jobs)
         if settings.records.recent:
             books = replace(books, records=self._records)
         memory, ring = (self._budget, self._reader), self._clients.ring
         if settings.jobs.run:
             more = (self._dispatcher, ring, memory, books, book.models_of, self._all_weights)
             self._jobs.running = RunningParts(settings, store, self._jobs.objects, parts, *more)
-        depths, member = self._dispatcher.room.depths, self._cluster.member
+        member = self._cluster.member
         reads = make_process_reads(settings, store, member, self._siblings)
-        fleet = self._fleet = FleetAdmin(
-            registry, store.agents, depths, clock, self._facts, reads, self._agents.follow_store
-        )
-        stored = StoreAdmin(store, lambda: registry.index.models)
-        about = AboutAdmin(self._facts, lambda: shown_settings(self._settings))
-        name = process_name(settings, self._cluster)
-        asked = RequestsAdmin(self._records, name, reads)
-        live = (self._dispatcher, self._records, store, self._machine, self.lifecycle, name, reads)
-        own = [*fleet.methods(), *asked.methods(), *make_events(*live).methods()]
-        doctor = DiagnosisAdmin(program_version(), http.body, http.comment_interval_s)
-        own += [*stored.methods(), *about.methods(), *doctor.methods()]
-        admin = admin_pages(keys, own)
         shown = metrics if self._siblings is None else MergedMetrics(metrics, self._siblings)
         page, known = make_process_page(store, member, reads), KnownModels(book, catalog)
         of_jobs = (self._limits.price, known, self._reader, ring, self._all_weights)
         later = self._jobs.offer(keys, self._dispatcher, *of_jobs)
         files = self._jobs.pages(keys)
+        admin = admin_pages(keys, self._admin_methods(store, registry, reads))
         return build_router(pipeline, keys, catalog, shown, self.lifecycle, http, admin, page, files, later)
+
+    def _make_limits(self, store: Store, spending: Spending, ledger: UsageLedger, metrics: Metrics) -> Limits:
+        bounds, clock, shared = self._dispatcher.bounds, self._dispatcher.timers.time, self._leases
+        limits = Limits(store.limits, spending, bounds, clock, refused=metrics.refused, shared=shared)
+        ledger.price, limits.changed = limits.price, self._share_out
+        return limits
+
+    def _admin_methods(
+        self, store: Store, registry: Registry, reads: ProcessReads | None
+    ) -> list[AdminMethod]:
+        settings, clock, dispatcher = self._settings, registry.clock, self._dispatcher
+        index, depths, name = registry.index, dispatcher.room.depths, process_name(settings, self._cluster)
+        fleet = self._fleet = FleetAdmin(
+            registry, store.agents, depths, clock, self._facts, reads, self._agents.follow_store
+        )
+        stored = StoreAdmin(store, lambda: index.models)
+        about = AboutAdmin(self._facts, lambda: shown_settings(self._settings))
+        asked = RequestsAdmin(self._records, name, reads)
+        live = (dispatcher, self._records, store, self._machine, self.lifecycle, name, reads)
+        http = factories.http_settings(settings)
+        doctor = DiagnosisAdmin(program_version(), http.body, http.comment_interval_s)
+        models = ModelsAdmin(index, dispatcher.loads, store.acts, lambda model: depths().get(model, 0), clock)
+        jobs, whatif = self._jobs.admin(self._clients.ring), self._whatif(store)
+        log = make_logs(self._log, self.lifecycle, name, reads)
+        pages = (fleet, asked, make_events(*live), log, models, jobs, stored, about, doctor, whatif)
+        return [method for page in pages for method in page.methods()]
+
+    def _whatif(self, store: Store) -> WhatIfAdmin:
+        fleet = (self._dispatcher, self._limits.price, self._all_weights)
+        processes = (self._cluster.member, self._siblings)
+        return make_whatif(lambda: self._settings, store, self._records, *fleet, *processes)
 
     def _facts(self) -> dict[str, Any]:
         return process_facts(self._settings, self._cluster, self.lifecycle, self._leases)
@@ -227,6 +259,7 @@ class Gateway:
             raise factories.no_such_policy(error) from error
         self._dispatcher.set_engine_paths(paths)
         self._tenant_weights = settings.queue.tenant_weights
+        self._dispatcher.metrics.tenant_class = tenant_classes(settings.metrics.tenant_classes)
         self._reuse.retune(factories.reuse_rules(settings), by_header=settings.reuse.by_header)
         self._settings = taken_up(self._settings, settings)
 

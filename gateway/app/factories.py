@@ -41,7 +41,6 @@ from gateway.quota.pools import ProcessCount
 from gateway.quota.usage import UsageLedger
 from gateway.runtime.config import ConfigError, Settings
 from gateway.runtime.descriptors import DescriptorBudget
-from gateway.runtime.machine import MachineGuard
 from gateway.runtime.workers.channel import SupervisorLink
 from gateway.runtime.workers.passing import ConnectionPassing
 from gateway.runtime.workers.siblings import Siblings
@@ -348,12 +347,6 @@ def make_member(
         return None
     passing = ConnectionPassing(store.state_dir, siblings.own, lambda: siblings.others)
     return WorkerMember(worker, siblings, passing)
-
-
-def follow_machine(dispatcher: Dispatcher, machine: MachineGuard) -> None:
-    """The dispatcher knows when memory is short, and for how long the process stood still."""
-    dispatcher.admission.stood_still = machine.stills.since
-    dispatcher.unread.roomy = lambda: not machine.pressure.level
 
 
 def make_leases(

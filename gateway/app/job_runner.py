@@ -57,6 +57,9 @@ class RunningParts:
     ) -> None:
         """``memory`` is for their bodies; ``models_of`` says what an alias stands for."""
         table, index = settings.jobs, dispatcher.index
+        ends = JobEnds(store.job_claims, store.jobs, objects, EndSettings(table.kept_days * 86_400.0))
+        if books.traces is not None:
+            ends.on_ended = books.traces.job_ended
         keys, (budget, reader) = JobKeys(ring), memory
         run = JobPipeline(
             pipelines.pipeline(keys, accumulates=True),
@@ -70,7 +73,7 @@ class RunningParts:
             objects,
             FleetRoom(index, dispatcher.room.depth, models_of),
             run,
-            JobEnds(store.job_claims, store.jobs, objects, EndSettings(table.kept_days * 86_400.0)),
+            ends,
             (process_name(settings, store), secrets.randbits(53)),
             RunnerSettings(
                 lease_s=table.lease_s,

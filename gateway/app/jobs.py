@@ -1,10 +1,12 @@
 """What of long work a gateway is made of: files, webhooks, and whatever runs and shows jobs."""
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from gateway.api.admin.jobs import JobsAdmin
 from gateway.api.jobs.pages import JobAccess, jobs_pages
 from gateway.api.jobs.respond_async import AsyncRequests
 from gateway.api.jobs.responses import responses_pages
@@ -44,6 +46,7 @@ from gateway.pipeline.job_requests import JobRequestReader
 from gateway.pipeline.pipeline import KeyAuthenticator
 from gateway.runtime.config import Settings
 from gateway.storage import Store
+from gateway.storage.errors import UnknownRecord
 from gateway.storage.jobs import JobBounds
 
 if TYPE_CHECKING:  # its library is loaded at the first use
@@ -122,6 +125,18 @@ class JobParts:
         self.batches = BatchParts(self, self._store, (self._bounds, settings, runs, window), jobs, known)
         deferral = None if self.running is None else self.running.deferral(keys, self.jobs)
         return AsyncRequests(keys, self.jobs, known.knows, deferral)
+
+    def admin(self, ring: KeyRing) -> JobsAdmin:
+        """What operators reach of it. Jobs must be offered."""
+        assert self.jobs is not None
+        assert self.batches is not None
+
+        def key_id(name: str) -> str | None:
+            with contextlib.suppress(UnknownRecord):
+                return self._store.keys.get(name).id
+            return None
+
+        return JobsAdmin(self.jobs.service, self.batches.service, key_id, ring.name_of)
 
     async def run(self) -> None:
         """Work beside the requests, until this is cancelled."""

@@ -22,7 +22,9 @@ from shared import __version__
 
 Answerer = Callable[[Json], Awaitable[Json]]
 
-FOR_OTHERS = frozenset(("agents", "models", "queue", "process", "streams", "requests", "request", "live"))
+FOR_OTHERS = frozenset(
+    ("agents", "models", "queue", "process", "streams", "requests", "request", "live", "logs")
+)
 """Questions that processes on other hosts may ask: all of them only read."""
 
 STARTING = "it is being started, or hangs"

@@ -1,15 +1,19 @@
-"""Decision records and live events, with the slices of the settings that they get."""
+"""Decision records, live events and the log for operators, with the slices of the settings that they get."""
 
 import time
 
 from gateway.api.admin.live.feed import EventFeed
 from gateway.api.admin.live.page import EventsAdmin
 from gateway.api.admin.live.state import ProcessState
+from gateway.api.admin.logs.follow import LogFollowing
+from gateway.api.admin.logs.page import LogsAdmin
+from gateway.api.admin.logs.source import LogSource
 from gateway.app.process_reads import ProcessReads
 from gateway.dispatch.decisions.records import RecordSettings, RequestRecords
 from gateway.dispatch.dispatcher import Dispatcher
 from gateway.dispatch.exchange import ExchangeState, RequestExchange
 from gateway.observability.gauges import FamilyCollector
+from gateway.observability.log_ring import LogRing
 from gateway.runtime.config import Settings
 from gateway.runtime.lifecycle import Lifecycle
 from gateway.runtime.machine import MachineGuard
@@ -43,10 +47,16 @@ def make_events(
         return [each.name for each in store.agents.list() if each.revoked_s is None]
 
     def troubles() -> dict[str, bool]:
-        return {"memory": bool(machine.pressure.level), "descriptors": machine.descriptors.none_left}
+        memory, disk = bool(machine.pressure.level), machine.disks.short
+        return {"memory": memory, "descriptors": machine.descriptors.none_left, "disk": disk}
 
     registry = dispatcher.registry
     state = ProcessState(registry, dispatcher.room, records, process, enrolled, troubles)
     feed = EventFeed(state, reads, ends=lambda: lifecycle.draining)
     FamilyCollector(registry.metrics.registry, feed.figures)
     return EventsAdmin(feed)
+
+
+def make_logs(ring: LogRing, lifecycle: Lifecycle, process: str, reads: ProcessReads | None) -> LogsAdmin:
+    """The page of the log."""
+    return LogsAdmin(LogFollowing(LogSource(ring), process, reads, ends=lambda: lifecycle.draining))

@@ -18,6 +18,7 @@ CHANGEABLE = frozenset(
         ("engines", "manage_role"),
         ("engines", "manage"),
         ("engines", "allow"),
+        ("metrics", "tenant_classes"),
         ("queue", "tenant_weights"),
         ("reuse", "models"),
         ("reuse", "by_header"),

@@ -7,13 +7,14 @@ from pathlib import Path
 
 from gateway.app.app import Gateway
 from gateway.app.reload import Reload
+from gateway.observability.log_ring import LogRing, log_kept
 from gateway.runtime.config import Settings
 from gateway.runtime.garbage import young_collections_only
 from gateway.runtime.machine import make_room
 from gateway.runtime.stop_signals import StopSignals
 from gateway.runtime.workers.channel import SupervisorLink
 from gateway.storage import Store
-from shared.process.event_loop import event_loop_factory
+from shared.process.event_loop import event_loop_factory, loop_waits_briefly
 
 
 async def serve(
@@ -22,13 +23,14 @@ async def serve(
     store: Store,
     announce: Callable[[str], None],
     worker: SupervisorLink | None,
+    log: LogRing | None = None,
 ) -> None:
     """What :func:`run` does, in an event loop and with a store that are there. Raises ConfigError and
     ListenFailed."""
     stop = StopSignals(escalate=worker is None)
     say_if_few = make_room(settings.http.connections, settings.agents.max_agents)
     with stop.installed():
-        gateway = Gateway(settings, store, worker)
+        gateway = Gateway(settings, store, worker, log)
         reload = Reload(
             settings, load, gateway.retune, lambda names: gateway.audit.note("settings.reload", changed=names)
         )
@@ -64,9 +66,11 @@ def run(
     StateError and ListenFailed.
     """
     with (
+        log_kept(settings.log.kept_bytes) as log,
         young_collections_only(),
+        loop_waits_briefly(),
         Store.open(state_dir, serve=True, locked=worker is not None, address=settings.store_address) as store,
         asyncio.Runner(loop_factory=event_loop_factory()) as runner,
     ):
         load = load or (lambda: settings)
-        runner.run(serve(settings, load, store, lambda url: announce(url, store), worker))
+        runner.run(serve(settings, load, store, lambda url: announce(url, store), worker, log))

@@ -5,9 +5,11 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
 from gateway.api.exchange.request_tracing import RequestTracing
+from gateway.jobs.tracing import JobTracing
 from gateway.observability.gauges import Family, FamilyCollector, single
 from gateway.observability.metrics import Metrics
 from gateway.runtime.config import Settings
+from gateway.uplink.tracing import UplinkTracing
 from shared.process.tracing.context import TraceSampler
 from shared.process.tracing.export import SpanExporter, span_exporter
 from shared.process.tracing.settings import check_installed
@@ -19,7 +21,8 @@ SERVICE = "trunkline-gateway"
 
 
 class GatewayTraces:
-    """The exporter, and what gives requests their traces; both None where nothing is traced."""
+    """The exporter, and what gives requests, jobs and a parent's requests their traces; all None where
+    nothing is traced."""
 
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
         """Raises ConfigError where OpenTelemetry is missing."""
@@ -27,10 +30,13 @@ class GatewayTraces:
         check_installed(table)
         self._exporter = span_exporter(table, SERVICE, settings.cluster.process)
         self.requests: RequestTracing | None = None
-        if self._exporter is not None:
-            self.requests = RequestTracing(TraceSampler(table.sample_ratio), self._exporter, metrics)
+        self.jobs: JobTracing | None = None
+        self.uplink: UplinkTracing | None = None
+        if (exporter := self._exporter) is not None:
+            sampler = TraceSampler(table.sample_ratio)
+            self.requests = RequestTracing(sampler, exporter, metrics)
+            self.jobs, self.uplink = JobTracing(sampler, exporter), UplinkTracing(exporter)
             metrics.exemplars = True
-            exporter = self._exporter
             FamilyCollector(metrics.registry, lambda: span_figures(exporter))
 
     @asynccontextmanager

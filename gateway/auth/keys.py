@@ -87,6 +87,11 @@ class KeyRing:
         entry = self._entries[digests[0]]
         return self._admitted(entry)
 
+    def name_of(self, key_id: str) -> str | None:
+        """The name of the key of this id, as it was read last; None where there is none."""
+        digests = self._digests.get(key_id)
+        return self._entries[digests[0]].principal.key_name if digests else None
+
     def authenticate(self, presented: str) -> Principal:
         """The same, reading the store in this thread where it has changed: not for an event loop's."""
         self.refresher.refresh_here()

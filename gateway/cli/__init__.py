@@ -20,16 +20,21 @@ COMMANDS: dict[str, dict[str, str]] = {
         "status": "Who is connected, what runs and what waits.",
         "models": "Which models are served where, and how full they are.",
         "drain": "Give an agent no new work, and wait until it is idle.",
+        "load": "Have agents load a model.",
+        "evict": "Have agents unload a model.",
     },
+    "gateway.cli.logs": {"logs": "The log of a running gateway: the last lines and those that come."},
     "gateway.cli.why": {"why": "Why a request waited, and why it went where it went."},
     "gateway.cli.jobs": {"job": "Jobs: requests that are answered later."},
     "gateway.cli.batch": {"batch": "Files of requests, answered by and by."},
     "gateway.cli.store": {"store": "The store on a PostgreSQL server: migrate, check, import."},
     "gateway.cli.audit": {"audit": "The audit log: who did what, and is it whole."},
+    "gateway.tools.top": {"top": "The fleet, the queues and requests, live in this terminal."},
     "gateway.tools.quickstart": {"quickstart": "A gateway, an agent and a small model on this machine."},
     "gateway.tools.doctor": {"doctor": "What is wrong here or on the way, and what to do about it."},
     "gateway.tools.bench": {"bench": "Load an OpenAI endpoint; report times and throughput."},
     "gateway.tools.simulate": {"simulate": "Run scheduling policies on simulated GPUs."},
+    "gateway.tools.whatif": {"whatif": "The last hour replayed with another fleet or another policy."},
 }
 """Module → its commands, each with a line for the list of commands. Each is imported when it is used."""
 

@@ -29,6 +29,7 @@ from gateway.cli.options import (
     StorePasswordOption,
     store_address,
 )
+from gateway.cli_support.asked_gateway import DEFAULT_URL, gateway_client
 from gateway.cli_support.console import fail, note
 from gateway.domain.state_dir import ADDRESS_NAME, DATABASE_NAME, own_state_dir
 from gateway.domain.store_address import StoreAddress
@@ -36,10 +37,7 @@ from shared.process.startup import without_collection
 from shared.protocol.errors import JoinTokenInvalid
 
 if TYPE_CHECKING:
-    from gateway.cli_support.gateway_client import GatewayClient
     from gateway.storage import Store
-
-DEFAULT_URL = "http://127.0.0.1:8700"
 
 SERVED_S = 7200.0
 """A model counts as served if it was within so many seconds by the state, where a gateway notes it hourly."""
@@ -161,34 +159,6 @@ def _record_acts(store: "Store") -> None:
 def _was_served(store: "Store", model: str, version: str | None) -> bool:
     known = store.models.list(1_000_000)
     return any(fact.name == model and time.time() - fact.last_s < SERVED_S for fact in known)
-
-
-@contextlib.contextmanager
-def gateway_client(
-    url: str, key: str | None, ca_file: Path | None, *, role: bool = True
-) -> Iterator["GatewayClient"]:
-    """A client of the gateway at ``url``; ``role``: its key needs one. Failures end the command with code 1,
-    refused values with 2."""
-    from gateway.cli_support.gateway_client import GatewayClient, GatewayFailed
-
-    if not key:
-        wanted, option = ("a key with a role", " --role viewer") if role else ("a key", "")
-        raise typer.BadParameter(
-            f"a running gateway wants {wanted}: give it here or in TRUNKLINE_KEY. On the gateway's "
-            f"host `trunkline key create --name NAME{option}` makes one",
-            param_hint="--key",
-        )
-    try:
-        client = GatewayClient(url, key, ca_file)
-    except GatewayFailed as error:
-        raise typer.BadParameter(str(error)) from error
-    try:
-        yield client
-    except GatewayFailed as error:
-        said = str(error).removesuffix(".")
-        if error.status == 400:
-            raise typer.BadParameter(said) from error
-        fail(said)
 
 
 STORE_OPTIONS = {

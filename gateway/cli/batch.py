@@ -14,10 +14,10 @@ from urllib.parse import quote
 import orjson
 import typer
 
-from gateway.cli.access import DEFAULT_URL, gateway_client
 from gateway.cli.batch_lines import UnfitLine, in_order, request_lines
 from gateway.cli.batch_partial import PartialAnswers
 from gateway.cli.options import CaOption, JsonOption, KeyOption, UrlOption
+from gateway.cli_support.asked_gateway import DEFAULT_URL, gateway_client
 from gateway.cli_support.console import note, print_json, print_table
 from gateway.domain.batches import ENDPOINTS, TRY_ANYWAY, WINDOW_KEY
 from gateway.domain.line_ranges import write_ranges

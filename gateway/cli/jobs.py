@@ -14,8 +14,8 @@ from urllib.parse import quote, urlencode
 import orjson
 import typer
 
-from gateway.cli.access import DEFAULT_URL, gateway_client
 from gateway.cli.options import CaOption, JsonOption, KeyOption, UrlOption
+from gateway.cli_support.asked_gateway import DEFAULT_URL, gateway_client
 from gateway.cli_support.console import StatusLine, fail, note, number_option, print_json, print_table
 from shared.process.command_line import command_group
 from shared.process.excerpt import printable

@@ -1,4 +1,4 @@
-"""``trunkline status``, ``models`` and ``drain``: a running gateway, by its admin API."""
+"""``trunkline status``, ``models``, ``drain``, ``load``, ``evict``: a running gateway, by its admin API."""
 
 import time
 from collections.abc import Iterator
@@ -8,13 +8,15 @@ from urllib.parse import quote
 
 import typer
 
-from gateway.cli.access import DEFAULT_URL, gateway_client
 from gateway.cli.options import CaOption, JsonOption, KeyOption, UrlOption
+from gateway.cli_support.asked_gateway import DEFAULT_URL, gateway_client
 from gateway.cli_support.console import note, print_json, print_table
 from shared.process.excerpt import printable
 
 if TYPE_CHECKING:
     from gateway.cli_support.gateway_client import GatewayClient
+
+ModelArgument = Annotated[str, typer.Argument(help="The model's name.")]
 
 POLL_S = 1.0
 """Time between two looks at whether an agent's requests are over."""
@@ -25,6 +27,8 @@ def register(app: typer.Typer) -> None:
     app.command("status")(status)
     app.command("models")(models)
     app.command("drain")(drain)
+    app.command("load")(load)
+    app.command("evict")(evict)
 
 
 def status(
@@ -119,6 +123,68 @@ def drain(
             time.sleep(POLL_S)
     if wait:
         note("Nothing runs there any more.")
+
+
+def load(
+    model: ModelArgument,
+    url: UrlOption = DEFAULT_URL,
+    key: KeyOption = None,
+    ca_file: CaOption = None,
+    agent: Annotated[str | None, typer.Option(help="At this agent; else where it fits best.")] = None,
+    version: Annotated[str | None, typer.Option(help="In this version.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Have a model loaded at one more agent, as if requests waited for it. Takes the role operator.
+
+    What is idle is unloaded for it. The command does not wait for the load: see trunkline status.
+
+    Example: trunkline load llama-3.1-8b --agent gpu-7
+    """
+    given = {"agent": agent, "version": version}
+    body = {name: value for name, value in given.items() if value is not None}
+    with gateway_client(url, key, ca_file) as client:
+        found = client.ask("POST", f"models/{_path(model)}/load", "begun", "loaded", "places", body=body)
+    if as_json:
+        print_json(found)
+    elif not found["begun"]:
+        note(f"It is loaded, or is being loaded, at all {found['places']} places that would load it.")
+    else:
+        expected_s = found.get("expected_s")
+        when = "" if expected_s is None else f", in about {expected_s:.0f} s"
+        note(f"{model} is to be loaded{when}; {found['loaded']} of {found['places']} places had it.")
+
+
+def evict(
+    model: ModelArgument,
+    url: UrlOption = DEFAULT_URL,
+    key: KeyOption = None,
+    ca_file: CaOption = None,
+    agent: Annotated[str | None, typer.Option(help="At this agent; else at all.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Have a model unloaded: it gets nothing new and goes when what runs is over. Takes the role operator.
+
+    Requests that ask for it have it loaded again. To keep work from a host: trunkline drain.
+
+    Example: trunkline evict llama-3.1-8b --agent gpu-7
+    """
+    with gateway_client(url, key, ca_file) as client:
+        body = {} if agent is None else {"agent": agent}
+        found = client.ask("POST", f"models/{_path(model)}/evict", "deployments", "waiting", body=body)
+    if as_json:
+        print_json(found)
+        return
+    for each in found["deployments"]:
+        runs = f", when its {each['running']} requests are over" if each["running"] else ""
+        note(f"{model} is unloaded at {printable(each['agent'])}{runs}.")
+    if found["waiting"]:
+        note(f"{found['waiting']} requests wait for it: it is loaded again for them.")
+    if found.get("kept"):
+        note(f"These gateways decide themselves: {', '.join(map(printable, found['kept']))}.")
+
+
+def _path(model: str) -> str:
+    return quote(model, safe="/", errors="surrogateescape")
 
 
 def _streams(client: "GatewayClient", agent: str) -> int:

@@ -7,6 +7,10 @@ from typing import Annotated
 
 import typer
 
+from gateway.cli_support.asked_gateway import CaOption as CaOption
+from gateway.cli_support.asked_gateway import JsonOption as JsonOption
+from gateway.cli_support.asked_gateway import KeyOption as KeyOption
+from gateway.cli_support.asked_gateway import UrlOption as UrlOption
 from gateway.domain.store_address import StoreAddress
 
 StateOption = Annotated[
@@ -60,30 +64,6 @@ OptionalUrlOption = Annotated[
         help="The address of a running gateway, to ask that instead.",
     ),
 ]
-UrlOption = Annotated[
-    str,
-    typer.Option("--url", "--gateway", envvar="TRUNKLINE_URL", metavar="URL", help="The gateway's address."),
-]
-KeyOption = Annotated[
-    str | None,
-    typer.Option(
-        "--key",
-        envvar="TRUNKLINE_KEY",
-        metavar="KEY",
-        help="A key with a role there. In the variable it is not seen in the list of processes.",
-        show_default=False,
-    ),
-]
-CaOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--ca-file",
-        envvar="TRUNKLINE_CA_FILE",
-        metavar="FILE",
-        help="Certificates to trust for the gateway's TLS.",
-    ),
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def store_address(

@@ -6,8 +6,8 @@ from urllib.parse import quote
 
 import typer
 
-from gateway.cli.access import DEFAULT_URL, gateway_client
 from gateway.cli.options import CaOption, JsonOption, KeyOption, UrlOption
+from gateway.cli_support.asked_gateway import DEFAULT_URL, gateway_client
 from gateway.cli_support.console import fail, note, print_json
 from shared.process.excerpt import printable
 

@@ -134,7 +134,9 @@ class Assigner:
             if self._assign_front(model, front, now) and front < depth:
                 self._assign_front(model, depth, now)
         depth = room.depth(model) if depth and room.requests else 0
-        self._preemption.keep_room(model, now)
+        placed_all = model in self._marked and not room.ahead_of_batch(model)
+        if not placed_all:  # else what they send leaves first, and the model is looked at again
+            self._preemption.keep_room(model, now)
         waits = self._context.decisions.waits
         if depth:
             waits.note(model, self._why_waiting(model), now)

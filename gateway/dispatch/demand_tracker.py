@@ -65,17 +65,26 @@ class DemandTracker:
         self._copy_wishes: dict[str, _CopyWish] = {}
         """By model. Those that are fulfilled are removed."""
 
-    def note_sent_away(self, model: str, fit: DeploymentConstraints, now: float) -> None:
-        """A request was refused; its client will probably try again."""
+    def note_sent_away(
+        self, model: str, fit: DeploymentConstraints, now: float, for_s: float = SENT_AWAY_S
+    ) -> None:
+        """A request was refused; its client will probably try again within ``for_s``."""
         since_s = self._sent_away[model][1] if model in self._sent_away else now
-        self._sent_away[model] = without_avoided(fit), since_s, now + SENT_AWAY_S
+        self._sent_away[model] = without_avoided(fit), since_s, now + for_s
 
-    def wish_copy(self, model: str, fit: DeploymentConstraints, beyond: int, now: float) -> None:
-        """Another gateway wants ``model`` loaded at one more place than ``beyond``. Counts for
-        ``SENT_AWAY_S``, or until it is being loaded there."""
+    def wish_copy(
+        self,
+        model: str,
+        fit: DeploymentConstraints,
+        beyond: int,
+        now: float,
+        for_s: float = SENT_AWAY_S,
+    ) -> None:
+        """Another gateway, or an operator, wants ``model`` loaded at one more place than ``beyond``. Counts
+        for ``for_s``, or until it is being loaded there."""
         wish = self._copy_wishes.get(model)
         since_s = now if wish is None else wish.since_s
-        self._copy_wishes[model] = _CopyWish(without_avoided(fit), beyond, since_s, now + SENT_AWAY_S)
+        self._copy_wishes[model] = _CopyWish(without_avoided(fit), beyond, since_s, now + for_s)
 
     def copies(self, model: str, fit: DeploymentConstraints) -> int:
         """How many places for requests of this fit have ``model`` loaded, or are loading it."""
@@ -180,11 +189,12 @@ class DemandTracker:
         listed = [each for each in session.deployments.values() if each.listed]
         managed = [each for each in listed if each.managed]
         there.update((each.key, each) for each in managed)
-        running = sum(map(self._running, listed))
+        running = sum(map(self.running, listed))
         places = tuple(map(self._place, managed))
         return AgentDeployments(managed[0].agent, session.model_memory_bytes, places, running)
 
-    def _running(self, deployment: Deployment) -> int:
+    def running(self, deployment: Deployment) -> int:
+        """How many requests it runs, of all processes."""
         return max(deployment.in_flight, deployment.running) if self._shared else deployment.in_flight
 
     def _place(self, deployment: Deployment) -> LoadableDeployment:
@@ -196,7 +206,7 @@ class DemandTracker:
             deployment.memory_bytes,
             self._load_s(deployment)[0],
             figures_of(device_class(deployment.device)).tflops,
-            self._running(deployment),
+            self.running(deployment),
             deployment.used_s,
             deployment.loaded_s,
             any(matches(deployment.model, pattern) for pattern in self._pinned),

@@ -66,7 +66,8 @@ class DispatchOutlook:
             return None
         load, slots = deployment.load, deployment.slots
         kv_tokens = slots * (request.input_tokens + request.output_tokens)
-        read_s = (speeds.fixed_s + speeds.read_s(request.input_tokens)) * load.reading_pace
+        read_tokens = request.input_tokens + request.work_tokens
+        read_s = (speeds.fixed_s + speeds.read_s(read_tokens)) * load.reading_pace
         write_s = speeds.output_s(request.output_tokens, slots, kv_tokens, load.reading_share)
         return deployment.rtt_s + read_s + write_s * load.writing_pace
 

@@ -13,8 +13,9 @@ from functools import partial
 import structlog
 
 from gateway.cluster.ownership import Ownership, SoleOwner
-from gateway.cluster.placement_demands import PlacementDemands
-from gateway.dispatch.demand_tracker import DemandTracker
+from gateway.cluster.placement_demands import EvictionWish, PlacementDemands
+from gateway.dispatch.demand_tracker import SENT_AWAY_S, DemandTracker
+from gateway.dispatch.evictions import WantedEvictions
 from gateway.dispatch.load_commands import LoadCommands
 from gateway.domain.errors import NoDeployment
 from gateway.domain.request import Request
@@ -129,7 +130,9 @@ class Placer:
         self._demands = DemandTracker(
             registry.index, room, self._loading, load_s, settings.pinned, shared=shared
         )
+        self._evictions = WantedEvictions(registry.index, self._loading, self._demands.running)
         if cluster.demands is not None:
+            cluster.demands.evict = self._begin_eviction
             cluster.demands.own = lambda now: self._demands.look(now)[0]
             cluster.demands.changed = lambda: self._look_at(self._decided_s + self._spacing_s)
         self._closing: dict[str, Deployment] = {}
@@ -191,20 +194,32 @@ class Placer:
         self._demands.note_sent_away(request.model, DeploymentConstraints.of(request), now)
         self.waiting(request.model)
 
-    def wish(self, model: str, fit: DeploymentConstraints, now: float, beyond: int = 0) -> str | None:
-        """Another gateway wants ``model`` loaded for its requests: at one more place than ``beyond``. Counts
-        as a request for :data:`gateway.dispatch.demand_tracker.SENT_AWAY_S`. Why it cannot be loaded; None:
-        it may be."""
+    def wish(
+        self,
+        model: str,
+        fit: DeploymentConstraints,
+        now: float,
+        beyond: int = 0,
+        for_s: float = SENT_AWAY_S,
+    ) -> str | None:
+        """Another gateway or an operator wants ``model`` loaded: at one more place than ``beyond``. Counts as
+        a request for ``for_s``. Why it cannot be loaded; None: it may be."""
         try:
             self._check_hope(model, now)
         except NoDeployment as error:
             return error.message
         if beyond:
-            self._demands.wish_copy(model, fit, beyond, now)
+            self._demands.wish_copy(model, fit, beyond, now, for_s)
         else:
-            self._demands.note_sent_away(model, fit, now)
+            self._demands.note_sent_away(model, fit, now, for_s)
         self.waiting(model)
         return None
+
+    def evict(self, wish: EvictionWish) -> None:
+        """An operator wants these unloaded, at whichever process requests for them come in."""
+        if self._cluster.demands is not None:
+            self._cluster.demands.tell(wish)
+        self._begin_eviction(wish)
 
     def copies(self, model: str, fit: DeploymentConstraints) -> int:
         """How many places for requests of this fit have ``model`` loaded, or are loading it."""
@@ -235,9 +250,19 @@ class Placer:
             self._cluster.demands.changed = lambda: None
         self._demands.wanted.clear()
 
+    def _begin_eviction(self, wish: EvictionWish) -> None:
+        """Wishes that the model be loaded are over."""
+        record, now = self._index.models.get(wish.model), self._timers.time()
+        self._demands.give_up(wish.model)
+        for key, deployment in [] if record is None else list(record.managed.items()):
+            if not wish.keys or key in wish.keys:
+                self._evictions.begin(deployment, now)
+        self._soon()
+
     def _model_changed(self, model: str) -> None:
         others = self._cluster.demands
-        if self._demands.wanted or self._closing or (others is not None and others.others_wait):
+        waits = self._demands.wanted or (others is not None and others.others_wait)
+        if waits or self._closing or self._evictions.wanted:
             self._soon()
 
     def _moved(self, deployment: Deployment) -> None:
@@ -250,7 +275,8 @@ class Placer:
         return self._cluster.demands is not None and self._cluster.demands.others_wait
 
     def _soon(self) -> None:
-        if self._demands.wanted or self._closing or self._loading.busy or self._others_wait:
+        closing = self._closing or self._evictions.wanted
+        if self._demands.wanted or closing or self._loading.busy or self._others_wait:
             self._look_at(self._decided_s + self._spacing_s)
 
     def _look_at(self, at_s: float) -> None:
@@ -269,6 +295,7 @@ class Placer:
         now = self._timers.time()
         self._due, self._decided_s = None, now
         self._loading.look(now)
+        self._evictions.look(now, commands=self._cluster.ownership.owns)
         demands, unserved = self._demands.look(now)
         shared, owns = self._cluster.demands, self._cluster.ownership.owns
         if shared is not None:
@@ -285,7 +312,12 @@ class Placer:
         self._refuse_not_loadable(plan, unserved, now)
         times = [
             at_s
-            for at_s in (self._loading.due_s, plan.look_again_s, self._demands.sent_away_until_s)
+            for at_s in (
+                self._loading.due_s,
+                plan.look_again_s,
+                self._demands.sent_away_until_s,
+                self._evictions.due_s,
+            )
             if at_s is not None
         ]
         if times:
@@ -300,7 +332,7 @@ class Placer:
         for key, deployment in list(self._closing.items()):
             if key not in plan.closing:
                 del self._closing[key]
-                if not deployment.told_to_go:
+                if not deployment.told_to_go and key not in self._evictions.wanted:
                     deployment.closing = False
                     self._index.update(deployment)
         for key in plan.closing:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from weakref import WeakKeyDictionary
 
 from gateway.dispatch.attempt import Attempt
+from gateway.dispatch.work import WORKING, asked_work
 from gateway.domain.request import Request
 from gateway.fleet.deployment import Deployment, DeploymentOwner
 from gateway.fleet.model_index import ModelIndex
@@ -26,6 +27,13 @@ QUANTILES = (0.5, 0.9)
 
 CONTEXT_TOKENS = 4096
 """The context of a model whose agents do not report it."""
+
+UNIT_TOKENS = 100.0
+"""A unit of work (:mod:`shared.protocol.work`) in input tokens. How long it takes is learnt. It is taken for
+so few because it is proportional to time, and prompts are not: of tens of thousands of tokens, each takes
+longer than one of a few."""
+
+MOST_WORK_TOKENS = 10_000_000
 
 _NOTHING_LEARNT = Outcome(ok=False, total_s=0.0)
 
@@ -59,6 +67,8 @@ class SchedulerAdapter:
 
     def estimate(self, request: Request) -> None:
         """Fill in how many tokens it will take, as far as its prompt is known, by what others took."""
+        if request.route in WORKING:
+            self._estimate_work(request)
         if not request.prompt_bytes:
             return
         model, tenant = request.model, request.principal.tenant
@@ -81,6 +91,15 @@ class SchedulerAdapter:
         if not request.endless:
             room = self._estimates.unlimited(request.model, request.principal.tenant, room)
         return input_tokens, room * request.choices
+
+    def _estimate_work(self, request: Request) -> None:
+        """Fill in how much work pictures or videos are, if what serves the model says what that goes by. So
+        much is read for the scheduler, as a prompt is, and nothing of it is cached."""
+        work = asked_work(request.route, request.path, request.body)
+        units = None if work is None else work.units_by(self._index.work_scale(request.model))
+        if units is not None:
+            request.work_tokens = min(round(units * UNIT_TOKENS), MOST_WORK_TOKENS)
+            request.prefix = ()
 
     # --- What becomes of attempts ---
 
@@ -122,6 +141,9 @@ class SchedulerAdapter:
                 self._estimates.learn_unlimited(request.model, request.principal.tenant, each)
         if attempt.away_s:
             return  # its times are the tunnel's too
+        if request.work_tokens:  # what is sent first says nothing of it, nor do tokens
+            attempt.outcome = Outcome(ok=True, total_s=total_s, output_tokens=0)
+            return
         first_s = None if attempt.first_piece_s is None else attempt.first_piece_s - attempt.opened_s
         attempt.outcome = Outcome(
             ok=True,

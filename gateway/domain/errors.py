@@ -46,6 +46,13 @@ class NameInUse(RequestError):
     status, type, code = 409, "invalid_request_error", "name_in_use"
 
 
+class NotOnDemand(RequestError):
+    """The model is none that agents load and unload when they are told."""
+
+    status, type, code = 409, "invalid_request_error", "not_on_demand"
+    should_retry = False
+
+
 class BatchNotCancellable(RequestError):
     """The batch has ended, or its results are being written."""
 
@@ -89,6 +96,12 @@ class JobFailed(RequestError):
 
     status, type, code = 502, "server_error", "job_failed"
     should_retry = False
+
+
+class WhatIfRuns(RequestError):
+    """Another what-if runs on this host."""
+
+    status, type, code = 409, "invalid_request_error", "whatif_runs"
 
 
 class KeyReused(RequestError):

@@ -245,6 +245,9 @@ class Request:
     """Absolute, on the same clock as ``arrived_s``."""
     input_tokens: int = 0
     output_tokens: int = 0
+    work_tokens: int = 0
+    """How many input tokens are as much work as the pictures or videos that it asks for; 0 where that is not
+    known."""
     session_key: str | None = None
     prompt_bytes: int = 0
     """Bytes that its engine reads as the prompt; 0 if that is not known."""

@@ -3,11 +3,15 @@
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import structlog
+
 from gateway.quota.usage import GpuShare
 from gateway.scheduling.base import DeploymentView
 from gateway.scheduling.health import DeploymentHealth
+from shared.protocol.batch_sizes import BatchSizes
 from shared.protocol.endpoint import SessionEndpoint
 from shared.protocol.messages import DeploymentStatus
+from shared.protocol.work import WorkScale
 
 
 class DeploymentOwner(Protocol):
@@ -35,6 +39,9 @@ class DeploymentOwner(Protocol):
     def set_full(self, full: bool) -> None: ...
     def end(self) -> None: ...
     def stream_closed(self, deployment: "Deployment") -> None: ...
+
+
+_log = structlog.get_logger(__name__)
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -98,8 +105,12 @@ class Deployment(DeploymentView):
     """The most tokens of one request, prompt and answer together."""
     capabilities: tuple[str, ...] = ()
     """What its engine says of the model, in the engine's words."""
+    work_scale: WorkScale | None = None
+    """How much work a request for pictures or videos is there; None: its agent does not say."""
     via: tuple[str, ...] = ()
     """Where its agent is a gateway: the ids of the gateways that it is served through (PROTOCOL §7.6)."""
+    batches: BatchSizes | None = None
+    """Of its engine since that began, as its agent said last; None: it does not say."""
     asked_as: str = ""
     """Where its agent is a gateway: the id of this gateway, which OPEN names; else empty."""
 
@@ -120,6 +131,12 @@ class Deployment(DeploymentView):
         """The most tokens a request can have there; None: not known."""
         known = [each for each in (self.context_tokens, self.kv_tokens) if each]
         return min(known, default=None)
+
+    def note_batches(self, said: BatchSizes | None) -> BatchSizes | None:
+        """What is new of the batches of its engine, whose agent says that these are all. The first in a
+        session is none: others may have heard of those."""
+        before, self.batches = self.batches, said
+        return None if said is None or before is None else said.since(before)
 
     def note_kv(self, kv_use: float | None, running: int = 0) -> None:
         """Notes how many requests its engine runs and which share of its room for context they use.
@@ -171,3 +188,15 @@ class Deployment(DeploymentView):
             and not self.session.full
             and not self.closing
         )
+
+
+def log_status(deployment: Deployment, before: DeploymentStatus | None) -> None:
+    """Write down that the agent says another status than ``before``; of a new one only a failure."""
+    if before is None and deployment.status is not DeploymentStatus.FAILED:
+        return
+    facts = {"deployment": deployment.key, "model": deployment.model, "status": deployment.status.value}
+    if before is not None:
+        facts["before"] = before.value
+    if deployment.reason:
+        facts["reason"] = deployment.reason
+    _log.info("deployment_status", **facts)

@@ -135,6 +135,7 @@ class AgentEndpoint:
         self._changed = asyncio.Event()
         """Set when names or keys may have changed since certificates were last checked."""
         metrics.gauges.tunnels = self.figures
+        metrics.gauges.agent_certificates = lambda: [each.certificate for each in self._agents.values()]
 
     # --- Called by the gateway's composition ---
 

@@ -9,6 +9,7 @@ from gateway.fleet.availability import ModelAvailability, ModelRecord, keep
 from gateway.fleet.deployment import Deployment
 from gateway.scheduling.base import NO_CAP
 from shared.protocol.messages import DeploymentStatus
+from shared.protocol.work import WorkScale
 
 HOLD_WEIGHT = 0.05
 """Weight of the latest request in the mean time a slot is kept: about the last twenty count."""
@@ -183,6 +184,13 @@ class ModelIndex(ModelAvailability):
         began."""
         record = self.models.get(model)
         return record is not None and any(route in each.continues for each in record.serving.values())
+
+    def work_scale(self, model: str) -> WorkScale | None:
+        """What tells how much work a request for ``model`` is, as one that serves it says; None: none
+        does."""
+        record = self.models.get(model)
+        serving = () if record is None else record.serving.values()
+        return next((each.work_scale for each in serving if each.work_scale is not None), None)
 
     def only_model(self, route: str, shows: Callable[[str], bool] | None) -> str | None:
         """The one model, of those that ``shows`` allows (None: all), that an engine serves which has

@@ -11,7 +11,7 @@ from gateway.domain.residency import label_values, labels_within
 from gateway.domain.scopes import matches
 from gateway.domain.surface import is_model_name
 from gateway.fleet.agent_info import AgentInfo as AgentInfo
-from gateway.fleet.deployment import Deployment
+from gateway.fleet.deployment import Deployment, log_status
 from gateway.fleet.model_index import ModelIndex
 from gateway.observability.metrics import Metrics
 from shared.protocol import limits
@@ -330,7 +330,7 @@ class AgentSession:
         deployment.lacks = frozenset(claim.lacks if claim.upgrades else (*claim.lacks, UPGRADE_NEED))
         deployment.routes = _ROUTES.intersection(claim.routes) - deployment.lacks
         deployment.stateful, deployment.capabilities = claim.stateful, claim.capabilities
-        deployment.translated = frozenset(claim.translated)
+        deployment.work_scale, deployment.translated = claim.work, frozenset(claim.translated)
         deployment.continues, deployment.kind = claim.continues, claim.kind
         deployment.device = claim.device or device_of(claim, self._state.gpus)
         deployment.via, deployment.asked_as = claim.via, self._owner.gateway_id() if self.is_gateway else ""
@@ -341,6 +341,7 @@ class AgentSession:
             deployment.context_tokens, deployment.kv_tokens = tokens
             self._owner.index.forget_limit(claim.model)
         deployment.note_kv(claim.kv_use, claim.running)
+        self._owner.metrics.computed(claim.model, deployment.note_batches(claim.batches))
 
     def _labels_of(self, claim: DeploymentState) -> dict[str, str]:
         """What the agent's identity allows of what is said of the deployment or, unless a gateway that is an
@@ -363,6 +364,7 @@ class AgentSession:
         known = deployment.listed
         if known and claim.status is before:
             return
+        log_status(deployment, before if known else None)
         if claim.status is DeploymentStatus.LOADING:
             deployment.loading_s = now
         elif known and claim.status is DeploymentStatus.LOADED:

@@ -26,7 +26,7 @@ def _operation(path: str, name: str, method: AdminMethod) -> Json:
         "summary": method.summary,
         "responses": {"$ref": "#/x-shared/admin"},
     }
-    model = MODELS.get(method.name)
+    model = method.body or MODELS.get(method.name)
     schema: Json = {"type": "object"} if model is None else plain_schema(model.model_json_schema())
     if name == "GET" and model is not None:
         required = schema.get("required", ())

@@ -74,6 +74,8 @@ class AdminMethod(NamedTuple):
     action: AdminAction
     query: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
     """The schemas of what its query may hold, where it reads that itself."""
+    body: type[BaseModel] | None = None
+    """What it takes, where that is no operation on the store."""
 
     @property
     def name(self) -> str:

@@ -15,6 +15,8 @@ from gateway.dispatch.response import Sink
 from gateway.domain.request import Principal, Request, RequestBody
 from gateway.jobs.leases import RunningJob
 from gateway.jobs.output import PartialOutput
+from gateway.jobs.tracing import job_span_id
+from gateway.observability.request_trace import RequestTrace
 from gateway.pipeline.client_body import ClientBody
 from gateway.pipeline.client_head import READ_TIMEOUT, ClientHead
 from gateway.pipeline.relay import Response
@@ -89,6 +91,8 @@ class DeferrableExchange:
         self.principal: Principal | None = None
         self.request: Request | None = None
         self.response: Response | None = None
+        self.trace: RequestTrace | None = None
+        """What is recorded of the job's run; None: it is no job yet, or its trace is not recorded."""
         self.model = ""
         """As its client called it."""
         self.pieces = tuple(body.content.pieces)
@@ -142,6 +146,8 @@ class DeferrableExchange:
         if not self.is_job:
             self._exchange.ask_progress(request)
             self._exchange.set_request(request)
+        elif self.trace is not None:
+            request.dispatch_trace, request.trace = self.trace, self.trace.traceparent
         request.on_progress = self._progressed
 
     def waiting(self, request: Request) -> contextlib.AbstractAsyncContextManager[object]:
@@ -166,6 +172,9 @@ class DeferrableExchange:
     def become(self, running: RunningJob) -> None:
         """It is a job now: its client's exchange may be closed."""
         self._running = running
+        if self._exchange.trace is not None:
+            self.trace = self._exchange.trace
+            self._exchange.trace = self.trace.hand_over(job_span_id(self.job_id))
         if self._progress is not None:
             running.tell(self._progress)
         self._exchange.hand_over()

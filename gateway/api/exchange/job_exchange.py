@@ -18,6 +18,7 @@ from gateway.domain.request import BegunAnswer, Principal, Request, RequestBody,
 from gateway.jobs.objects import ObjectOpener
 from gateway.jobs.output import AnswerHead, OutputProgress, PartialOutput
 from gateway.jobs.runs import TRIED_AGAIN, JobRun
+from gateway.observability.request_trace import RequestTrace
 from gateway.pipeline.bodies.facts import SHORT_BYTES, is_short
 from gateway.pipeline.bodies.reader import BodyReader
 from gateway.pipeline.classify import TIER
@@ -186,6 +187,8 @@ class JobExchange:
         self.principal: Principal | None = None
         self.request: Request | None = None
         self.response: Response | None = None
+        self.trace: RequestTrace | None = None
+        """What is recorded of it; None: its trace is not."""
         self.reply = JobReply(run.output, run.answering, self.began_s)
         self.reply.on_progress = run.progress
         self._job = job
@@ -274,6 +277,8 @@ class JobExchange:
         request.gives_way = request.tier is Tier.BATCH
         request.begun, request.counted_later = self._begun, self._given_up
         request.streamed_output, request.on_progress = self._streamed_output, self.reply.on_progress
+        if self.trace is not None:
+            request.dispatch_trace, request.trace = self.trace, self.trace.traceparent
         self.request = request
 
     def waiting(self, request: Request) -> contextlib.AbstractAsyncContextManager[object]:

@@ -16,12 +16,17 @@ from gateway.domain.quotas import Price
 from gateway.domain.request import BegunAnswer, Principal, Request
 from gateway.jobs.output import OutputProgress
 from gateway.jobs.runs import JobAnswer, JobRun
+from gateway.jobs.tracing import JobTracing
 from gateway.observability.audit import RequestFacts
 from gateway.observability.metrics import NO_TIER, Metrics
+from gateway.observability.request_trace import RequestTrace, TracedRequest
+from gateway.observability.span_attributes import request_attributes
 from gateway.pipeline.pipeline import Pipeline
 from gateway.pipeline.relay import Response
 from gateway.storage.errors import ObjectMissing
 from shared.process.server_sent_events import last_event_end
+from shared.process.tracing import conventions as names
+from shared.process.tracing.spans import Attribute, SpanRole
 from shared.protocol.routes import CONTINUED_ROUTES
 
 _log = structlog.get_logger("gateway.job")
@@ -37,6 +42,7 @@ class BookedExchange(Protocol):
     principal: Principal | None
     request: Request | None
     response: Response | None
+    trace: RequestTrace | None
 
     @property
     def job_id(self) -> str: ...
@@ -59,6 +65,8 @@ class JobBooks:
     wall: Callable[[], float] = time.time
     records: RequestRecords | None = None
     """Keeps decision records; None: nobody does."""
+    traces: JobTracing | None = None
+    """None: nothing is traced."""
 
     def book(self, exchange: BookedExchange, error: BaseException | None) -> None:
         """An attempt is over; ``error`` is what ended it, if not its answer."""
@@ -68,12 +76,15 @@ class JobBooks:
         status = _status(exchange, error)
         total_s = monotonic() - exchange.began_s
         model, tier = ("", NO_TIER) if request is None else (request.model, request.tier)
-        self.metrics.request_finished(exchange.route, model, status, total_s, tier)
+        tenant = None if exchange.principal is None else exchange.principal.tenant
+        self.metrics.request_finished(exchange.route, model, status, total_s, tier, tenant)
         if response is not None and response.agent:
             self.metrics.answered_by(response.agent, status)
         code = error.code if isinstance(error, RequestError) else None if error is None else "broken"
         if self.lines:
             _log.info("job_attempt", **_facts(exchange, status, code, error, total_s))
+        if exchange.trace is not None and self.traces is not None:
+            self.traces.run_ended(exchange.trace, _traced(exchange, status, code, total_s))
         if exchange.principal is None:
             return
         if self.audit is not None:
@@ -163,6 +174,8 @@ class JobPipeline:
             raise NotContinuable("only streamed text can")
         if begun is not None and kept is not None:
             exchange.reply.kept = kept, len(begun.data)
+        if (traces := self._books.traces) is not None:
+            exchange.trace = traces.begin_run(run.job.new, exchange.head.arrived_s)
         error: BaseException | None = None
         try:
             await (self._pipeline if begun is None else self._resuming)(exchange)
@@ -186,6 +199,22 @@ def _status(exchange: BookedExchange, error: BaseException | None) -> int:
     return _FAILED if isinstance(error, Exception) else _CANCELLED
 
 
+def _traced(exchange: BookedExchange, status: int, code: str | None, total_s: float) -> TracedRequest:
+    request, operation = exchange.request, names.operation_of(exchange.route)
+    found: dict[str, Attribute] = {
+        names.JOB_ID: exchange.job_id,
+        names.HTTP_STATUS: status,
+        names.ROUTE: exchange.route,
+    }
+    model = ""
+    if request is not None:
+        model = request.alias or request.model
+        found |= request_attributes(request, operation, model, exchange.response)
+    error = code or (str(status) if status >= _FAILED else None)
+    name = f"run {operation} {model}".rstrip()
+    return TracedRequest(name, total_s, found, error, operation, model, SpanRole.CONSUMER)
+
+
 def _facts(
     exchange: BookedExchange, status: int, code: str | None, error: BaseException | None, total_s: float
 ) -> dict[str, Any]:
@@ -202,6 +231,8 @@ def _facts(
         usage = None if response.trailers is None else response.trailers.usage
         if usage is not None:
             found |= {"tokens_in": usage.prompt_tokens, "tokens_out": usage.completion_tokens}
+    if exchange.trace is not None:
+        found["trace_id"] = exchange.trace.trace_id
     if code is not None:
         found["error"] = code
     if isinstance(error, RequestError) and error.status >= _FAILED:

@@ -50,10 +50,13 @@ class RequestLog:
     def __call__(self, exchange: HttpExchange, status: int, failure: RequestError | None) -> None:
         total_s = monotonic() - exchange.began_s
         request = exchange.request
+        tenant = None if exchange.principal is None else exchange.principal.tenant
         if request is not None:
-            self.counter.request_finished(exchange.route, request.model, status, total_s, request.tier)
+            self.counter.request_finished(
+                exchange.route, request.model, status, total_s, request.tier, tenant
+            )
         else:
-            self.counter.request_finished(exchange.route, "", status, total_s)
+            self.counter.request_finished(exchange.route, "", status, total_s, tenant=tenant)
         response = exchange.response
         if response is not None:
             self.counter.answered_by(response.agent, status)

@@ -7,11 +7,13 @@ from gateway.api.exchange.exchange import HttpExchange
 from gateway.domain.errors import EngineRefused, RequestError
 from gateway.domain.request import Request
 from gateway.observability.metrics import Metrics
-from gateway.observability.request_trace import TRACEPARENT, RequestTrace, TracedRequest, usage_facts
+from gateway.observability.request_trace import TRACEPARENT, RequestTrace, TracedRequest, with_traceparent
+from gateway.observability.span_attributes import request_attributes
 from shared.process.tracing import conventions as names
 from shared.process.tracing.context import TraceSampler
 from shared.process.tracing.export import SpanExporter
 from shared.process.tracing.spans import Attribute
+from shared.protocol.messages import Headers
 
 _UNTRACED = frozenset({"health", "metrics"})
 """Asked every few seconds by machines."""
@@ -93,23 +95,7 @@ def _traced(
         found[names.TENANT] = exchange.principal.tenant
     if request is not None:
         model = request.alias or request.model
-        found |= {
-            names.OPERATION_NAME: operation,
-            names.PROVIDER_NAME: names.PROVIDER,
-            names.REQUEST_MODEL: model,
-            names.REQUEST_STREAM: request.streaming,
-            names.TIER: str(request.tier),
-            names.ATTEMPTS: len(request.attempts),
-        }
-        if request.most_tokens is not None:
-            found[names.REQUEST_MAX_TOKENS] = request.most_tokens
-        if request.choices != 1:
-            found[names.REQUEST_CHOICE_COUNT] = request.choices
-        if request.gpu_s:
-            found[names.GPU_S] = request.gpu_s
-    if request is not None and response is not None:
-        found |= {names.RESPONSE_MODEL: request.model, names.AGENT: response.agent}
-        found |= {names.QUEUE_S: response.queue_s, **usage_facts(response.trailers)}
+        found |= request_attributes(request, operation, model, response)
     if request is not None and request.streaming and reply.first_byte_s is not None:
         found[names.RESPONSE_TIME_TO_FIRST_CHUNK] = reply.first_byte_s - exchange.began_s
     name = f"{operation} {model}" if model else f"{exchange.method} {exchange.route}"
@@ -121,3 +107,8 @@ def _error(status: int, failure: RequestError | None) -> str | None:
     if failure is not None and not isinstance(failure, EngineRefused):
         return failure.code
     return str(status) if status >= _FAILED else None
+
+
+def submitted_headers(exchange: HttpExchange, headers: Headers) -> Headers:
+    """The ``headers`` of a job that this request submits: its trace goes on with the job, if it has one."""
+    return headers if exchange.trace is None else with_traceparent(headers, exchange.trace.traceparent)

@@ -18,6 +18,7 @@ from gateway.api.exchange.buffers import BufferBudget
 from gateway.api.exchange.deferrable import DeferrableExchange
 from gateway.api.exchange.exchange import HttpExchange
 from gateway.api.exchange.job_runs import JobBooks
+from gateway.api.exchange.request_tracing import submitted_headers
 from gateway.api.jobs.pages import JobAccess, translated
 from gateway.api.jobs.preferences import webhook_of
 from gateway.domain.errors import RequestError
@@ -137,7 +138,9 @@ class Deferral:
         deferrable.reserve(self.budget)
         webhook = await self.access.accept_webhook(webhook_of(exchange.fields), principal.tenant)
         terms = JobTerms(webhook=webhook)
-        asked = JobRequest(request, path_of(exchange), kept_headers(exchange.head))
+        asked = JobRequest(
+            request, path_of(exchange), submitted_headers(exchange, kept_headers(exchange.head))
+        )
         new = replace(service.job_of(deferrable.job_id, asked, terms), model=deferrable.model)
         bodies = {new.id: b"".join(deferrable.pieces)}
         await service.submit(principal.tenant, [new], bodies, lease=lease)

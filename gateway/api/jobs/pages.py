@@ -13,6 +13,7 @@ import orjson
 from gateway.api.errors import HeaderList
 from gateway.api.exchange.exchange import HttpExchange
 from gateway.api.exchange.idempotency import idempotency_key_of
+from gateway.api.exchange.request_tracing import submitted_headers
 from gateway.api.jobs.events import EventsPosition, JobEvents
 from gateway.api.jobs.forms import JOBS, job_object, job_url
 from gateway.api.jobs.preferences import preferences_of
@@ -293,7 +294,8 @@ def replayed(before: bool) -> HeaderList:
 
 def _common_headers(exchange: HttpExchange) -> Sequence[tuple[str, str]]:
     fields = ((name.decode("latin-1"), value.decode("latin-1")) for name, value in exchange.fields.items())
-    return [(name, value) for name, value in fields if name.startswith(_SUBMISSION_HEADERS)]
+    common = tuple((name, value) for name, value in fields if name.startswith(_SUBMISSION_HEADERS))
+    return submitted_headers(exchange, common)
 
 
 def query_of(exchange: HttpExchange) -> dict[str, str]:

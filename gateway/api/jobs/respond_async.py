@@ -13,6 +13,7 @@ import orjson
 from gateway.api.errors import HeaderList
 from gateway.api.exchange.exchange import HttpExchange
 from gateway.api.exchange.idempotency import IDEMPOTENCY_KEY, idempotency_key_of
+from gateway.api.exchange.request_tracing import submitted_headers
 from gateway.api.jobs.deferral import Deferral, path_of
 from gateway.api.jobs.forms import job_url
 from gateway.api.jobs.pages import JobAccess, replayed, translated
@@ -156,7 +157,8 @@ async def submit_request(
     webhook = await access.accept_webhook(webhook_of(exchange.fields), principal.tenant)
     terms = JobTerms(webhook=webhook, metadata=metadata)
     path = path_of(exchange)
-    new = service.job_of(job_id, JobRequest(request, path, kept_headers(head)), terms)
+    headers = submitted_headers(exchange, kept_headers(head))
+    new = service.job_of(job_id, JobRequest(request, path, headers), terms)
     stored = _HashedBody(path, pieces, rest)
     ids = await service.submit(
         principal.tenant,

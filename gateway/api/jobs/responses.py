@@ -14,6 +14,7 @@ import orjson
 from gateway.api.errors import HeaderList
 from gateway.api.exchange.exchange import HttpExchange
 from gateway.api.exchange.idempotency import idempotency_key_of
+from gateway.api.exchange.request_tracing import submitted_headers
 from gateway.api.jobs.pages import JobAccess, jobs_page, remove_job, replayed, translated, whole_body
 from gateway.api.jobs.preferences import webhook_of
 from gateway.api.jobs.response_events import ResponseFollower
@@ -99,7 +100,8 @@ class BackgroundResponses:
         request = classify_job(head, body, principal, self.knows)
         webhook = await self.access.accept_webhook(webhook_of(exchange.fields), principal.tenant)
         terms, job_id = JobTerms(webhook=webhook, metadata=metadata), new_response_id()
-        new = service.job_of(job_id, JobRequest(request, RESPONSES, kept_headers(head)), terms)
+        headers = submitted_headers(exchange, kept_headers(head))
+        new = service.job_of(job_id, JobRequest(request, RESPONSES, headers), terms)
         stored = await asyncio.to_thread(engine_body, data)
         ids = await service.submit(
             principal.tenant,

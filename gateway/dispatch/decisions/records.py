@@ -24,6 +24,9 @@ CANCELLED = 499
 
 _FAILED = 400
 
+_CLOCK_SET_S = 0.1
+"""A difference of the two clocks that changed by more means that somebody set the machine's."""
+
 
 @dataclass(frozen=True, slots=True)
 class RecordSettings:
@@ -58,6 +61,8 @@ class KeptRequest(NamedTuple):
     """:attr:`gateway.domain.request.Request.last_wait`."""
     waiting: bool = False
     """It waits for a slot now."""
+    arrived_at_s: float | None = None
+    """In seconds since 1970, of one that is not over: the same whenever one looks."""
 
     @property
     def state(self) -> str:
@@ -70,7 +75,8 @@ class KeptRequest(NamedTuple):
     @property
     def began_at_s(self) -> float:
         """When it arrived, in seconds since 1970."""
-        return self.facts.at_s - self.facts.total_s
+        known_s = self.arrived_at_s
+        return self.facts.at_s - self.facts.total_s if known_s is None else known_s
 
     @property
     def first_s(self) -> float:
@@ -102,6 +108,8 @@ class RequestRecords:
         self.clock = clock
         self._live = live
         self._wall = wall
+        self._ahead_s = wall() - clock()
+        """``wall`` of ``clock``, until somebody sets the machine's clock."""
         self._recent = deque[KeptRequest](maxlen=settings.recent)
         self._slow = deque[KeptRequest](maxlen=settings.slow)
         self._failed = deque[KeptRequest](maxlen=settings.failed)
@@ -133,7 +141,7 @@ class RequestRecords:
                 request.last_wait,
             )
         self.ended += 1
-        known = facts, self.ended, key_name, bytes_in, bytes_out, *more, False
+        known = facts, self.ended, key_name, bytes_in, bytes_out, *more, False, None
         record = tuple.__new__(KeptRequest, known)  # what its own constructor does
         self._recent.append(record)
         first_s = facts.first_byte_s
@@ -170,10 +178,13 @@ class RequestRecords:
 
     def not_over(self) -> Iterator[KeptRequest]:
         """Those that wait or run now, the latest first."""
-        now, wall_s = self.clock(), self._wall()
+        now = self.clock()
+        ahead_s = self._wall() - now
+        if abs(ahead_s - self._ahead_s) > _CLOCK_SET_S:
+            self._ahead_s = ahead_s
         for exchange in reversed(list(self._live())):
             if not exchange.request.shadow:
-                yield unfinished(exchange, now, wall_s)
+                yield unfinished(exchange, now, self._ahead_s)
 
     def count_not_over(self) -> int:
         """How many wait or run now."""
@@ -187,8 +198,8 @@ class RequestRecords:
         return record.first_s >= self.settings.slow_s
 
 
-def unfinished(exchange: LiveRequest, now: float, wall_s: float) -> KeptRequest:
-    """What is known of a request that waits or runs."""
+def unfinished(exchange: LiveRequest, now: float, ahead_s: float) -> KeptRequest:
+    """What is known of one that waits or runs; ``now`` and ``ahead_s`` together are seconds since 1970."""
     request, decisions = exchange.request, exchange.request.decisions or ()
     who, waiting = request.principal, exchange.ticket.waiting
     queue_s = sum(max(0.0, each.opened_s - each.entered_s) for each in decisions)
@@ -196,7 +207,7 @@ def unfinished(exchange: LiveRequest, now: float, wall_s: float) -> KeptRequest:
     heard = [each.first_piece_s for each in decisions if each.first_piece_s is not None]
     first_s = heard[0] - request.arrived_s if heard else None
     facts = RequestFacts(
-        wall_s,
+        now + ahead_s,
         request.id,
         0,
         None,
@@ -231,4 +242,5 @@ def unfinished(exchange: LiveRequest, now: float, wall_s: float) -> KeptRequest:
         decisions,
         (exchange.ticket.entered_s, now, exchange.ticket.ahead, ()) if waiting else None,
         waiting,
+        request.arrived_s + ahead_s,
     )

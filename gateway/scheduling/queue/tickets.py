@@ -74,7 +74,7 @@ class Ticket(QueuedRequest):
             avoid=avoid,
             version=request.version,
             continuing=request.continuing,
-            input_tokens=request.input_tokens,
+            input_tokens=request.input_tokens + request.work_tokens,
             output_tokens=request.output_tokens,
             prefix=request.prefix,
             ttft_s=request.ttft_s,

@@ -121,7 +121,7 @@ class WaitingRoom:
             rank=_TIER_RANK[request.tier],
             tenant=request.principal.tenant,
             lane=DeploymentConstraints.of(request),
-            work=estimated_work(request.input_tokens, request.output_tokens),
+            work=estimated_work(request.input_tokens + request.work_tokens, request.output_tokens),
             due_s=expires_s,
             request=request,
             entered_s=now,

@@ -2,7 +2,6 @@
 
 import errno
 import os
-import shutil
 import socket
 import ssl
 import time
@@ -16,6 +15,7 @@ from cryptography import x509
 
 from gateway.domain.state_dir import ADDRESS_NAME, DATABASE_NAME, own_state_dir
 from gateway.runtime.config import CONFIG_VARIABLE, ConfigError, Loaded, Settings, load
+from gateway.runtime.disks import disk_room, existing_places, written_places
 from gateway.tools.doctor.connection import certificate_outcome
 from gateway.tools.doctor.options import MIB
 from gateway.tools.doctor.way import NoWay, Target, Way
@@ -23,9 +23,6 @@ from shared.process.checks import Check, CheckedHost, CheckOutcome, failed, pass
 from shared.process.descriptors import descriptors_outcome
 from shared.process.shown_settings import ShownSetting, shown_settings
 
-FEW_BYTES = 1024 * MIB
-NO_BYTES = 64 * MIB
-FEW_SHARE = 0.05
 WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 (nothing is bound)
 
 
@@ -188,17 +185,15 @@ class GatewayHost:
     def disk(self) -> CheckOutcome:
         worst: CheckOutcome | None = None
         free: dict[str, int] = {}
-        for place in self._places():
-            try:
-                usage = shutil.disk_usage(place)
-                nodes = os.statvfs(place)
-            except OSError:
+        for place in existing_places(written_places(self.settings, self.state)):
+            room = disk_room(place)
+            if room is None:
                 continue
-            free[str(place)] = usage.free
-            if usage.free < NO_BYTES or (nodes.f_files and nodes.f_favail == 0):
+            free[str(place)] = room.free_bytes
+            if room.full:
                 return failed(f"The disk of {place} is full.", _ROOM, free_bytes=free)
-            if usage.free < FEW_BYTES and usage.free < FEW_SHARE * usage.total:
-                left = f"{usage.free / MIB:.0f} MiB"
+            if room.is_short():
+                left = f"{room.free_bytes / MIB:.0f} MiB"
                 worst = warned(f"The disk of {place} has only {left} left.", _ROOM, free_bytes=free)
         if worst is not None:
             return worst
@@ -206,21 +201,6 @@ class GatewayHost:
             return skipped("None of its directories is there yet.")
         least = min(free.values())
         return passed(f"There is room on its disks, {least / 1024 / MIB:.1f} GiB or more.", free_bytes=free)
-
-    def _places(self) -> list[Path]:
-        """Directories that it writes to, or what is above them where they are not there yet."""
-        settings, state = self.settings, self.state
-        named = [state, settings.dispatch.unread_directory]
-        objects = settings.jobs.objects
-        if objects is not None and "://" not in objects:
-            named.append(Path(objects))
-        found: list[Path] = []
-        for place in named:
-            while place is not None and not place.is_dir() and place != place.parent:
-                place = place.parent
-            if place is not None:
-                found.append(place)
-        return list(dict.fromkeys(found))
 
     def ports(self) -> CheckOutcome:
         addresses = [self.settings.address]

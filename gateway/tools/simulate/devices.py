@@ -75,7 +75,9 @@ class DevicePace:
     """How one device runs one model. A step that computes ``n`` tokens, of them a prompt's ``c`` behind ``p``
     others, beside running requests of ``context`` tokens together, takes
 
-    ``step_s + max(weights_s, token_s n) + context_s context + pair_s c (p + c/2)``
+    ``step_s + max(weights_s, token_s n) + context_s context + pair_s c (p + c/2) + each_s d``
+
+    where ``d`` of the requests decode.
     """
 
     step_s: _Seconds = STEP_S
@@ -87,6 +89,8 @@ class DevicePace:
     """Reading keys and values of one token of context."""
     pair_s: _Seconds = 0.0
     """Attention of one new token to one token before it."""
+    each_s: _Seconds = 0.0
+    """For each request that decodes in a step, beside all that."""
     kv_tokens: _Count
     chunk_tokens: _Count = CHUNK_TOKENS
     max_running: _Count = MAX_RUNNING

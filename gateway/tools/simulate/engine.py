@@ -213,6 +213,7 @@ class SimulatedEngine:
             + (arithmetic_s if arithmetic_s > pace.weights_s else pace.weights_s)
             + pace.context_s * self.context
             + pace.pair_s * pairs
+            + pace.each_s * decoding
         )
         growth_s = pace.context_s * decoding + pace.pair_s * pair_growth
         self._phase = DecodePhase(now, steps, first_s, growth_s)
@@ -245,7 +246,7 @@ class SimulatedEngine:
             self._blocked = True
             return None
         self.waiting.popleft()
-        cached = min(memory.known(blocks) * memory.block_tokens, tokens - 1)
+        cached = min(max(memory.known(blocks) * memory.block_tokens, run.job.cached_tokens), tokens - 1)
         memory.hold(blocks, private)
         self.running[run] = None
         run.private_tokens, run.position, run.left_in = private, cached, tokens - cached

@@ -99,6 +99,8 @@ class SimulatedDevice:
 
     engine: SimulatedEngine
     slots: int
+    fixed_s: float = 0.0
+    """Every request takes so long from its agent to its engine."""
     planned_s: float = NEVER
     """The engine's next event that is in the calendar."""
     epoch: int = 0

@@ -77,6 +77,8 @@ class Job:
     deadline_s: float | None = None
     """How long after its arrival it is still wanted."""
     kind: _Text = ""
+    cached_tokens: Annotated[int, Field(ge=0, le=MAX_TOKENS)] = 0
+    """Tokens of its prompt that any deployment finds in its cache, whatever came there before."""
 
 
 class Traffic(Protocol):

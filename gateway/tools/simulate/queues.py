@@ -4,6 +4,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from types import MappingProxyType
 
 from gateway.domain.request import Tier
 from gateway.scheduling.base import PendingRequest
@@ -31,8 +32,11 @@ class FairQueue:
     other.
     """
 
-    def __init__(self) -> None:
-        self._turns = QueueOrder[_Turn]({}, AGEING_S, 0.0)
+    def __init__(
+        self, weights: Mapping[str, float] = MappingProxyType({}), ageing_s: float = AGEING_S
+    ) -> None:
+        """``weights`` are those of tenants; one that is not named has 1."""
+        self._turns = QueueOrder[_Turn](weights, ageing_s, 0.0)
         self._waiting: dict[int, _Turn] = {}
         self._departed: dict[int, _Turn] = {}
 

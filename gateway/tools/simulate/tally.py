@@ -51,8 +51,12 @@ class PolicyTally:
     queued: Histogram = field(default_factory=Histogram)
     """In the gateway, before the first slot."""
 
-    def add_completed(self, job: Job, ttft_s: float, latency_s: float, cached_tokens: int) -> None:
+    def add_completed(
+        self, job: Job, ttft_s: float, latency_s: float, cached_tokens: int, queued_s: float
+    ) -> None:
+        """``job`` is over, ``latency_s`` after it arrived."""
         self.completed += 1
+        self.queued.add(queued_s)
         self.input_tokens += job.input_tokens
         self.output_tokens += job.output_tokens
         self.cached_tokens += cached_tokens

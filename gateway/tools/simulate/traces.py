@@ -7,8 +7,9 @@ file.
   ``hash_ids`` of blocks of 512 tokens.
 - **Trunkline's own** (JSON lines): ``at_s``, ``input_tokens``, ``output_tokens`` and, where known,
   ``prefix`` (integers that name the prompt's whole blocks, chained: equal as far as prompts are equal),
-  ``max_tokens``, ``tier``, ``tenant``, ``session``, ``deadline_s`` (after its arrival), ``kind``. The first
-  line may be ``{"block_tokens": N}``; without it a block has 512 tokens.
+  ``max_tokens``, ``tier``, ``tenant``, ``session``, ``deadline_s`` (after its arrival), ``kind``,
+  ``cached_tokens`` (of the prompt, that any deployment has cached). The first line may be
+  ``{"block_tokens": N}``; without it a block has 512 tokens.
 
 Requests are in order of time, and times are taken from the first on. One without input or output counts as
 if it had one token.

@@ -159,7 +159,7 @@ class SimulatedWorld:
         assert site is not None
         self._tally.opens += 1
         self._tally.fairness.served(flight.item.tenant, flight.item.work)
-        self._calendar.plan(now + site.one_way_s, self._reach, flight)
+        self._calendar.plan(now + site.one_way_s + site.device.fixed_s, self._reach, flight)
 
     def _reach(self, flight: SimulatedRequest, now: float) -> None:
         """It comes to its deployment."""
@@ -232,8 +232,8 @@ class SimulatedWorld:
         tally = self._tally
         tally.preemptions += run.preemptions
         tally.restarts += run.restarts
-        tally.queued.add(flight.queued_s or 0.0)
-        tally.add_completed(run.job, first_s - run.arrived_s, now - run.arrived_s, run.cached_tokens)
+        ttft_s, queued_s = first_s - run.arrived_s, flight.queued_s or 0.0
+        tally.add_completed(run.job, ttft_s, now - run.arrived_s, run.cached_tokens, queued_s)
 
     # --- Devices ---
 

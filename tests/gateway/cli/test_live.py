@@ -187,6 +187,35 @@ def test_drain_waits_until_nothing_runs_there(server: Server, monkeypatch: pytes
     assert "gets work again" in run(server, "drain", "gpu-1", "--undo").stderr
 
 
+def test_load_says_when_and_where(server: Server) -> None:
+    path = "/admin/models/org/llama/load"
+    answer = {"begun": True, "loaded": 1, "places": 3, "expected_s": 19.6}
+    server.answers["POST", path] = [(200, answer)]
+    result = run(server, "load", "org/llama", "--agent", "gpu-1", "--version", "v2")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert result.stderr == "org/llama is to be loaded, in about 20 s; 1 of 3 places had it.\n"
+    assert json.loads(run(server, "load", "org/llama", "--json").stdout) == answer
+    server.answers["POST", path] = [(200, answer | {"begun": False})]
+    assert "all 3 places" in run(server, "load", "org/llama").stderr
+
+
+def test_evict_says_what_goes_when_and_what_stays(server: Server) -> None:
+    going = [{"agent": "gpu-1", "running": 2}, {"agent": "gpu-2", "running": 0}]
+    answer = {"deployments": going, "waiting": 5, "kept": ["oslo"]}
+    server.answers["POST", "/admin/models/llama/evict"] = [(200, answer)]
+    assert run(server, "evict", "llama").stderr.splitlines() == [
+        "llama is unloaded at gpu-1, when its 2 requests are over.",
+        "llama is unloaded at gpu-2.",
+        "5 requests wait for it: it is loaded again for them.",
+        "These gateways decide themselves: oslo.",
+    ]
+    assert json.loads(run(server, "evict", "llama", "--json").stdout) == answer
+    refusal = {"error": {"message": "No agent that is connected has 'llama' loaded."}}
+    server.answers["POST", "/admin/models/llama/evict"] = [(404, refusal)]
+    result = run(server, "evict", "llama")
+    assert (result.exit_code, "has 'llama' loaded" in result.stderr) == (1, True)
+
+
 def test_an_agents_name_stays_one_part_of_the_path(server: Server) -> None:
     run(server, "drain", "../keys/x?", "--no-wait")
     assert server.asked[0][1] == "/admin/agents/..%2Fkeys%2Fx%3F/drain"

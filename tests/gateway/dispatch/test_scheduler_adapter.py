@@ -1,14 +1,18 @@
 """The gateway tells its scheduler what runs and what became of it, and goes where that says."""
 
+from random import Random
 from typing import Any
 
+import orjson
 import pytest
 
 from gateway.dispatch.dispatcher import DispatchSettings
+from gateway.domain.request import Request, RequestBody
 from gateway.scheduling.learning.performance import Speeds
 from gateway.scheduling.policies.late_binding import OFFERED
 from shared.protocol.errors import ErrorCode
 from shared.protocol.messages import ResponseHead, Trailers, Usage
+from shared.protocol.work import WorkScale
 from tests.gateway.dispatch.answers import read_to_end
 from tests.gateway.fleet.fleet import Client, FakeAgent, Fleet, deployment
 
@@ -75,6 +79,54 @@ async def test_answers_that_were_cut_at_their_limit_do_not_make_longer_ones_shor
         await serve(fleet, agent, fleet.submit(fleet.request(**asked)), seconds=0.1)
     longer = fleet.submit(fleet.request(**(asked | {"output_tokens": 400, "most_tokens": 400})))
     assert longer.request.output_tokens == 400
+
+
+async def test_what_pictures_take_is_learnt_from_their_steps_and_sizes() -> None:
+    """Each of them takes 0.4 s, and 0.05 s for each step of a megapixel; none says a word of tokens."""
+    fleet = Fleet(settings=DispatchSettings(slow_start_s=0), policy="cost")
+    scale = WorkScale(20.0, {"steps": 20.0, "size": 1_000_000.0, "n": 1.0})
+    agent = fleet.connect("a", deployment(routes=("workflows",), work=scale))
+
+    def asked(**inputs: float) -> Request:
+        body = RequestBody(orjson.dumps({"inputs": inputs}))
+        return fleet.request(route="workflows", streaming=False, body=body)
+
+    def seconds(steps: float, size: float, n: float) -> float:
+        return 0.4 + 0.05 * steps * size / 1_000_000 * n
+
+    draw = Random(7)
+    for _ in range(120):
+        steps, n = draw.choice((4.0, 20.0, 50.0)), draw.choice((1.0, 4.0))
+        size = draw.choice((262_144.0, 1_048_576.0))
+        client = fleet.submit(asked(steps=steps, size=size, n=n))
+        stream = agent.open_streams[0].stream
+        fleet.advance(seconds(steps, size, n))
+        stream.send_head(ResponseHead(200, (("content-type", "image/png"),)))
+        stream.send_data(b"PNG")
+        stream.end(Trailers())
+        fleet.settle()
+        await read_to_end(client)
+        fleet.settle()
+    assert speeds_of(fleet).accuracy.total.count == 120
+    for steps, size, n in ((4, 262_144, 1), (30, 1_048_576, 1), (50, 1_048_576, 4)):
+        request = asked(steps=steps, size=size, n=n)
+        fleet.dispatcher.scheduling.estimate(request)
+        predicted_s = speeds_of(fleet).fixed_s + speeds_of(fleet).read_s(request.work_tokens)
+        assert predicted_s == pytest.approx(seconds(steps, size, n), rel=0.15)
+    fleet.assert_quiet()
+
+
+async def test_a_request_that_brings_its_workflow_is_as_much_work_as_that() -> None:
+    fleet, _ = fleet_of("a")
+    nodes = {"1": {"class_type": "Sampler", "inputs": {"steps": 12}}}
+    body = RequestBody(orjson.dumps({"workflow": nodes}))
+    request = fleet.request(route="workflows", body=body, prefix=(1, 2), input_tokens=3)
+    fleet.dispatcher.scheduling.estimate(request)
+    assert (request.work_tokens, request.input_tokens, request.prefix) == (1_200, 3, ())
+    body = RequestBody(orjson.dumps({"inputs": {"steps": 30}}))
+    unknown = fleet.request(route="workflows", body=body, prefix=(1, 2))
+    fleet.dispatcher.scheduling.estimate(unknown)
+    assert (unknown.work_tokens, unknown.prefix) == (0, (1, 2)), "nobody says how much work that is"
 
 
 @pytest.mark.parametrize("policy", ["cost", "prefix"])

@@ -197,6 +197,8 @@ class EventFeed:
             frame["requests_left_out"] = left_out
         if told["flow"]:
             frame["flow"] = told["flow"]
+        if told["tokens"]:
+            frame["tokens"] = told["tokens"]
         self._state, self._live, self._snapshot = state, told["live"], None
         self._number += 1
         self.made += 1

@@ -35,7 +35,14 @@ def merge_happenings(told: Sequence[Mapping[str, Any]], most: int, most_flows: i
     ended = sorted((each for one in told for each in one["ended"]), key=_arrival)
     left_out = sum(int(one["left_out"]) for one in told) + max(0, len(ended) - most)
     flow = sorted((each for one in told for each in one["flow"]), key=lambda each: -int(each["ended"]))
-    return {"live": live, "ended": ended[-most:], "left_out": left_out, "flow": flow[:most_flows]}
+    tokens: dict[str, list[int]] = {}
+    for one in told:
+        for name, (prompt, completion) in one.get("tokens", {}).items():  # earlier versions do not tell it
+            counts = tokens.setdefault(name, [0, 0])
+            counts[0] += int(prompt)
+            counts[1] += int(completion)
+    found = {"live": live, "ended": ended[-most:], "left_out": left_out, "flow": flow[:most_flows]}
+    return found | {"tokens": tokens}
 
 
 def _arrival(request: Mapping[str, Any]) -> float:

@@ -91,6 +91,7 @@ class ProcessState:
             "ended": [summarize(each, self.process, slow_s) for each in shown],
             "left_out": lost + len(ended) - len(shown),
             "flow": _flow(ended),
+            "tokens": _tokens(ended),
         }
 
     async def _read_enrolled(self) -> None:
@@ -125,7 +126,8 @@ class ProcessState:
         health = 0.0 if each.shut else each.health_factor
         said = (0, None, ()) if stated is None else (stated.waiting, stated.kv_use, stated.gpu_indices)
         own_facts = each.slots, each.in_flight, each.usable, health, each.running, each.status, each.version
-        key = (*own_facts, said, gpus, each.reason, each.load_progress, each.device, each.kind)
+        life = each.managed, each.closing or each.leaving, each.load_progress
+        key = (*own_facts, said, gpus, each.reason, each.device, each.kind, life)
         told = self._deployments.get(each.key)
         if told is not None and told.key == key:
             return told.facts
@@ -148,6 +150,8 @@ class ProcessState:
             "waiting": 0 if stated is None else stated.waiting,
             "kv_use": None if stated is None else stated.kv_use,
             "load_progress": each.load_progress,
+            "managed": each.managed or None,
+            "leaving": each.closing or each.leaving or None,
             "utilisation": round(sum(used) / len(used), 3) if used else None,
             "temperature_c": max(
                 (gpu.temperature_c for gpu in own if gpu.temperature_c is not None), default=None
@@ -210,3 +214,15 @@ def _flow(ended: Iterable[KeptRequest]) -> list[Json]:
         | {"queued_s": round(queued_s / count, 4)}
         for (tier, model, deployment), (count, failed, queued_s) in most
     ]
+
+
+def _tokens(ended: Iterable[KeptRequest]) -> dict[str, list[int]]:
+    """Of all requests that ended: the tokens of prompts and of answers, by deployment."""
+    found: dict[str, list[int]] = {}
+    for each in ended:
+        usage, ran = each.facts.usage, each.facts.deployments
+        if usage is not None and ran:
+            counts = found.setdefault(ran[-1], [0, 0])
+            counts[0] += usage.prompt_tokens
+            counts[1] += usage.completion_tokens
+    return found

@@ -1,6 +1,6 @@
 """A gateway over a store and a fleet under a manual clock, whose admin API is asked over raw ASGI."""
 
-from collections.abc import Iterable
+from collections.abc import AsyncGenerator, Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,10 +13,14 @@ from gateway.api.admin.about import AboutAdmin
 from gateway.api.admin.bodies import MODELS
 from gateway.api.admin.diagnosis import DiagnosisAdmin
 from gateway.api.admin.fleet import FleetAdmin
+from gateway.api.admin.jobs import JobsAdmin
+from gateway.api.admin.models import ModelsAdmin
 from gateway.api.admin.requests import RequestsAdmin
 from gateway.api.admin.resources.table import OPERATIONS
 from gateway.api.admin.routes import AdminMethod, admin_pages
 from gateway.api.admin.store import StoreAdmin
+from gateway.api.admin.whatif import WhatIfAdmin
+from gateway.api.admin.whatif_child import WhatIfRunner, WhatIfTask
 from gateway.api.exchange.buffers import BufferBudget
 from gateway.api.exchange.exchange import HttpSettings
 from gateway.api.exchange.inbound import BodyLimits
@@ -64,6 +68,33 @@ SETTING = {
 NEW_KEY = {"name": "ci", "models": ["llama-*"], "tiers": ["batch"], "role": "viewer", "life_s": 60, "rpm": 5}
 
 
+FLEET = {
+    "deployments": [{"key": "a/1", "model": "m", "device": "l4", "slots": 4}],
+    **{"speeds": [], "policy": "cost", "policies": {}, "gpu_hour": {"m": 2.0}, "elsewhere": []},
+    "queue": {"max_requests": 10, "max_wait_s": 5.0, "ageing_s": 20.0, "weights": {}},
+}
+"""For what-ifs, as a gateway tells it."""
+
+
+class ToldRunner(WhatIfRunner):
+    """Says what it was told to say, without a process."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        object.__setattr__(self, "lines", [{"progress": {"done": 1, "of": 2}}, {"result": {"requests": 2}}])
+        object.__setattr__(self, "tasks", [])
+
+    lines: list[dict[str, Any] | RequestError]
+    tasks: list[WhatIfTask]
+
+    async def run(self, task: WhatIfTask) -> AsyncGenerator[dict[str, Any]]:
+        self.tasks.append(task)
+        for each in self.lines:
+            if isinstance(each, RequestError):
+                raise each
+            yield each
+
+
 class House:
     """A store, a fleet under a manual clock, and the surface over them."""
 
@@ -87,9 +118,20 @@ class House:
         asked = RequestsAdmin(self.records, "p-1")
         settings, lifecycle = HttpSettings(), Lifecycle()
         self.doctor = DiagnosisAdmin("1.2.3", BodyLimits(body_bytes=2 * MIB), 15.0, lambda: NOW_S)
-        of_process = [*asked.methods(), *about.methods(), *self.doctor.methods()]
+        registry, loads = self.fleet.registry, self.fleet.dispatcher.loads
+        models = ModelsAdmin(
+            registry.index, loads, self.store.acts, lambda model: self.depths.get(model, 0), clock
+        )
+        self.runner = ToldRunner(directory)
+        whatif = WhatIfAdmin(lambda: FLEET, self.records, None, self.runner, 100, lambda: NOW_S)
+        of_process = [
+            *models.methods(),
+            *whatif.methods(),
+            *asked.methods(),
+            *about.methods(),
+            *self.doctor.methods(),
+        ]
         methods: list[AdminMethod] = [*fleet.methods(), *of_process, *self.stored.methods()]
-        admin = self.pages = admin_pages(self.ring, methods)
         pipeline = Pipeline(self.ring, FakeDispatcher().run)
         kept = FileService(
             self.store.files, ObjectOpener(lambda: ObjectStore.in_directory(directory / "objects"))
@@ -98,6 +140,8 @@ class House:
         finished = FinishedLines(self.store.jobs, ResultLines(kept.objects), kept.wall)
         batches = BatchService(self.store.batches, lambda: None, kept.wall, finished)
         jobs = job_access(self.store, directory / "objects")
+        methods += JobsAdmin(jobs.service, batches, lambda name: None, self.ring.name_of).methods()
+        admin = self.pages = admin_pages(self.ring, methods)
         files: dict[str, KeyedPage] = {
             **files_pages(self.ring, kept),
             **uploads_pages(self.ring, uploads),

@@ -45,6 +45,8 @@ RIGHTS = [
     ("GET", "/admin/agents", AdminRole.VIEWER),
     ("GET", "/admin/models", AdminRole.VIEWER),
     ("GET", "/admin/queue", AdminRole.VIEWER),
+    ("GET", "/admin/jobs", AdminRole.VIEWER),
+    ("GET", "/admin/batches", AdminRole.VIEWER),
     ("GET", "/admin/self", AdminRole.VIEWER),
     ("GET", "/admin/settings", AdminRole.OPERATOR),
     ("GET", "/admin/diagnosis", AdminRole.VIEWER),
@@ -231,11 +233,13 @@ def every_state_error() -> list[StateError]:
 async def test_a_state_that_cannot_be_used_is_a_503_that_says_why(
     house: House, error: StateError, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise error
 
     monkeypatch.setattr(admin_store, "run_operation", fail)
     monkeypatch.setattr(house.store.agents, "list", fail)
+    for kept in (house.store.jobs, house.store.batches):
+        monkeypatch.setattr(type(kept), "list", fail)
     enrol(house.store, "gpu-1")
     house.fleet.connect("gpu-1", deployment("m"))
     asked = 0

@@ -28,7 +28,13 @@ class Counter(Metrics):
         self.agents: list[tuple[str, int]] = []
 
     def request_finished(
-        self, route: str, model: str, status: int, duration_s: float, tier: str = ""
+        self,
+        route: str,
+        model: str,
+        status: int,
+        duration_s: float,
+        tier: str = "",
+        tenant: str | None = None,
     ) -> None:
         assert duration_s >= 0
         self.counted.append((route, model, status))

@@ -1,9 +1,7 @@
 """Which requests have a trace, and what their server spans say."""
 
 import itertools
-from collections.abc import Callable, Sequence
 
-import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from structlog.testing import capture_logs
 
@@ -13,32 +11,19 @@ from gateway.domain.errors import QueueFull
 from gateway.observability.metrics import Metrics
 from shared.process.tracing import conventions as names
 from shared.process.tracing.context import TraceSampler, read_traceparent
-from shared.process.tracing.export import SpanExporter
-from shared.process.tracing.spans import SpanData, SpanRole
+from shared.process.tracing.spans import SpanRole
 from shared.protocol.messages import Trailers, Usage
 from tests.gateway.api.exchange.test_request_log import ASK, Counter
 from tests.gateway.api.support import CHAT, EVENTS, JSON_TYPE, FakeResponse, Surface
+from tests.support.kept_spans import KeptSpans
 
 GIVEN = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 SECRET = b"a prompt that nobody else may read"
 
 
-class Kept(SpanExporter):
-    """Makes spans at once and keeps them."""
-
-    def __init__(self) -> None:
-        super().__init__(lambda: pytest.fail("nothing is sent"), 100)
-        self.spans: list[SpanData] = []
-
-    def put(self, spans: int, traced: Callable[[], Sequence[SpanData]]) -> None:
-        made = traced()
-        assert len(made) <= spans
-        self.spans += made
-
-
-def tracing(surface: Surface, ratio: float = 1.0, metrics: Metrics | None = None) -> Kept:
+def tracing(surface: Surface, ratio: float = 1.0, metrics: Metrics | None = None) -> KeptSpans:
     """From now on the surface's requests are traced."""
-    kept, ids = Kept(), itertools.count(1 << 70)
+    kept, ids = KeptSpans(), itertools.count(1 << 70)
     sampler = TraceSampler(ratio, lambda bits: next(ids) & ((1 << bits) - 1) or 1)
     made = RequestTracing(sampler, kept, metrics, lambda: 1_000)
     object.__setattr__(surface.app, "begin_trace", made.begin)

@@ -47,7 +47,8 @@ def test_the_root_imports_no_command(arguments: tuple[str, ...]) -> None:
     assert imported(*arguments) == set()
 
 
-ASKING = ["status", "models", "drain x", "key list", "token list", "agents list", "alias list", "price list"]
+ASKING = ["status", "models", "drain x", "load x", "evict x"]
+ASKING += ["key list", "token list", "agents list", "alias list", "price list"]
 ASKING += ["usage", "identity show", "audit verify", "audit export"]
 
 

@@ -110,6 +110,35 @@ async def test_as_many_jobs_give_way_as_slots_are_to_be_free_again() -> None:
     quiet(fleet)
 
 
+async def test_a_request_that_finds_a_slot_leaves_before_jobs_give_way_for_the_next_one() -> None:
+    fleet, (one,) = fleet_of(8)
+    await served(fleet, one, 50, per_s=10.0)
+    jobs = [run_job(fleet) for _ in range(8)]
+    for stream in list(one.open_streams):
+        answer(stream, 100)
+    fleet.settle()
+    gave_way: list[float] = []
+
+    def flush_at_turn_end() -> None:
+        fleet.loop.call_soon(lambda: gave_way.append(preempted(fleet)))
+
+    fleet.session(one).endpoint.wake = flush_at_turn_end
+    client = ask(fleet, Tier.STANDARD)
+    assert gave_way[0] == 0  # when the request's frames left
+    assert preempted(fleet) == 1
+    answer(one.streams[-1])
+    await whole(fleet, client)
+    for job in jobs:
+        if job.settled:
+            job.response.abort()
+        else:
+            job.cancel()
+    fleet.settle()
+    for stream in list(one.open_streams):
+        stream.confirm()
+    quiet(fleet)
+
+
 async def test_jobs_do_not_begin_in_slots_for_which_others_wait() -> None:
     fleet, (one,) = fleet_of(2)
     clients = [ask(fleet, Tier.STANDARD) for _ in range(3)]

@@ -1,12 +1,14 @@
 """What is kept of requests that are over."""
 
 import gc
+import itertools
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.app.records import make_records
 from gateway.dispatch.attempt import Attempt
+from gateway.dispatch.decisions.records import RecordSettings, RequestRecords
 from gateway.domain.request import Request, RequestBody
 from gateway.fleet.deployment import Deployment
 from gateway.fleet.session import AgentSession
@@ -15,6 +17,30 @@ from tests.gateway.dispatch.decisions.kept import facts, records
 from tests.gateway.fleet.fleet import Fleet, deployment
 
 SECRET = b'{"messages":[{"role":"user","content":"swordfish"}]}'
+
+
+def test_one_that_runs_has_arrived_at_the_same_time_whenever_one_looks() -> None:
+    """Pages know it again by that time; clocks that are read one after the other differ by a little."""
+    fleet = Fleet(policy="cost")
+    fleet.connect("a", deployment(slots=1))
+    fleet.submit()
+    dispatcher = fleet.dispatcher
+    readings = itertools.count()
+    set_by_s = 0.0
+
+    def wall() -> float:
+        return dispatcher.timers.time() + 1_700_000_000.0004 + (next(readings) % 3) * 0.001 + set_by_s
+
+    book = RequestRecords(RecordSettings(), dispatcher.exchanges.values, dispatcher.timers.time, wall)
+    seen = set()
+    for _ in range(20):
+        fleet.advance(0.37)
+        (running,) = book.not_over()
+        seen.add(running.began_at_s)
+    assert len(seen) == 1
+    set_by_s = 3600.0
+    (running,) = book.not_over()
+    assert 3599 < running.began_at_s - seen.pop() < 3601, "somebody set the machine's clock"
 
 
 @given(st.lists(st.sampled_from(["fast", "slow", "failed", "cancelled"]), max_size=40))

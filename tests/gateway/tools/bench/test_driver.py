@@ -157,9 +157,17 @@ async def test_an_open_loop_counts_from_when_a_request_was_meant_to_start() -> N
 
 
 async def test_warm_up_is_not_counted() -> None:
-    tally, _ = await load(right, warmup_s=0.2, rate=50.0, requests=5)
-    assert tally.right == tally.latency.count == 5
-    assert tally.window_answers <= 5
+    """A request of the warm-up may end after it, on a busy machine: then only the pace counts its answer."""
+    asked = 0
+
+    async def respond(writer: asyncio.StreamWriter, number: int) -> None:
+        nonlocal asked
+        asked += 1
+        await right(writer, number)
+
+    tally, _ = await load(respond, warmup_s=0.2, rate=50.0, requests=5)
+    assert tally.right == tally.latency.count == 5 < asked
+    assert tally.window_answers <= asked
 
 
 async def test_a_duration_ends_the_load_and_is_what_rates_are_over() -> None:

@@ -51,7 +51,7 @@ class Stepwise:
         context = sum(run.context for run in decoding)
         tokens = len(decoding) + sum(take for _, take in plan)
         now += pace.step_s + max(pace.weights_s, pace.token_s * tokens)
-        now += pace.context_s * context + pace.pair_s * pairs
+        now += pace.context_s * context + pace.pair_s * pairs + pace.each_s * len(decoding)
         self.memory.grow(len(decoding))  # an engine allots a step's memory before it computes it
         for run in decoding:
             self.private[run] += 1
@@ -84,7 +84,8 @@ class Stepwise:
         if private + memory.new_tokens(blocks) + decoding > memory.free:
             self.blocked = True
             return None
-        cached = min(memory.known(blocks) * memory.block_tokens, run.context - 1)
+        known = max(memory.known(blocks) * memory.block_tokens, run.job.cached_tokens)
+        cached = min(known, run.context - 1)
         memory.hold(blocks, private)
         self.running.append(self.waiting.popleft())
         self.private[run], self.left_in[run], self.position[run] = private, run.context - cached, cached

@@ -72,6 +72,13 @@ def test_a_known_prefix_is_not_computed_again() -> None:
     assert times[2][0] == pytest.approx(1.0 + 0.001 + 0.008 + 1e-8 * 4 * 98)
 
 
+def test_what_is_cached_anywhere_is_not_computed_either() -> None:
+    run = EngineRun(1, Job(0.0, 100, 1, cached_tokens=90), 0.0)
+    times = drive(SimulatedEngine(PACE, 16), [(0.0, run)])
+    assert run.cached_tokens == 90
+    assert times[1][0] == pytest.approx(0.001 + 0.008 + 1e-8 * 10 * 95)
+
+
 def test_who_does_not_fit_waits_and_nobody_overtakes() -> None:
     big, bigger, small = (
         EngineRun(n, Job(0.0, size, 50), 0.0) for n, size in ((1, 2500), (2, 2600), (3, 10))
@@ -108,7 +115,12 @@ def test_a_crash_loses_everything_but_what_was_given() -> None:
 
 requests = st.lists(
     st.tuples(
-        st.floats(1e-4, 0.3), st.integers(1, 1500), st.integers(1, 300), st.integers(0, 3), st.integers(0, 40)
+        st.floats(1e-4, 0.3),
+        st.integers(1, 1500),
+        st.integers(1, 300),
+        st.integers(0, 3),
+        st.integers(0, 40),
+        st.sampled_from([0, 0, 300]),
     ),
     min_size=1,
     max_size=14,
@@ -118,14 +130,14 @@ requests = st.lists(
 @settings(max_examples=50, deadline=None)
 @given(requests, st.integers(1, 8), st.sampled_from([4000, 2500]))
 def test_phases_give_the_same_times_as_single_steps(
-    drawn: list[tuple[float, int, int, int, int]], max_running: int, kv_tokens: int
+    drawn: list[tuple[float, int, int, int, int, int]], max_running: int, kv_tokens: int
 ) -> None:
-    pace = replace(PACE, max_running=max_running, kv_tokens=kv_tokens)
+    pace = replace(PACE, max_running=max_running, kv_tokens=kv_tokens, each_s=2e-4)
     jobs, at_s = [], 0.0
-    for gap_s, tokens, output, family, blocks in drawn:
+    for gap_s, tokens, output, family, blocks, cached in drawn:
         at_s += gap_s
         shared = tuple(family * 1000 + block for block in range(min(blocks, tokens // 16)))
-        jobs.append((at_s, Job(at_s, tokens, output, shared)))
+        jobs.append((at_s, Job(at_s, tokens, output, shared, cached_tokens=min(cached, tokens))))
     ours = [(at, EngineRun(number, job, at)) for number, (at, job) in enumerate(jobs)]
     theirs = [(at, EngineRun(number, job, at)) for number, (at, job) in enumerate(jobs)]
     reference = Stepwise(pace, 16)

@@ -139,8 +139,10 @@ export class App extends HTMLElement {
     const route = currentRoute();
     const page = pageOf(route.name);
     for (const [name, node] of this.links) {
-      if (page && name === (page.under ?? page.name)) node.setAttribute("aria-current", "page");
-      else node.removeAttribute("aria-current");
+      if (page && name === (page.under ?? page.name)) {
+        node.setAttribute("aria-current", "page");
+        node.scrollIntoView({ block: "nearest", inline: "center" }); // on a phone the names are wider than the screen
+      } else node.removeAttribute("aria-current");
     }
     this.stale = h("div");
     if (!page) {

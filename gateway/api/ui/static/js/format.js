@@ -43,7 +43,8 @@ export const money = (value) => (known(value) ? value.toLocaleString("en", { min
 export function ago(unixS, nowS = Date.now() / 1000) {
   if (!known(unixS)) return "never";
   const passed = nowS - unixS;
-  return passed < 0 ? `in ${seconds(-passed)}` : passed < 5 ? "just now" : `${seconds(Math.round(passed))} ago`;
+  if (Math.abs(passed) < 90) return passed < 0 ? `in ${Math.ceil(-passed)} s` : passed < 5 ? "just now" : `${Math.round(passed)} s ago`;
+  return passed < 0 ? `in ${seconds(-passed)}` : `${seconds(passed)} ago`;
 }
 
 export function clock(unixS) {

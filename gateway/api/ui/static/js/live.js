@@ -13,7 +13,7 @@ const LONGEST_WAIT_MS = 30000;
 const POLL_MS = 5000;
 const REQUESTS = 500;
 const CHANGES = 300;
-const HAPPENINGS = ["requests", "requests_left_out", "flow", "changes"];
+const HAPPENINGS = ["requests", "requests_left_out", "flow", "tokens", "changes"];
 
 const empty = () => bare({ at: 0, processes: {}, agents: {}, deployments: {}, models: {}, totals: {}, troubles: {} });
 

@@ -36,9 +36,9 @@ function readEvent(block) {
 }
 
 // Yields events until the stream ends. Throws when nothing comes for `silenceMs`.
-export async function* events(path, { lastId, signal, silenceMs }) {
+export async function* events(path, { lastId, signal, silenceMs, method, body }) {
   const headers = { accept: "text/event-stream", ...(lastId ? { "last-event-id": lastId } : {}) };
-  const response = await open(path, { headers, signal, timeoutMs: 0 });
+  const response = await open(path, { method, body, headers, signal, timeoutMs: 0 });
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   const parser = new EventParser();
   try {

@@ -8,7 +8,7 @@ const ROWS = 100;
 // Columns: { title, value(row) for sorting, cell(row) as text or node, number }.
 export class Table {
   constructor({ columns, key, sort = null, descending = false, whenEmpty = ["Nothing here", ""], caption }) {
-    Object.assign(this, { columns, key, sort, descending, whenEmpty, most: ROWS, rows: [], shown: new Map() });
+    Object.assign(this, { columns, key, sort, descending, whenEmpty, most: ROWS, rows: [], shown: new Map(), untouched: true });
     this.heads = columns.map((column, index) => this.head(column, index));
     this.body = h("tbody");
     this.table = h("table", {}, caption && h("caption", { class: "skip" }, caption), h("thead", {}, h("tr", {}, this.heads)), this.body);
@@ -23,6 +23,7 @@ export class Table {
     const turn = () => {
       this.descending = this.sort === index ? !this.descending : Boolean(column.number);
       this.sort = index;
+      this.untouched = false;
       this.render();
     };
     const title = column.value ? h("button", { type: "button", on: { click: turn } }, column.title) : column.title;

@@ -37,7 +37,7 @@ class Page:
             if fields["event"] == "snapshot":
                 self.state = data
             elif fields["event"] == "delta":
-                happened = {"requests", "requests_left_out", "flow", "changes"}
+                happened = {"requests", "requests_left_out", "flow", "tokens", "changes"}
                 self.state = apply_patch(self.state, {n: v for n, v in data.items() if n not in happened})
             self.last_id = fields.get("id", self.last_id)
             self.events.append((fields["event"], data))

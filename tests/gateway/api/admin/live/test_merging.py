@@ -62,13 +62,18 @@ def test_of_what_happened_the_latest_is_told_and_the_rest_counted() -> None:
     def told(*at: float) -> dict[str, Any]:
         requests = [{"at": each} for each in at]
         flow = [{"ended": len(at)}]
-        return {"live": requests, "ended": requests, "left_out": 1, "flow": flow}
+        tokens = {"a/d": [len(at), 10]} if len(at) > 2 else {"a/d": [len(at), 10], "b/d": [1, 1]}
+        return {"live": requests, "ended": requests, "left_out": 1, "flow": flow, "tokens": tokens}
 
     found = merge_happenings([told(1.0, 4.0), told(2.0, 3.0, 5.0)], 3, 1)
     assert [each["at"] for each in found["live"]] == [5.0, 4.0, 3.0]
     assert [each["at"] for each in found["ended"]] == [3.0, 4.0, 5.0]
     assert found["left_out"] == 1 + 1 + 2
     assert found["flow"] == [{"ended": 3}]
+    assert found["tokens"] == {"a/d": [5, 20], "b/d": [1, 1]}
+    earlier = told(1.0)
+    del earlier["tokens"]
+    assert merge_happenings([earlier, told(2.0)], 3, 1)["tokens"] == {"a/d": [1, 10], "b/d": [1, 1]}
 
 
 @pytest.mark.parametrize("other", [{}, {"agents": 1}, state("q") | {"totals": {}}])

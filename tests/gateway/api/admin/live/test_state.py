@@ -9,7 +9,7 @@ from gateway.app.records import make_records
 from gateway.domain.request import Tier
 from gateway.runtime.config import Settings
 from shared.protocol.deployment_state import GpuState
-from shared.protocol.messages import AgentState, AgentStatus, DeploymentStatus
+from shared.protocol.messages import AgentState, AgentStatus, DeploymentStatus, Usage
 from tests.gateway.dispatch.decisions.kept import facts
 from tests.gateway.fleet.fleet import Fleet, deployment
 
@@ -78,12 +78,14 @@ async def test_what_ended_since_a_number_is_told_and_the_rest_counted(
     assert (await reader.happened(None))["number"] == 0
     for number in range(1, 6):
         status = 503 if number == 5 else 200
-        book.add(facts(number, status=status, queue_s=number / 10), "key", 1, 2, None)
+        usage = Usage(prompt_tokens=10, completion_tokens=number)
+        book.add(facts(number, status=status, queue_s=number / 10, usage=usage), "key", 1, 2, None)
     told = await reader.happened(0)
     assert [each["id"] for each in told["ended"]] == ["r3", "r4", "r5"]
     assert (told["number"], told["left_out"]) == (5, 2)
     assert told["flow"] == [
         {"tier": "standard", "model": "m", "deployment": "a/d", "ended": 5, "failed": 1, "queued_s": 0.3}
     ]
+    assert told["tokens"] == {"a/d": [50, 15]}
     assert (await reader.happened(5))["ended"] == []
     assert (await reader.happened(None))["ended"] == []

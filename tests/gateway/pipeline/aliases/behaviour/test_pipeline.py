@@ -36,7 +36,13 @@ class Counter(Metrics):
         self.finished: list[tuple[str, str, int]] = []
 
     def request_finished(
-        self, route: str, model: str, status: int, duration_s: float, tier: str = ""
+        self,
+        route: str,
+        model: str,
+        status: int,
+        duration_s: float,
+        tier: str = "",
+        tenant: str | None = None,
     ) -> None:
         self.finished.append((route, model, status))
 

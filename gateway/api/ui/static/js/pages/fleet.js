@@ -6,7 +6,7 @@ import { HeatMap, legend } from "../heatmap.js";
 import { Chart } from "../chart.js";
 import { live } from "../live.js";
 import { Page } from "../page.js";
-import { Tiles, badge, empty, headed, meter, panel, search, segments } from "../parts.js";
+import { Tiles, badge, empty, headed, meter, panel, search, segments, toneOf } from "../parts.js";
 import { go, setQuery } from "../router.js";
 import { Table } from "../table.js";
 
@@ -52,7 +52,7 @@ export class FleetPage extends Page {
     this.map = new HeatMap({ label: "Deployments by host. Arrow keys move, Enter opens the host.", open: (cell) => go("host", cell.group), signal });
     this.legend = h("div");
     this.nothing = h("div");
-    this.table = new Table({ columns: COLUMNS, key: (row) => row.name, sort: 0, whenEmpty: ["No host matches", ""], caption: "Hosts" });
+    this.table = new Table({ columns: COLUMNS, key: (row) => row.name, whenEmpty: ["No host matches", ""], caption: "Hosts" });
     this.charts = {
       running: new Chart("Requests running", { format: count, signal }),
       waiting: new Chart("Requests waiting", { format: count, signal }),
@@ -99,7 +99,7 @@ export class FleetPage extends Page {
     for (const [key, each] of deployments) byAgent.get(each.agent)?.push([key, each]);
     const rows = agents.filter(([name, agent]) => matches(name, agent, byAgent.get(name))).map(([name, agent]) => rowOf(name, agent, byAgent.get(name)));
     rows.sort((a, b) => a.name.localeCompare(b.name, "en", { numeric: true }));
-    this.table.update(rows);
+    this.table.update([...rows].sort((a, b) => severity(b) - severity(a))); // until a head is chosen, what is sick comes first
     this.map.update(rows.flatMap((row) => this.cells(row, state)));
   }
 
@@ -124,17 +124,17 @@ export class FleetPage extends Page {
     }
     return row.deployments.map(([key, each]) => {
       const model = state.models[each.model];
-      const value = measure.words(each, model);
-      const words = [row.name, each.model + (each.version ? ` @ ${each.version}` : ""), `${measure.name}: ${value}`, each.status, each.reason].filter(Boolean).join("\n");
-      return { key, group: row.name, share: measure.share(each, model), text: value === "–" ? "" : value, tone: toneOfDeployment(each, row.agent), words };
+      const out = each.status === "loadable";
+      const value = out ? "–" : measure.words(each, model);
+      const words = [row.name, each.model + (each.version ? ` @ ${each.version}` : ""), !out && `${measure.name}: ${value}`, out ? "not loaded" : each.status, each.reason].filter(Boolean).join("\n");
+      return { key, group: row.name, share: out ? null : measure.share(each, model), text: value === "–" ? "" : value, tone: toneOfDeployment(each, row.agent), words };
     });
   }
 
   showTiles(state, agents, deployments) {
     const connected = agents.filter(([, agent]) => agent.status !== "away").length;
     const use = agents.flatMap(([, agent]) => Object.values(agent.gpus ?? {}).map((gpu) => gpu.utilisation)).filter((value) => typeof value === "number");
-    const serving = deployments.map(([, each]) => each).filter((each) => each.usable);
-    const slots = serving.reduce((sum, each) => sum + (each.slots ?? 0), 0);
+    const slots = deployments.reduce((sum, [, each]) => sum + (each.slots ?? 0), 0);
     const taken = deployments.reduce((sum, [, each]) => sum + (each.in_flight ?? 0), 0);
     const oldest = Math.max(0, ...Object.values(state.models).map((model) => model.oldest_s ?? 0));
     const gpus = agents.reduce((sum, [, agent]) => sum + Object.keys(agent.gpus ?? {}).length, 0);
@@ -153,17 +153,24 @@ function rowOf(name, agent, deployments) {
     const known = gpus.map((gpu) => gpu[field]).filter((value) => typeof value === "number");
     return known.length ? known.reduce((a, b) => a + b) / known.length : null;
   };
-  const slots = deployments.reduce((sum, [, each]) => sum + (each.usable ? (each.slots ?? 0) : 0), 0);
+  const slots = deployments.reduce((sum, [, each]) => sum + (each.slots ?? 0), 0);
   const taken = deployments.reduce((sum, [, each]) => sum + (each.in_flight ?? 0), 0);
   const hottest = gpus.map((gpu) => gpu.temperature_c).filter((value) => typeof value === "number");
   return { name, agent, deployments, gpus, slots, taken, use: mean("utilisation"), heat: hottest.length ? Math.max(...hottest) : null };
+}
+
+const SEVERITY = { bad: 2, warn: 1 };
+
+function severity({ agent, deployments }) {
+  const tones = [toneOf(agent.status), ...deployments.map(([, each]) => toneOfDeployment(each, agent))];
+  return Math.max(...tones.map((tone) => SEVERITY[tone] ?? 0));
 }
 
 const COLUMNS = [
   { title: "Host", value: (row) => row.name, cell: (row) => link(["host", row.name], row.name) },
   { title: "State", value: (row) => row.agent.status, cell: (row) => stateOf(row.agent) },
   { title: "Models", value: (row) => row.deployments.length, cell: (row) => [...new Set(row.deployments.map(([, each]) => each.model))].slice(0, 4).join(", ") || "–" },
-  { title: "Slots used", number: true, value: (row) => (row.slots ? row.taken / row.slots : null), cell: (row) => meter(row.slots ? row.taken / row.slots : 0, `${count(row.taken)}/${count(row.slots)}`) },
+  { title: "Slots used", number: true, value: (row) => (row.slots ? row.taken / row.slots : null), cell: (row) => (row.slots ? meter(row.taken / row.slots, `${count(row.taken)}/${count(row.slots)}`) : "–") },
   { title: "GPU use", number: true, value: (row) => row.use, cell: (row) => percent(row.use) },
   { title: "Hottest", number: true, value: (row) => row.heat, cell: (row) => celsius(row.heat) },
   { title: "Round trip", number: true, value: (row) => row.agent.rtt_s, cell: (row) => seconds(row.agent.rtt_s) },

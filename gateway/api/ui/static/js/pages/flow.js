@@ -53,7 +53,15 @@ export class FlowPage extends Page {
       context.fill();
     }
     context.globalAlpha = 1;
+    if (Object.keys(live.state.deployments).length === 0) this.drawEmpty(context, width, height);
     if (this.scene.particles.length && !this.still) this.painter.soon();
+  }
+
+  drawEmpty(context, width, height) {
+    context.font = "14px system-ui, sans-serif";
+    context.fillStyle = this.painter.colour("dim");
+    context.textAlign = "center";
+    context.fillText(fitted(context, "Nothing is served yet: no host has joined.", width * 0.65), width * 0.63, height / 2);
   }
 
   drawHeads(context, width) {
@@ -81,7 +89,7 @@ export class FlowPage extends Page {
     context.fillText(fitted(context, name, right), x + 12, y - 8);
     if (kind === "tier" || node.name === REST) return;
     context.fillStyle = painter.colour("dim");
-    const words = kind === "model" ? queueWords(each) : `${count(each.in_flight)} of ${count(each.slots)} slots`;
+    const words = kind === "model" ? queueWords(each) : slotWords(each);
     if (kind === "model" || node.step > 30) context.fillText(fitted(context, words, right), x + 12, y + 8);
     if (kind === "model" && each.waiting) {
       context.fillStyle = painter.colour("warn-fill");
@@ -103,6 +111,11 @@ export class FlowPage extends Page {
     const dot = this.near(x, y);
     if (dot) go("request", dot.id);
   }
+}
+
+function slotWords(deployment) {
+  if (deployment.status === "loadable") return "not loaded";
+  return deployment.status === "loaded" ? `${count(deployment.in_flight)} of ${count(deployment.slots)} slots` : deployment.status;
 }
 
 function queueWords(model) {

@@ -7,10 +7,11 @@ import { fill, h } from "../dom.js";
 import { ago, bytes, celsius, clock, count, day, list, percent, plural, seconds, watts } from "../format.js";
 import { live } from "../live.js";
 import { Page } from "../page.js";
-import { act, badge, empty, facts, labels, meter, panel } from "../parts.js";
+import { act, badge, empty, facts, labels, meter, panel, toneOf } from "../parts.js";
 import { session } from "../session.js";
 import { Table } from "../table.js";
 import { stateOf } from "./fleet.js";
+import { loadingActions, managedOf } from "./loading.js";
 
 const FIGURES = [
   ["use", "Use", percent, 1],
@@ -27,7 +28,7 @@ export class HostPage extends Page {
     this.gpus = h("div");
     this.charts = new Map();
     this.engines = new Table({ columns: ENGINES, key: (row) => row.name, sort: 0, whenEmpty: ["No engine", "The agent has named none."], caption: "Engines" });
-    this.deployments = new Table({ columns: DEPLOYMENTS, key: (row) => row.key, sort: 0, whenEmpty: ["Nothing is served here", ""], caption: "Deployments" });
+    this.deployments = new Table({ columns: [...DEPLOYMENTS, session.may("operator") && { title: "", cell: (row) => loadingActions(row.model, managedOf([[row.key, row]]), row.agent) }].filter(Boolean), key: (row) => row.key, sort: 0, whenEmpty: ["Nothing is served here", ""], caption: "Deployments" });
     this.log = h("ol", { class: "log" });
     this.append(this.headline, this.about, panel("GPUs", this.gpus), panel("Engines", this.engines.node), panel("Deployments", this.deployments.node), panel("Changes of state", this.log));
     this.refresh = this.every(10, async (signal) => {
@@ -132,6 +133,8 @@ export class HostPage extends Page {
   }
 }
 
+const loadWords = (row) => (row.status === "loadable" ? "not loaded" : row.status === "loading" && typeof row.load_progress === "number" ? `loading, ${percent(row.load_progress)}` : row.status);
+
 const ENGINES = [
   { title: "Engine", value: (row) => row.name, cell: (row) => row.name },
   { title: "Kind", value: (row) => row.kind, cell: (row) => row.kind || "–" },
@@ -144,8 +147,8 @@ const ENGINES = [
 const DEPLOYMENTS = [
   { title: "Model", value: (row) => row.model, cell: (row) => row.model },
   { title: "Version", value: (row) => row.version, cell: (row) => row.version || "–" },
-  { title: "State", value: (row) => row.status, cell: (row) => badge(row.status) },
-  { title: "Slots used", number: true, value: (row) => row.in_flight, cell: (row) => meter(row.slots ? row.in_flight / row.slots : 0, `${count(row.in_flight)}/${count(row.slots)}`) },
+  { title: "State", value: (row) => row.status, cell: (row) => (row.leaving ? badge("being unloaded", "warn") : badge(loadWords(row), toneOf(row.status))) },
+  { title: "Slots used", number: true, value: (row) => row.in_flight, cell: (row) => (row.slots ? meter(row.in_flight / row.slots, `${count(row.in_flight)}/${count(row.slots)}`) : "–") },
   { title: "Waiting at the engine", number: true, value: (row) => row.waiting, cell: (row) => count(row.waiting) },
   { title: "KV cache", number: true, value: (row) => row.kv_use, cell: (row) => percent(row.kv_use ?? undefined) },
   { title: "Health", number: true, value: (row) => row.health, cell: (row) => percent(row.health) },

@@ -11,6 +11,7 @@ import { RequestPage } from "./request.js";
 import { RequestsPage } from "./requests.js";
 import { SettingsPage } from "./settings.js";
 import { UsagePage } from "./usage.js";
+import { WhatIfPage } from "./whatif.js";
 
 export const PAGES = [
   { name: "fleet", title: "Fleet", key: "f", role: "viewer", element: "tl-fleet", type: FleetPage },
@@ -22,6 +23,7 @@ export const PAGES = [
   { name: "jobs", title: "Jobs", key: "j", role: "viewer", element: "tl-jobs", type: JobsPage },
   { name: "usage", title: "Usage", key: "u", role: "admin", element: "tl-usage", type: UsagePage },
   { name: "keys", title: "Keys", key: "k", role: "admin", element: "tl-keys", type: KeysPage },
+  { name: "whatif", title: "What if", key: "i", role: "viewer", element: "tl-whatif", type: WhatIfPage },
   { name: "alerts", title: "Alerts", key: "a", role: "viewer", element: "tl-alerts", type: AlertsPage, count: (live) => alertsOf(live.state).length },
   { name: "settings", title: "Settings", key: "s", role: "operator", element: "tl-settings", type: SettingsPage },
 ];

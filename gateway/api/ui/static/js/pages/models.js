@@ -10,6 +10,7 @@ import { badge, empty, headed, meter, search } from "../parts.js";
 import { session } from "../session.js";
 import { Table } from "../table.js";
 import { aliasPanel, editNewAlias } from "./aliases.js";
+import { loadingActions, managedOf } from "./loading.js";
 
 export class ModelsPage extends Page {
   build() {
@@ -30,20 +31,21 @@ export class ModelsPage extends Page {
   }
 
   columns() {
-    const p = (figure, share) => ({ number: true, value: (row) => this.metrics.percentile(figure, row.name, share), cell: (row) => seconds(this.metrics.percentile(figure, row.name, share)) });
+    const both = (title, figure) => {
+      const at = (row, share) => this.metrics.percentile(figure, row.name, share);
+      return { title, number: true, value: (row) => at(row, 0.95), cell: (row) => (Number.isNaN(at(row, 0.5)) ? "–" : `${seconds(at(row, 0.5))} / ${seconds(at(row, 0.95))}`) };
+    };
     return [
-      { title: "Model", value: (row) => row.name, cell: (row) => row.name },
+      { title: "Model", value: (row) => row.name, cell: (row) => h("span", { class: "name" }, row.name) },
       { title: "State", value: (row) => stateOf(row)[0], cell: (row) => badge(...stateOf(row)) },
-      { title: "Deployments", number: true, value: (row) => row.deployments, cell: (row) => count(row.deployments) },
-      { title: "Slots used", number: true, value: (row) => row.in_flight / row.slots, cell: (row) => meter(row.slots ? row.in_flight / row.slots : 0, `${count(row.in_flight)}/${count(row.slots)}`) },
+      { title: "Slots used", number: true, value: (row) => row.in_flight / row.slots, cell: (row) => (row.slots ? meter(row.in_flight / row.slots, `${count(row.in_flight)}/${count(row.slots)}`) : "–") },
       { title: "Waiting", number: true, value: (row) => row.waiting, cell: (row) => (row.waiting && row.oldest_s ? `${count(row.waiting)}, ${seconds(row.oldest_s)}` : count(row.waiting)) },
-      { title: "First token p50", ...p("first_token", 0.5) },
-      { title: "p95", ...p("first_token", 0.95) },
-      { title: "Whole p50", ...p("whole", 0.5) },
-      { title: "p95", ...p("whole", 0.95) },
+      both("First token p50 / p95", "first_token"),
+      both("Whole p50 / p95", "whole"),
       { title: "Requests", number: true, value: (row) => this.metrics.count("whole", row.name), cell: (row) => count(this.metrics.count("whole", row.name)) },
-      { title: "Tokens out", number: true, value: (row) => this.tokens(row), cell: (row) => rate(this.tokens(row), "/s") },
-    ];
+      { title: "Tokens", number: true, value: (row) => this.tokens(row), cell: (row) => rate(this.tokens(row), "/s") },
+      session.may("operator") && { title: "", cell: (row) => loadingActions(row.name, row.managed) },
+    ].filter(Boolean);
   }
 
   tokens(row) {
@@ -52,7 +54,8 @@ export class ModelsPage extends Page {
 
   update(state) {
     const wanted = this.filter.trim().toLowerCase();
-    const rows = Object.entries(state.models).map(([name, model]) => ({ name, ...model, loading: loadingOf(name, state) }));
+    const deployments = Map.groupBy(Object.entries(state.deployments), ([, each]) => each.model);
+    const rows = Object.entries(state.models).map(([name, model]) => ({ name, ...model, ...lifeOf(deployments.get(name) ?? []) }));
     this.table.update(rows.filter((row) => row.name.toLowerCase().includes(wanted)));
     const { windowS } = this.metrics;
     fill(this.window, windowS ? `Percentiles, requests and tokens of the last ${seconds(Math.round(windowS))}.` : "Percentiles and requests since the gateway began.");
@@ -69,15 +72,26 @@ export class ModelsPage extends Page {
   }
 }
 
-function loadingOf(name, state) {
-  const loading = Object.values(state.deployments).filter((each) => each.model === name && each.status === "loading");
+// Of its deployments: those that load, those that go, and what an operator may do about them.
+function lifeOf(entries) {
+  const all = entries.map(([, each]) => each);
+  const loading = all.filter((each) => each.status === "loading");
   const progress = loading.map((each) => each.load_progress).filter((value) => typeof value === "number");
-  return { count: loading.length, progress: progress.length ? Math.max(...progress) : null };
+  return {
+    loading: { count: loading.length, progress: progress.length ? Math.max(...progress) : null },
+    leaving: all.filter((each) => each.leaving).length,
+    failed: all.filter((each) => each.status === "failed"),
+    managed: managedOf(entries),
+  };
 }
 
 function stateOf(row) {
-  if (row.slots > 0) return ["ready", "good"];
-  if (row.loading.count) return [row.loading.progress === null ? "loading" : `loading, ${percent(row.loading.progress)}`, "info"];
-  return row.deployments ? ["no slot free for now", "warn", plural(row.deployments, "deployment")] : ["not served", "bad"];
+  const loading = row.loading.progress === null ? "loading" : `loading, ${percent(row.loading.progress)}`;
+  const ready = row.deployments > 1 ? `ready at ${row.deployments}` : "ready";
+  if (row.slots > 0) return row.loading.count ? [`${ready}, one more ${loading}`, "good"] : [ready, "good"];
+  if (row.loading.count) return [loading, "info"];
+  if (row.leaving) return ["being unloaded", "warn"];
+  if (row.deployments) return ["no slot free for now", "warn", plural(row.deployments, "deployment")];
+  if (row.failed.length) return ["failed", "bad", row.failed[0].reason ?? ""];
+  return row.managed.out.length ? ["not loaded", "", "It is loaded when a request asks for it."] : ["not served", "bad"];
 }
-

@@ -70,7 +70,7 @@ function used(record) {
     ["Tokens out", `${count(tokens.completion)}; expected ${count(tokens.expected_completion)}`],
     ["Bytes in, out", `${bytes(size.in)}, ${bytes(size.out)}`],
     ["GPU time", seconds(record.gpu_s)],
-    ["Cost", record.cost === null || record.cost === undefined ? "its model has no price" : money(record.cost)],
+    ["Cost", typeof record.cost === "number" ? money(record.cost) : ["queued", "running"].includes(record.state) ? "not known yet" : "its model has no price"],
   ]);
 }
 

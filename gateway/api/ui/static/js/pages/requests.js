@@ -4,7 +4,7 @@ import { h, link } from "../dom.js";
 import { clock, count, day, plural, seconds } from "../format.js";
 import { Page } from "../page.js";
 import { badge, fill, headed, notice, search, segments, select } from "../parts.js";
-import { setQuery } from "../router.js";
+import { go, setQuery } from "../router.js";
 import { Table } from "../table.js";
 
 const KINDS = [["recent", "Recent"], ["slow", "Slow"], ["failed", "Failed"]];
@@ -20,10 +20,11 @@ export class RequestsPage extends Page {
     this.table = new Table({ columns: COLUMNS, key: (row) => row.id, whenEmpty: ["No request matches", "Only those of valid keys are kept, and only while this gateway runs."], caption: "Requests" });
     this.said = h("div");
     const fields = TEXTS.map(([name, label]) => search(label, this.filters[name], (text) => this.choose({ [name]: text.trim() })));
-    const slow = h("input", { type: "number", min: 0, step: "any", class: "short", placeholder: "Longer than, s", "aria-label": "Took longer than, in seconds", value: this.filters.slow_than, on: { input: (event) => this.choose({ slow_than: event.target.value }) } });
+    const id = h("input", { type: "search", class: "long", placeholder: "Request id, then Enter", "aria-label": "Open the request of this id", on: { keydown: openOn } });
+    const slow = h("input", { type: "number", min: 0, step: "any", placeholder: "Longer than, s", "aria-label": "Took longer than, in seconds", value: this.filters.slow_than, on: { input: (event) => this.choose({ slow_than: event.target.value }) } });
     this.append(h("div", { class: "topline" }, h("h1", {}, "Requests")),
       headed("What is known", segments("Which", KINDS, this.kind, (kind) => ((this.kind = kind), this.choose({}))),
-        h("div", { class: "filters" }, fields, select("State", STATES, this.filters.state, (state) => this.choose({ state })), slow),
+        h("div", { class: "filters" }, id, fields, select("State", STATES, this.filters.state, (state) => this.choose({ state })), slow),
         this.said, this.table.node));
     this.refresh = this.every(3, (signal) => this.load(signal));
   }
@@ -46,8 +47,13 @@ export class RequestsPage extends Page {
     const missing = Object.entries(found.why_missing ?? {}).map(([name, why]) => `${name} (${why})`).join(", ") || (found.missing ?? []).join(", ");
     fill(this.said,
       missing && notice(`Those of these gateway processes are missing: ${missing}.`, "warn"),
-      h("p", { class: "small dim" }, `${plural(found.requests.length, "request")} shown${found.next ? ", and there are more" : ""}. Kept: ${count(recent)} recent, ${count(slow)} slow, ${count(failed)} failed.`));
+      h("p", { class: "small dim" }, `${plural(found.requests.length, "request")} shown${found.next ? ", and there are more" : ""}. Of requests that are over, ${count(recent)} are kept, besides ${count(slow)} slow and ${count(failed)} failed ones.`));
   }
+}
+
+function openOn(event) {
+  const wanted = event.target.value.trim();
+  if (event.key === "Enter" && wanted) go("request", wanted);
 }
 
 export const stateBadge = (row) => badge(row.error ?? row.state, row.error ? "bad" : undefined, row.status ? `HTTP ${row.status}` : "");
@@ -55,15 +61,14 @@ const tokens = (row) => (row.tokens_in === null && row.tokens_out === null ? "�
 
 const COLUMNS = [
   { title: "Arrived", value: (row) => row.at, cell: (row) => link(["request", row.id], h("time", { title: day(row.at) }, clock(row.at))) },
-  { title: "State", value: (row) => row.state, cell: (row) => h("span", { class: "badges" }, stateBadge(row), row.slow && badge("slow", "warn")) },
-  { title: "Model", value: (row) => row.model, cell: (row) => (row.alias && row.alias !== row.model ? `${row.alias} → ${row.model}` : row.model) },
-  { title: "Kind", value: (row) => row.route, cell: (row) => `${row.route}, ${row.tier}` },
-  { title: "Whose", value: (row) => row.tenant, cell: (row) => `${row.tenant} / ${row.key}` },
-  { title: "Host", value: (row) => row.agent, cell: (row) => (row.agent ? link(["host", row.agent], row.agent) : "–") },
+  { title: "State", value: (row) => row.state, cell: (row) => h("span", { class: "badges" }, stateBadge(row), row.slow && badge("slow", "warn"), row.attempts > 1 && badge(`${row.attempts} attempts`, "warn")) },
+  { title: "Model", value: (row) => row.model, cell: (row) => h("span", { class: "name" }, row.alias && row.alias !== row.model ? `${row.alias} → ${row.model}` : row.model) },
+  { title: "Kind", value: (row) => row.route, cell: (row) => h("span", { class: "name" }, `${row.route}, ${row.tier}`) },
+  { title: "Whose", value: (row) => row.tenant, cell: (row) => h("span", { class: "name" }, `${row.tenant} / ${row.key}`) },
+  { title: "Host", value: (row) => row.agent, cell: (row) => (row.agent ? h("span", { class: "name" }, link(["host", row.agent], row.agent)) : "–") },
   { title: "Waited", number: true, value: (row) => row.queued_s, cell: (row) => seconds(row.queued_s) },
   { title: "First byte", number: true, value: (row) => row.first_byte_s, cell: (row) => seconds(row.first_byte_s) },
   { title: "Whole", number: true, value: (row) => row.total_s, cell: (row) => seconds(row.total_s) },
   { title: "Tokens in / out", number: true, value: (row) => row.tokens_out, cell: tokens },
-  { title: "Attempts", number: true, value: (row) => row.attempts, cell: (row) => count(row.attempts) },
 ];
 

@@ -45,7 +45,7 @@ export class UsagePage extends Page {
       number("Tokens in", "prompt_tokens", count), number("of them cached", "cached_tokens", count), number("Tokens out", "completion_tokens", count),
       number("GPU time", "gpu_s", seconds), number("Cost", "cost", money),
     ].filter(Boolean);
-    this.table = new Table({ columns, key: (row) => `${row.tenant ?? ""} ${row.key_id ?? ""} ${row[this.by]}`, sort: columns.length - 6, descending: true, whenEmpty: ["Nothing was used", "Usage is counted when an engine begins to answer."], caption: "Usage" });
+    this.table = new Table({ columns, key: (row) => `${row.tenant ?? ""} ${row.key_id ?? ""} ${row[this.by]}`, sort: columns.length - 1, descending: true, whenEmpty: ["Nothing was used", "Usage is counted when an engine begins to answer."], caption: "Usage" });
     fill(this.place, this.table.node);
   }
 
@@ -60,6 +60,7 @@ export class UsagePage extends Page {
     }
     if (by !== this.by || since !== this.since) return;
     this.rows = rows;
+    if (this.table.untouched && !rows.some((row) => row.cost > 0)) this.table.sort = this.table.columns.length - 2; // without prices, by GPU time
     this.table.update(rows);
     const sum = (name) => rows.reduce((total, row) => total + row[name], 0);
     this.tiles.set("Requests", count(sum("requests")), since ? `since ${since}` : "in all time");
