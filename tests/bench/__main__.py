@@ -18,6 +18,7 @@ from tests.bench import (
     choice,
     concurrent,
     crowd,
+    dashboard,
     decision,
     generation,
     growth,
@@ -45,6 +46,7 @@ from tests.bench.peers import tools
 from tests.bench.peers.machine import facts
 from tests.bench.site import LoadSite, build
 from tests.bench.written import write_block
+from tests.support.browser import missing_browser
 from tests.support.processes import House
 
 Load = Callable[[LoadSite, argparse.Namespace], Coroutine[None, None, object]]
@@ -257,6 +259,21 @@ def _half_load(arguments: argparse.Namespace) -> object:
     return _kept("half-load", figures, arguments)
 
 
+def _dashboard(arguments: argparse.Namespace) -> object:
+    problem = tools.missing() or missing_browser() or crowd.may_open(_SPARE_FILES)
+    if problem is not None:
+        return f"not run: {problem}"
+    sizes = dashboard.DashboardSizes()
+    if arguments.seconds is not None:
+        sizes = replace(sizes, seconds=arguments.seconds)
+    with (
+        tempfile.TemporaryDirectory(prefix="trunkline-bench-") as directory,
+        House(Path(directory)) as house,
+    ):
+        figures = dashboard.run(house, sizes)
+    return _kept("dashboard", figures, arguments)
+
+
 def _growth(arguments: argparse.Namespace) -> object:
     problem = tools.missing() or crowd.may_open(_SPARE_FILES)
     if problem is not None:
@@ -297,6 +314,7 @@ _ALONE: dict[str, Callable[[argparse.Namespace], object]] = {
     "idle": _idle,
     "turns": _turns,
     "growth": _growth,
+    "dashboard": _dashboard,
     "half-load": _half_load,
     "live": _live,
     "jobs": jobs.load,

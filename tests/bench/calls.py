@@ -76,8 +76,9 @@ WITHOUT_NATIVE = {
 """What each may take besides where functions run in Python that are native otherwise
 (:mod:`shared.speedups`)."""
 
-GROUP_BUDGETS = {"log and metrics": 13, "scheduler and admission": 92, "tunnel": 66, "HTTP": 62.5}
-"""Python calls of the groups. They take 12, 91, 64 and 62; the goals are 25, 90, 80 and 60."""
+GROUP_BUDGETS = {"log and metrics": 13, "scheduler and admission": 93, "tunnel": 66, "HTTP": 62.5}
+"""Python calls of the groups. They take 12, 91, 64 and 62, and up to a fortieth more where something recurs
+meanwhile; the goals are 25, 90, 80 and 60."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,12 +32,16 @@ class TracedCost:
     more_us: float
     ratio: float
     """``more_us`` and ``ratio``: medians of the rounds, each held against the same round without."""
+    loop_more_us: float
+    """Of ``more_us`` what the thread of the event loop takes; the rest is the thread that makes and sends
+    spans."""
     requests: int
 
     def __str__(self) -> str:
         return (
             f"traces {self.traced:<6} {self.requests_per_s:8,.0f}/s  gateway {self.cpu_us:6.0f} µs each, "
-            f"{self.more_us:+6.1f} µs, x{self.ratio:.3f}; {self.requests:,} answered"
+            f"{self.more_us:+6.1f} µs ({self.loop_more_us:+.1f} of the event loop's thread), "
+            f"x{self.ratio:.3f}; {self.requests:,} answered"
         )
 
 
@@ -71,9 +75,24 @@ def run(directory: Path, rounds: int, seconds: float) -> TracedCosts:
         for number in range(rounds):
             names = list(RATIOS)
             for name in names[number % len(names) :] + names[: number % len(names)]:
-                seen[name].append(sites[name].ask("unary", *pace))
+                pid = sites[name].gateway.child.pid
+                before = _threads_s(pid)
+                found = sites[name].ask("unary", *pace)
+                seen[name].append({**found, "loop": _share(pid, before, _threads_s(pid))})
         pids = {name: site.gateway.child.pid for name, site in sites.items()}
     return TracedCosts(_costs(seen, pids), len(sink.spans))
+
+
+def _threads_s(pid: int) -> dict[int, float]:
+    """Seconds of CPU that each thread of the process has had (proc(5))."""
+    found = Path(f"/proc/{pid}/task").glob("*/schedstat")
+    return {int(each.parent.name): int(each.read_text().split()[0]) / 1e9 for each in found}
+
+
+def _share(pid: int, before: dict[int, float], after: dict[int, float]) -> float:
+    """That of the event loop's thread, which is the process's first, in the CPU of all threads meanwhile."""
+    used_s = {thread: seconds - before.get(thread, 0.0) for thread, seconds in after.items()}
+    return used_s[pid] / sum(used_s.values())
 
 
 def _environment(sink: OtlpSink, ratio: float | None) -> dict[str, str]:
@@ -88,6 +107,10 @@ def _costs(seen: dict[str, list[dict[str, Any]]], pids: dict[str, int]) -> list[
         name: [crowd.cpu_us(each, [pids[name]], each["right"]) for each in rounds]
         for name, rounds in seen.items()
     }
+    loop_us = {
+        name: [each["loop"] * used_us for each, used_us in zip(rounds, cpu_us[name], strict=True)]
+        for name, rounds in seen.items()
+    }
     without = cpu_us["off"]
     return [
         TracedCost(
@@ -99,6 +122,9 @@ def _costs(seen: dict[str, list[dict[str, Any]]], pids: dict[str, int]) -> list[
             ),
             statistics.median(
                 with_us / off_us for with_us, off_us in zip(cpu_us[name], without, strict=True)
+            ),
+            statistics.median(
+                with_us - off_us for with_us, off_us in zip(loop_us[name], loop_us["off"], strict=True)
             ),
             sum(int(each["right"]) for each in rounds),
         )

@@ -256,6 +256,8 @@ def draw_of_fleet(random: Random) -> Operation:
         (
             ("POST", "/admin/agents/{agent}/drain"),
             ("DELETE", "/admin/agents/{agent}/drain"),
+            ("POST", "/admin/models/{model:path}/load"),
+            ("POST", "/admin/models/{model:path}/evict"),
             ("GET", "/admin/queue"),
         )
     )

@@ -70,7 +70,7 @@ _LONG = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The order for several processes, which they keep with ``--dist loadfile --no-loadscope-reorder``."""
+    """The order in which several processes take the files."""
     places = {name: place for place, name in enumerate(_LONG)}
     items.sort(key=lambda item: places.get(item.path.stem, len(places)))
 
@@ -109,11 +109,13 @@ def tiny_model(tiny_hub: Path) -> Path:
 @pytest.fixture(scope="session")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """The shared one. Leave it as it was found: idle, everything running, the engine's default script. Those
-    who serve the demo model, or ``moving``, get requests in turns, however much faster one of them is."""
-    in_turns = {
-        "TRUNKLINE_GATEWAY_DISPATCH__POLICIES": f'{{"{DEMO}": "round-robin", "moving": "round-robin"}}'
+    who serve the demo model, or ``moving``, get requests in turns, however much faster one of them is. All
+    tenants are of one class."""
+    settings = {
+        "TRUNKLINE_GATEWAY_DISPATCH__POLICIES": f'{{"{DEMO}": "round-robin", "moving": "round-robin"}}',
+        "TRUNKLINE_GATEWAY_METRICS__TENANT_CLASSES": '{"everybody": ["*"]}',
     }
-    built = build_site(tmp_path_factory.mktemp("site"), "--slots", "32", gateway_environment=in_turns)
+    built = build_site(tmp_path_factory.mktemp("site"), "--slots", "32", gateway_environment=settings)
     yield built
     leave(built.house)
 

@@ -1,5 +1,6 @@
 """The dashboard in a real browser, at a real gateway: signing in, roles, draining, switching a canary."""
 
+import sys
 import time
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from tests.integration.conftest import MODEL
 from tests.support.browser import PHONE, Browser, chromium, missing_browser
 from tests.support.processes import Gateway, House, fetch
 
+ON_DEMAND = "on-demand"
+
 pytestmark = pytest.mark.skipif(missing_browser() is not None, reason=missing_browser() or "")
 
 
@@ -21,6 +24,15 @@ def keys(gateway: Gateway) -> dict[AdminRole | None, str]:
             role: store.keys.create(f"its-{role}", "ops", time.time(), role=role) for role in AdminRole
         }
         return {None: store.keys.create("client", "ops", time.time()), **made}
+
+
+def start_on_demand(house: House, gateway: Gateway) -> None:
+    """An agent that has its engine loaded and unloaded on command."""
+    engine = f"{sys.executable} -m tests.support.scripted_engine --model {ON_DEMAND} --port {{port}}"
+    table = f'[[engine]]\nname = "on"\ncommand = "{engine}"\nmodels = ["{ON_DEMAND}"]\nmemory = "1 GiB"\n'
+    file = house.directory / "on-demand.toml"
+    file.write_text(table)
+    house.agent(gateway, None, "--config", str(file), name="gpu-2")
 
 
 async def sign_in_and_out(browser: Browser, gateway: Gateway, known: dict[AdminRole | None, str]) -> None:
@@ -72,8 +84,8 @@ async def an_operator_drains(browser: Browser, gateway: Gateway, key: str) -> No
     for button, draining in (("Drain", True), ("Give it work again", False)):
         await page.click(f"tl-host button:has-text({button!r})")
         await page.wait_for_selector(f"tl-host button:has-text({'Give' if draining else 'Drain'!r})")
-        (agent,) = fetch(f"{gateway.url}/admin/agents", key=key)["agents"]
-        assert agent["draining"] is draining
+        agent, _ = fetch(f"{gateway.url}/admin/agents", key=key)["agents"]
+        assert (agent["name"], agent["draining"]) == ("gpu-1", draining)
 
 
 async def an_operator_switches_a_canary(browser: Browser, gateway: Gateway, key: str) -> None:
@@ -97,6 +109,31 @@ async def an_operator_switches_a_canary(browser: Browser, gateway: Gateway, key:
 def shares(gateway: Gateway, key: str) -> list[float]:
     (alias,) = fetch(f"{gateway.url}/admin/aliases", key=key)["aliases"]
     return [round(each["share"], 6) for each in alias["targets"]]
+
+
+async def an_operator_loads_and_evicts_a_model(browser: Browser, gateway: Gateway, key: str) -> None:
+    page = await browser.open(gateway.url, key, "models")
+    row = f"tl-models tr:has-text({ON_DEMAND!r})"
+    steps = (("Load", "is to be loaded", "ready"), ("Evict", "goes from 1 host", "not loaded"))
+    for button, done, state in steps:
+        await page.click(f"{row} button:has-text({button!r})")
+        await page.click("dialog button[type=submit]")
+        await page.wait_for_selector(f".toast:has-text('{ON_DEMAND} {done}')")
+        await page.wait_for_selector(f"{row} .badge:has-text({state!r})", timeout=20_000)
+
+
+async def an_operator_repeats_a_job_of_another_tenant(browser: Browser, gateway: Gateway, key: str) -> None:
+    ask = {"model": MODEL, "messages": [{"role": "user", "content": "A secret prompt."}]}
+    job = {"path": "/v1/chat/completions", "body": ask | {"script": {"status": 400}}}
+    made = fetch(f"{gateway.base_url}/jobs", body=job, key=gateway.key("its-owner"))
+    page = await browser.open(gateway.url, key, "jobs?tenant=tests")
+    row = f"tl-jobs tr:has-text({made['id']!r})"
+    await page.wait_for_selector(f"{row} .badge:has-text('failed')")
+    assert "A secret prompt." not in await page.inner_text("tl-jobs")
+    await page.click(f"{row} button:has-text('Try again')")
+    await page.wait_for_selector(f".toast:has-text('{made['id']} waits again.')")
+    await page.get_by_label("Tenant", exact=True).fill("somebody-else")
+    await page.wait_for_selector("tl-jobs .empty:has-text('No job matches')")
 
 
 async def an_admin_makes_a_key_whose_secret_is_shown_once(
@@ -130,6 +167,22 @@ async def a_decision_record_is_told_in_words(browser: Browser, gateway: Gateway,
     assert "A secret prompt." not in shown
 
 
+async def a_viewer_asks_what_if(browser: Browser, gateway: Gateway, key: str) -> None:
+    """From any page two clicks: the page, and what is asked most."""
+    page = await browser.open(gateway.url, key)
+    await page.click("nav.pages a:has-text('What if')")
+    await page.click("tl-whatif button:has-text('2 more like those')")
+    await page.wait_for_selector("tl-whatif .notice:has-text('With 2 more deployments of scripted')")
+    assert await page.locator("tl-whatif .courses > canvas").count() == 1
+    await page.focus("tl-whatif .courses > canvas")
+    await page.keyboard.press("End")
+    assert "with the changes" in await page.inner_text("tl-whatif .courses .tip")
+    await page.fill("tl-whatif input[name=remove]", "1")  # it would be the last one
+    await page.evaluate("document.querySelector('tl-whatif form').noValidate = true")
+    await page.click("tl-whatif button[type=submit]")
+    await page.wait_for_selector("tl-whatif .notice.bad:has-text('no deployment of scripted would be left')")
+
+
 async def every_page_opens(browser: Browser, gateway: Gateway, key: str) -> None:
     page = await browser.open(gateway.url, key)
     for name in ("flow", "models", "requests", "jobs", "usage", "keys", "alerts", "settings", "host/gpu-1"):
@@ -137,19 +190,38 @@ async def every_page_opens(browser: Browser, gateway: Gateway, key: str) -> None
         await page.wait_for_selector(f"tl-{name.partition('/')[0]} h1")
 
 
+async def a_page_goes_on_when_the_gateway_was_restarted(
+    browser: Browser, house: House, gateway: Gateway, key: str
+) -> None:
+    page = await browser.open(gateway.url, key)
+    await page.wait_for_selector("tl-fleet tr:has-text('gpu-1') .badge:has-text('ready')")
+    house.children.stop(gateway.child)
+    await page.wait_for_selector(".connection:has-text('Not connected')")
+    await page.wait_for_selector("main .notice.warn:has-text('What you see is from before.')")
+    house.gateway(port=gateway.port)
+    await page.wait_for_selector(".toast:has-text('The gateway was restarted')", timeout=40_000)
+    await page.wait_for_selector("tl-fleet tr:has-text('gpu-1') .badge:has-text('ready')", timeout=40_000)
+
+
 async def test_a_browser_shows_and_does_what_the_keys_role_allows(tmp_path: Path) -> None:
     with House(tmp_path / "house") as house:
         gateway, engine = house.gateway(), house.engine("--model", MODEL)
         known = keys(gateway)
         house.agent(gateway, engine.url, name="gpu-1")
-        house.wait_for_model(gateway, known[None], MODEL)
+        start_on_demand(house, gateway)
+        for model in (MODEL, ON_DEMAND):
+            house.wait_for_model(gateway, known[None], model)
         operator, admin = known[AdminRole.OPERATOR], known[AdminRole.ADMIN]
         async with chromium() as browser:
             await sign_in_and_out(browser, gateway, known)
             await a_viewer_gets_no_actions(browser, gateway, known[AdminRole.VIEWER])
             await an_operator_drains(browser, gateway, operator)
             await an_operator_switches_a_canary(browser, gateway, operator)
+            await an_operator_loads_and_evicts_a_model(browser, gateway, operator)
+            await an_operator_repeats_a_job_of_another_tenant(browser, gateway, operator)
             await an_admin_makes_a_key_whose_secret_is_shown_once(browser, gateway, admin)
             await a_decision_record_is_told_in_words(browser, gateway, admin)
+            await a_viewer_asks_what_if(browser, gateway, known[AdminRole.VIEWER])
             await every_page_opens(browser, gateway, admin)
+            await a_page_goes_on_when_the_gateway_was_restarted(browser, house, gateway, admin)
             assert browser.problems == []

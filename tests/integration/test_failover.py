@@ -87,6 +87,7 @@ def test_a_standby_takes_the_place_of_a_lost_primary_and_no_client_notices(
             house.wait_for_model(gateway, key, MODEL)
         with Clients([one, two], key) as clients:
             until("they are served", lambda: clients.answered > 20)
+            _replicate_synchronously(primary)  # else what the standby has not got yet is lost
             until("the standby has what the primary has", lambda: _behind(primary) == 0)
             lost_s = time.monotonic()
             _lose(primary, loss)
@@ -117,6 +118,20 @@ def _lose(server: OwnPostgresServer, how: str) -> None:
         server.kill()
     else:
         server.pause()
+
+
+def _replicate_synchronously(primary: OwnPostgresServer) -> None:
+    """From now on nothing counts as written that the standby has not got. It is the primary's own setting."""
+    with psycopg.connect(primary.database_url(), autocommit=True) as connection:
+        connection.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
+        connection.execute("SELECT pg_reload_conf()")
+    until("the standby is waited for", lambda: _sync_state(primary) == "sync")
+
+
+def _sync_state(primary: OwnPostgresServer) -> str:
+    with psycopg.connect(primary.database_url(), autocommit=True) as connection:
+        row = connection.execute("SELECT sync_state FROM pg_stat_replication").fetchone()
+    return "" if row is None else str(row[0])
 
 
 def _behind(primary: OwnPostgresServer) -> float:

@@ -37,7 +37,7 @@ class Follower:
         assert SECRET not in fields["data"]
         data = json.loads(fields["data"])
         self.requests += data.pop("requests", [])
-        for name in ("requests_left_out", "flow", "changes"):
+        for name in ("requests_left_out", "flow", "tokens", "changes"):
             data.pop(name, None)
         self.state = data if fields["event"] == "snapshot" else apply_patch(self.state, data)
         self.last_id = fields["id"]
@@ -87,12 +87,14 @@ async def test_a_page_sees_requests_wait_run_and_end(watched: tuple[Site, aiohtt
         assert page.state["agents"]["agent"]["status"] == "ready"
         (key,) = page.state["deployments"]
         assert page.state["deployments"][key]["slots"] == 1
-        slow = {"stream": True, "max_tokens": 50, "script": {"tokens_per_s": 20}}
-        asked = [asyncio.ensure_future(_ask(site, name, **slow)) for name in ("one", "two")]
+        held = {"stream": True, "max_tokens": 10, "script": {"stepped": True}}
+        asked = [asyncio.ensure_future(_ask(site, name, **held)) for name in ("one", "two")]
         await page.until(lambda: page.state["totals"]["waiting"] == 1)
         assert page.state["models"][MODEL]["tiers"] == {"standard": 1}
         assert page.state["deployments"][key]["in_flight"] == 1
+        await site.engine.step(lambda: any(each.done() for each in asked))
         await page.until(lambda: [each for each in page.requests if each["event"] == "placed"])
+        await site.engine.step(lambda: all(each.done() for each in asked))
         await asyncio.gather(*asked)
         await page.until(lambda: len([each for each in page.requests if each["event"] == "ended"]) == 2)
         assert page.state["totals"]["ended"] >= 2

@@ -1,5 +1,6 @@
 """The metrics of a real gateway that has answered a real request, as Prometheus reads them."""
 
+import time
 import urllib.request
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -38,4 +39,10 @@ def test_prometheus_finds_nothing_wrong_and_the_request_is_in_it(site: Site) -> 
     found = samples(text)
     assert found[counted] == before.get(counted, 0) + 1
     assert found[timed] == before.get(timed, 0) + 1
+    by_class = {"tenant_class": "everybody", "tier": "standard", "status": "2xx"}
+    counted_by_class = "trunkline_tenant_class_request_seconds_count", frozenset(by_class.items())
+    assert found[counted_by_class] == before.get(counted_by_class, 0) + 1
+    ends = {name: value for (name, _), value in found.items() if "agent_certificate" in name}
+    start_s = ends["trunkline_agent_certificate_start_timestamp_seconds"]
+    assert start_s < time.time() < ends["trunkline_agent_certificate_end_timestamp_seconds"]
     assert promtool("check", "metrics", stdin=text) == ""

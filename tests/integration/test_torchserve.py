@@ -11,6 +11,7 @@ import subprocess
 import time
 import venv
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,15 @@ def installed() -> Path:
     return PLACE / "bin"
 
 
+@dataclass(frozen=True)
+class RunningTorchServe:
+    url: str
+    management: str
+    """The URL of its management API, which lists its models."""
+    process_group: int
+    directory: Path
+
+
 def healthy(url: str) -> bool:
     try:
         return bool(fetch(f"{url}/ping")["status"] == "Healthy")
@@ -76,8 +86,7 @@ def healthy(url: str) -> bool:
 
 
 @pytest.fixture(scope="module")
-def server(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, int, Path]]:
-    """The URL of a TorchServe, its process group, and its directory."""
+def server(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningTorchServe]:
     directory = tmp_path_factory.mktemp("torchserve")
     (directory / "store").mkdir()
     (directory / "handler.py").write_text(HANDLER)
@@ -99,7 +108,7 @@ def server(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     url = f"http://127.0.0.1:{ports[0]}"
     try:
         until("TorchServe is healthy", lambda: healthy(url), START_S)
-        yield url, child.pid, directory
+        yield RunningTorchServe(url, f"http://127.0.0.1:{ports[1]}", child.pid, directory)
     finally:
         for sign in (signal.SIGTERM, signal.SIGKILL):
             try:
@@ -111,16 +120,16 @@ def server(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 @pytest.fixture(scope="module")
-def site(server: tuple[str, int, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineSite]:
+def site(server: RunningTorchServe, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineSite]:
     directory = tmp_path_factory.mktemp("site")
     with House(directory) as house:
         gateway = house.gateway()
         key = gateway.key("tests")
         config = directory / "agent.toml"
-        config.write_text(f'[[engine]]\nurl = "torchserve:{server[0]}"\nmodels = ["{MODEL}"]')
+        config.write_text(f'[[engine]]\nurl = "torchserve:{server.url}"\nmanagement = "{server.management}"')
         house.agent(gateway, None, "--config", str(config))
         house.wait_for_model(gateway, key, MODEL)
-        yield EngineSite(house, gateway, key, server[0])
+        yield EngineSite(house, gateway, key, server.url)
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT"])
@@ -159,14 +168,14 @@ async def test_errors_are_the_servers_and_cost_the_model_no_route(site: EngineSi
 
 
 async def test_a_server_that_is_killed_midway_is_an_error_and_gone(
-    site: EngineSite, server: tuple[str, int, Path]
+    site: EngineSite, server: RunningTorchServe
 ) -> None:
     async def ask() -> int:
         async with site.ask(f"/predictions/{MODEL}", b"slow", BINARY) as response:
             return response.status
 
     task = asyncio.create_task(ask())
-    await asyncio.to_thread(until, "it is sent", (server[2] / "begun").exists)
-    os.killpg(server[1], signal.SIGKILL)
+    await asyncio.to_thread(until, "it is sent", (server.directory / "begun").exists)
+    os.killpg(server.process_group, signal.SIGKILL)
     assert await task in (502, 503)
     await asyncio.to_thread(until, "it is gone", lambda: MODEL not in site.gateway.models(site.key))

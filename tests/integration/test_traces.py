@@ -1,6 +1,7 @@
 """One trace from client to engine, as a collector gets it from real processes."""
 
 import json
+import signal
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 
 from shared.process.tracing.settings import ENDPOINT_VARIABLE, NOT_INSTALLED
 from tests.integration.conftest import MODEL
+from tests.integration.regions import join
 from tests.support.otlp_sink import OtlpSink, SunkSpan, otlp_sink
 from tests.support.processes import Engine, Gateway, House, fetch, until
 
@@ -51,8 +53,9 @@ def text(gateway: Gateway, key: str, accept: str = "text/plain") -> str:
         return bytes(response.read()).decode()
 
 
-def ask(gateway: Gateway, key: str, trace: str, path: str = "/v1/chat/completions", **more: Any) -> Any:
-    body = {"model": MODEL, "messages": [{"role": "user", "content": SECRET}], "max_tokens": 3, **more}
+def ask(gateway: Gateway, key: str, trace: str, path: str = "/v1/chat/completions", given: Any = None) -> Any:
+    body = {"model": MODEL, "messages": [{"role": "user", "content": SECRET}], "max_tokens": 3}
+    body = body if given is None else given
     headers = {
         "content-type": "application/json",
         "x-api-key": key,
@@ -154,6 +157,72 @@ def test_the_log_names_trace_and_request(traced: Any) -> None:
 
     until("the request is logged", lambda: bool(lines()))
     assert lines()[0]["id"] == headers["x-request-id"]
+
+
+def test_one_trace_leads_through_a_child_gateway_to_its_engine(traced: Any) -> None:
+    house, gateway, _, key, sink = traced
+    environment = {ENDPOINT_VARIABLE: sink.url}
+    child = join(house, gateway, environment=environment)
+    below = house.engine("--model", "below", name="engine-below")
+    house.agent(child, below.url, name="agent-below", environment=environment)
+    house.wait_for_model(gateway, key, "below")
+    trace = "6" * 32
+    seen, _ = ask(gateway, key, trace, path="/engines/below/echo")
+
+    def complete() -> bool:
+        services = [each.service for each in sink.trace(trace) if each.name != "queue"]
+        return services.count(INTERNAL) == 6 and services.count(ENGINE) == 1
+
+    until("the spans of both gateways and of the agent have come", complete, 30)
+    by_id = {each.span_id: each for each in sink.trace(trace)}
+    way = [next(each for each in sink.trace(trace) if each.service == ENGINE)]
+    while way[-1].parent_id in by_id:
+        way.append(by_id[way[-1].parent_id])
+    assert [each.name for each in way] == ["any below", *["engine", "attempt", "any below"] * 2]
+    assert way[-1].parent_id == CLIENT
+    assert seen["headers"]["traceparent"] == f"00-{trace}-{way[0].span_id}-01"
+    assert [way[each].attributes.get("trunkline.agent") for each in (2, 5)] == ["agent-below", "region"]
+
+
+def test_a_job_goes_on_in_its_trace_after_its_gateway_was_killed(tmp_path: Path) -> None:
+    trace = "7" * 32
+    with otlp_sink() as sink, House(tmp_path) as house:
+        environment = {
+            ENDPOINT_VARIABLE: sink.url,
+            "TRUNKLINE_GATEWAY_JOBS__LEASE_S": "2",
+            "TRUNKLINE_GATEWAY_JOBS__LOOK_S": "0.1",
+        }
+        gateway = house.gateway(environment=environment)
+        key, engine = gateway.key("tests"), house.engine("--model", MODEL)
+        house.agent(gateway, engine.url, environment={ENDPOINT_VARIABLE: sink.url})
+        house.wait_for_model(gateway, key, MODEL)
+        script = {"script": {"stepped": True}, "stream": True, "max_tokens": 2}
+        body = {"model": MODEL, "messages": [{"role": "user", "content": SECRET}], **script}
+        ask(gateway, key, trace, path="/v1/jobs", given={"path": "/v1/chat/completions", "body": body})
+        until("an engine works on it", lambda: engine.stats()["sent_tokens"], 30)
+        until("the submission is traced", lambda: bool(sink.trace(trace)), 30)
+        gateway.child.signal(signal.SIGKILL)
+        house.children.stop(gateway.child)
+        house.gateway(environment=environment, port=gateway.port)
+        until("nobody waits for what was begun", lambda: engine.stats()["cancelled"], 60)
+
+        def spans(name: str) -> list[SunkSpan]:
+            return [each for each in sink.trace(trace) if each.name == name]
+
+        def ended() -> bool:
+            fetch(f"{engine.url}/_step", body={})
+            return bool(spans(f"job {SERVER}") and spans("attempt"))
+
+        until("the job has ended", ended, 60)
+        [submitted], [job], [run] = spans("POST jobs"), spans(f"job {SERVER}"), spans(f"run {SERVER}")
+        [attempt], [ran] = spans("attempt"), spans("engine")
+        assert (submitted.parent_id, job.parent_id) == (CLIENT, submitted.span_id)
+        assert (run.parent_id, attempt.parent_id) == (job.span_id, run.span_id)
+        assert ran.parent_id == attempt.span_id
+        assert job.start_ns <= run.start_ns <= run.end_ns <= job.end_ns
+        assert job.attributes["trunkline.attempts"] == 2
+        assert job.attributes["trunkline.job.state"] == "succeeded"
+        assert SECRET.encode() not in b"".join(sink.bodies)
 
 
 def test_a_collector_that_is_away_costs_no_request_anything_and_what_it_lacks_is_counted(

@@ -1,126 +1,32 @@
 """``trunkline gateway --workers 2``: two processes at one address, with TLS and without."""
 
 import asyncio
-import json
 import os
 import signal
-import ssl
 import sys
 import time
-import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 
-from gateway.domain.quotas import Rates
-from gateway.domain.scopes import AdminRole
 from gateway.storage import Store
-from gateway.tools.quickstart.processes import Child
-from shared.process.ports import free_port
 from shared.tunnel.base import SUBPROTOCOL
 from tests.integration.asking import CHAT, chat
 from tests.integration.conftest import _HOUSES, MODEL
-from tests.support.processes import START_S, Engine, Gateway, House, until
+from tests.integration.workers import SLOTS, WorkersSite, both_offer, workers_of
+from tests.support.processes import House, until
 from tests.support.tls import make_certificate
 
-SLOTS = 16
 DONE = "data: [DONE]\n\n"
 
 
-class FreshConnections(aiohttp.TCPConnector):
-    """Each request has a connection of its own, which ends with it at once: with TLS one that were closed in
-    order would outlive its session."""
-
-    def _release(self, key: Any, protocol: Any, *, should_close: bool = False) -> None:
-        protocol.abort()
-        super()._release(key, protocol, should_close=True)
-
-
-@dataclass(frozen=True, slots=True)
-class Site:
-    house: House
-    supervisor: Child
-    agent: Child
-    engine: Engine
-    state: Path
-    url: str
-    trust: ssl.SSLContext | None
-    keys: dict[str, str]
-
-    def client(self, key: str = "free", *, fresh: bool = False) -> aiohttp.ClientSession:
-        """``fresh``: each request has a connection of its own, which the kernel gives to some worker."""
-        kind = FreshConnections if fresh else aiohttp.TCPConnector
-        connector = kind(limit=0, ssl=self.trust or True)
-        headers = {"authorization": f"Bearer {self.keys[key]}"}
-        return aiohttp.ClientSession(self.url, connector=connector, headers=headers)
-
-    def events(self, name: str) -> list[dict[str, Any]]:
-        """Lines of the gateway's log about this."""
-        lines = [line for line in self.supervisor.log.read_text().splitlines() if f'"event":"{name}"' in line]
-        return [json.loads(line) for line in lines]
-
-    def pid(self, worker: int) -> int:
-        return int([each["pid"] for each in self.events("worker_serves") if each["worker"] == worker][-1])
-
-
-def workers_of(house: House, trust: Path | None, *arguments: str) -> Site:
-    """A gateway with two workers, an agent and its engine, and keys."""
-    url = f"{'http' if trust is None else 'https'}://127.0.0.1:{free_port()}"
-    state = house.directory / "gateway-state"
-    with Store.open(state, serve=True) as store:
-        made = {"free": Rates(), "limited": Rates(rpm=40), "at-once": Rates(concurrency=3)}
-        keys = {
-            name: store.keys.create(name, "tests", time.time(), rates=rates) for name, rates in made.items()
-        }
-        keys["operator"] = store.keys.create("operator", "tests", time.time(), role=AdminRole.OPERATOR)
-    tls = []
-    if trust is not None:
-        tls = ["--tls-cert", str(trust / "certificate.pem"), "--tls-key", str(trust / "key.pem")]
-    supervisor = house.children.start(
-        "gateway",
-        "gateway",
-        *("--listen", url.partition("//")[2], "--state", str(state), "--workers", "2"),
-        *("--log-format", "json", *tls, *arguments),
-    )
-    context = None if trust is None else ssl.create_default_context(cafile=str(trust / "certificate.pem"))
-    engine = house.engine("--model", MODEL)
-    gateway = Gateway(supervisor, 0, state)
-    certificate = {} if trust is None else {"SSL_CERT_FILE": str(trust / "certificate.pem")}
-    site_log = supervisor.log
-    house.children.wait_until(
-        lambda: site_log.read_text().count('"worker_serves"') == 2, "both workers serve", START_S
-    )
-    agent = house.agent(gateway, engine.url, "--slots", str(SLOTS), dial=url, environment=certificate)
-    site = Site(house, supervisor, agent, engine, state, url, context, keys)
-    house.children.wait_until(lambda: both_offer(site), "the agent is at both", START_S)
-    return site
-
-
-def both_offer(site: Site) -> bool:
-    """Whether twelve requests in a row, each on a connection of its own, find the model."""
-    for _ in range(12):
-        request = urllib.request.Request(
-            f"{site.url}/v1/models", headers={"authorization": f"Bearer {site.keys['free']}"}
-        )
-        try:
-            with urllib.request.urlopen(request, timeout=10, context=site.trust) as response:
-                offered = json.loads(response.read())["data"]
-        except OSError:
-            return False
-        if not offered:
-            return False
-    return True
-
-
 @pytest.fixture(scope="module", params=["plain", "tls"])
-def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkersSite]:
     directory = tmp_path_factory.mktemp(f"workers-{request.param}")
     trust = None
     if request.param == "tls":
@@ -149,15 +55,15 @@ async def eventually(what: str, condition: Callable[[], object], timeout_s: floa
     await asyncio.to_thread(until, what, condition, timeout_s)
 
 
-def logged(site: Site, key: str, status: int) -> int:
+def logged(site: WorkersSite, key: str, status: int) -> int:
     return sum((each.get("key"), each["status"]) == (key, status) for each in site.events("request"))
 
 
-def processes_that_answered(site: Site, since: int) -> set[str]:
+def processes_that_answered(site: WorkersSite, since: int) -> set[str]:
     return {each["process"] for each in site.events("request")[since:] if each.get("model") == MODEL}
 
 
-async def test_clients_are_spread_over_both_and_each_reaches_the_agent(site: Site) -> None:
+async def test_clients_are_spread_over_both_and_each_reaches_the_agent(site: WorkersSite) -> None:
     since = len(site.events("request"))
     async with site.client(fresh=True) as client:
         answers = await asyncio.gather(*(ask(client, 5, 200.0) for _ in range(24)))
@@ -166,7 +72,7 @@ async def test_clients_are_spread_over_both_and_each_reaches_the_agent(site: Sit
     assert site.engine.stats()["peak_running"] <= SLOTS
 
 
-async def test_limits_hold_over_both(site: Site) -> None:
+async def test_limits_hold_over_both(site: WorkersSite) -> None:
     async with site.client("limited", fresh=True) as client:
 
         async def status() -> int:
@@ -178,7 +84,7 @@ async def test_limits_hold_over_both(site: Site) -> None:
     assert found == {200: 40, 429: 40}
 
 
-async def test_requests_at_once_are_counted_over_both(site: Site) -> None:
+async def test_requests_at_once_are_counted_over_both(site: WorkersSite) -> None:
     async with site.client("at-once", fresh=True) as client:
         running = [asyncio.ensure_future(ask(client, 60, 20.0, patient=True)) for _ in range(3)]
         await eventually("three run", lambda: site.engine.stats()["running"] == 3)
@@ -189,7 +95,7 @@ async def test_requests_at_once_are_counted_over_both(site: Site) -> None:
     await eventually("all are logged", lambda: logged(site, "at-once", 200) == 3)
 
 
-async def test_metrics_and_admin_pages_tell_of_both_whichever_is_asked(site: Site) -> None:
+async def test_metrics_and_admin_pages_tell_of_both_whichever_is_asked(site: WorkersSite) -> None:
     async with site.client("operator", fresh=True) as client:
         for _ in range(6):
             async with client.get("/metrics") as response:
@@ -214,7 +120,34 @@ async def test_metrics_and_admin_pages_tell_of_both_whichever_is_asked(site: Sit
             assert model["slots"] == SLOTS, "what the agent lends to both"
 
 
-async def test_an_agent_is_drained_at_both_and_stays_so_when_one_starts_anew(site: Site) -> None:
+async def test_a_decision_record_is_found_whichever_worker_is_asked(site: WorkersSite) -> None:
+    since = len(site.events("request"))
+    async with site.client(fresh=True) as client:
+        await asyncio.gather(*(ask(client, 2, 200.0) for _ in range(16)))
+    await eventually("both have answered", lambda: len(processes_that_answered(site, since)) == 2)
+    answered = {each["process"]: each["id"] for each in site.events("request")[since:] if "model" in each}
+
+    def asked() -> set[tuple[str, str]]:
+        """The requests that were asked for, and by which worker each was told of."""
+        lines = [each for each in site.events("request")[since:] if each["id"].startswith("why-")]
+        return {(each["id"].removeprefix("why-"), each["process"]) for each in lines}
+
+    async with site.client("operator", fresh=True) as client:
+        async with asyncio.timeout(60):
+            while len(asked()) < 4:
+                for process, name in answered.items():
+                    headers = {"x-request-id": f"why-{name}"}
+                    async with client.get(f"/admin/requests/{name}", headers=headers) as response:
+                        found = await response.json()
+                    assert (response.status, found["id"], found["process"]) == (200, name, process), found
+                    assert len(found["decisions"]) == 1
+    for name in answered.values():
+        told = await asyncio.to_thread(site.command, "why", name)
+        assert told.returncode == 0, told.stderr
+        assert MODEL in told.stdout
+
+
+async def test_an_agent_is_drained_at_both_and_stays_so_when_one_starts_anew(site: WorkersSite) -> None:
     async with site.client("operator", fresh=True) as client:
         async with client.post("/admin/agents/agent/drain") as response:
             assert response.status == 200
@@ -233,7 +166,7 @@ async def test_an_agent_is_drained_at_both_and_stays_so_when_one_starts_anew(sit
     await eventually("it has work again", lambda: both_offer(site))
 
 
-async def test_connections_do_not_wait_for_the_start_of_one_that_was_killed(site: Site) -> None:
+async def test_connections_do_not_wait_for_the_start_of_one_that_was_killed(site: WorkersSite) -> None:
     """They are answered one after the other by the worker that is left, though the kernel gives half of them
     to the one that is away."""
     began = len(site.events("worker_serves"))
@@ -250,7 +183,7 @@ async def test_connections_do_not_wait_for_the_start_of_one_that_was_killed(site
     await eventually("the agent is at both again", lambda: both_offer(site))
 
 
-async def test_a_tunnel_is_led_to_the_worker_that_its_path_names(site: Site) -> None:
+async def test_a_tunnel_is_led_to_the_worker_that_its_path_names(site: WorkersSite) -> None:
     """Whichever worker the kernel gives it to, unless the gateway has TLS of its own."""
     headers = {
         "connection": "Upgrade",
@@ -270,32 +203,37 @@ async def test_a_tunnel_is_led_to_the_worker_that_its_path_names(site: Site) -> 
 
 
 async def running_at_each(
-    site: Site, client: aiohttp.ClientSession, at_least: int
+    site: WorkersSite, client: aiohttp.ClientSession, at_least: int
 ) -> list[asyncio.Task[str]]:
-    """Streams of 5 s, at least so many and one at each worker: the kernel chooses which worker gets one."""
+    """Streams that the engine holds until it is stepped: so many or more, some at each worker."""
     running: list[asyncio.Task[str]] = []
     while True:
-        running += [
-            asyncio.ensure_future(ask(client, 100, 20.0)) for _ in range(at_least - len(running) or 1)
-        ]
+        running += [asyncio.ensure_future(held(client)) for _ in range(at_least - len(running) or 1)]
         streams = len(running)
         await eventually("they run", partial(engine_runs, site, streams))
         if len(await processes_with_requests(site)) == 2:
             return running
 
 
-def engine_runs(site: Site, streams: int) -> bool:
+async def held(client: aiohttp.ClientSession) -> str:
+    body = chat(stream=True, max_tokens=20, script={"stepped": True})
+    async with client.post(CHAT, json=body) as response:
+        assert response.status == 200, await response.text()
+        return (await response.read()).decode()
+
+
+def engine_runs(site: WorkersSite, streams: int) -> bool:
     return bool(site.engine.stats()["running"] == streams)
 
 
-async def processes_with_requests(site: Site) -> set[str]:
+async def processes_with_requests(site: WorkersSite) -> set[str]:
     async with site.client("operator") as client, client.get("/metrics") as response:
         text = await response.text()
     lines = [line for line in text.splitlines() if line.startswith("trunkline_requests_in_flight{")]
     return {line for line in lines if MODEL in line and float(line.rpartition(" ")[2]) > 0}
 
 
-async def test_one_that_is_killed_harms_nobody_elses_streams_and_refuses_nobody(site: Site) -> None:
+async def test_one_that_is_killed_harms_nobody_elses_streams_and_refuses_nobody(site: WorkersSite) -> None:
     killed = site.pid(1)
     since = datetime.now(UTC).isoformat()  # lines of what tests before this one asked may still come
     began = len(site.events("worker_serves"))
@@ -322,6 +260,7 @@ async def test_one_that_is_killed_harms_nobody_elses_streams_and_refuses_nobody(
             looks.append(asyncio.ensure_future(look(client)))
             await asyncio.sleep(0.05)
         await asyncio.gather(*looks)
+        await site.engine.step(lambda: all(each.done() for each in running))
         answers = await asyncio.gather(*running, return_exceptions=True)
     assert refused == []
     assert len(took_s) > 4
@@ -343,7 +282,7 @@ async def test_one_that_is_killed_harms_nobody_elses_streams_and_refuses_nobody(
     await eventually("the engine is idle", lambda: site.engine.stats()["running"] == 0)
 
 
-async def test_all_are_replaced_without_a_lost_stream_or_a_failed_request(site: Site) -> None:
+async def test_all_are_replaced_without_a_lost_stream_or_a_failed_request(site: WorkersSite) -> None:
     replaced = len(site.events("workers_replaced"))
     before = {site.pid(0), site.pid(1)}
     served, over = Counter[int](), asyncio.Event()
@@ -370,14 +309,14 @@ async def test_all_are_replaced_without_a_lost_stream_or_a_failed_request(site: 
     assert site.events("workers_not_replaced") == []
 
 
-async def test_settings_are_read_again_by_both(site: Site) -> None:
+async def test_settings_are_read_again_by_both(site: WorkersSite) -> None:
     before = len(site.events("settings_reloaded"))
     site.supervisor.signal(signal.SIGHUP)
     await eventually("both have", lambda: len(site.events("settings_reloaded")) == before + 2)
     assert len({each["process"] for each in site.events("settings_reloaded")[-2:]}) == 2
 
 
-def test_the_audit_log_of_both_is_one_and_sound(site: Site) -> None:
+def test_the_audit_log_of_both_is_one_and_sound(site: WorkersSite) -> None:
     from gateway.observability.audit import audit_files, trusted_keys, verify
 
     with Store.open(site.state) as store:
@@ -386,7 +325,7 @@ def test_the_audit_log_of_both_is_one_and_sound(site: Site) -> None:
     assert report.lines > 20
 
 
-async def test_stopping_lets_streams_finish(site: Site) -> None:
+async def test_stopping_lets_streams_finish(site: WorkersSite) -> None:
     async with site.client(fresh=True) as client:
         running = [asyncio.ensure_future(ask(client, 40, 20.0)) for _ in range(6)]
         await eventually("they run", lambda: site.engine.stats()["running"] == 6)

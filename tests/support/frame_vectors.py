@@ -65,6 +65,12 @@ TRANSLATED = (
     b'"reason":"","continues":{},"translated":["messages","messages/v1/messages/count_tokens"],'
     b'"capabilities":["tools","vision"]}],"gpus":[],"model_memory_bytes":null}'
 )
+WORK = (
+    b'{"status":"READY","deployments":[{"id":"d1","model":"painting","version":"","status":"loaded",'
+    b'"routes":["workflows"],"slots":1,"context_tokens":null,"running":0,"waiting":0,"kv_use":null,'
+    b'"reason":"","continues":{},"capabilities":["text-to-image"],'
+    b'"work":{"units":20.97152,"inputs":{"steps":20.0,"n":1.0}}}],"gpus":[],"model_memory_bytes":null}'
+)
 PROGRESS = b'{"fraction":0.4,"text":"step 12 of 30","preview":{"type":"image/png","data":"iVBORw0KGgo="}}'
 FRAMES: list[tuple[str, int, int, bytes]] = [
     ("OPEN", 0x10, 1, OPEN),
@@ -93,6 +99,7 @@ FRAMES: list[tuple[str, int, int, bytes]] = [
     ("PROGRESS", 0x16, 2, b"{}"),
     ("STATE", 0x21, 0, UPGRADES),
     ("STATE", 0x21, 0, TRANSLATED),
+    ("STATE", 0x21, 0, WORK),
     ("SLOTS", 0x20, 0, b'{"d1":8}'),
     ("STATE", 0x21, 0, b'{"status":"READY","deployments":[],"gpus":[],"model_memory_bytes":null}'),
     ("STATE", 0x21, 0, MANAGED),

@@ -100,9 +100,34 @@ class TorchServe(ModelServer):
     def __init__(self) -> None:
         super().__init__()
         self.app.router.add_get("/ping", self._ping)
+        self.management = web.Application()
+        self.management.router.add_get("/models", self._models)
+        self.management.router.add_get("/models/{model}", self._described)
+        self.workers: dict[str, list[str]] = {
+            MODEL: ["READY", "READY"],
+            "cold": [],
+            "starting": ["UNLOADING"],
+        }
+        """Model → what the management API says of its workers."""
         for path in ("/predictions/{model}", "/predictions/{model}/{version}"):
             for method in ("POST", "PUT"):
                 self.app.router.add_route(method, path, self._predict)
+
+    async def _models(self, request: web.Request) -> web.Response:
+        """Two to a page, whatever is asked for."""
+        start, names = int(request.query.get("next_page_token", 0)), sorted(self.workers)
+        said: dict[str, Any] = {
+            "models": [{"modelName": name, "modelUrl": f"{name}.mar"} for name in names[start : start + 2]]
+        }
+        if start + 2 < len(names):
+            said["nextPageToken"] = str(start + 2)
+        return web.json_response(said)
+
+    async def _described(self, request: web.Request) -> web.Response:
+        name = request.match_info["model"]
+        workers = [{"id": str(9000 + place), "status": each} for place, each in enumerate(self.workers[name])]
+        described = {"modelName": name, "modelVersion": "1.0", "batchSize": 4, "workers": workers}
+        return web.json_response([described])
 
     async def _ping(self, request: web.Request) -> web.Response:
         return web.json_response({"status": "Healthy"})

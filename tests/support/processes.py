@@ -4,6 +4,7 @@ A :class:`House` holds them and stops them, in the opposite order of their start
 logs lie in its directory; the fixtures of ``tests/integration`` attach them to a failure.
 """
 
+import asyncio
 import json
 import sys
 import time
@@ -14,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from gateway.domain.scopes import Scopes
+from gateway.domain.scopes import AdminRole, Scopes
 from gateway.storage import Store
 from gateway.tools.quickstart.processes import Child, Children
 from shared.process.ports import free_port
@@ -60,6 +61,12 @@ class Engine:
         """Change what it does: ``default``, ``once``, ``waiting``, ``kv_use``, ``healthy``, ``models``."""
         fetch(f"{self.url}/_script", body=order)
 
+    async def step(self, until: Callable[[], bool]) -> None:
+        """Have it write tokens of stepped answers until that holds; their tests decide how long they last."""
+        while not until():
+            await asyncio.to_thread(fetch, f"{self.url}/_step", body={})
+            await asyncio.sleep(0.02)
+
     def until_idle(self, timeout_s: float = 1.0) -> None:
         """Return once no request runs; a slot must be free a second after its client went."""
         until("the engine is idle", lambda: self.stats()["running"] == 0, timeout_s)
@@ -82,10 +89,10 @@ class Gateway:
         """What an OpenAI client is given."""
         return f"{self.url}/v1"
 
-    def key(self, name: str, scopes: Scopes | None = None) -> str:
-        """A new API key, which may ask for what ``scopes`` say."""
+    def key(self, name: str, scopes: Scopes | None = None, role: AdminRole | None = None) -> str:
+        """A new API key, which may ask for what ``scopes`` say, and administer as ``role`` says."""
         with Store.open(self.state) as store:
-            return store.keys.create(name, "tests", time.time(), scopes=scopes)
+            return store.keys.create(name, "tests", time.time(), scopes=scopes, role=role)
 
     def token(
         self, models: Sequence[str] = ("*",), uses: int = 1, labels: Mapping[str, str] | None = None

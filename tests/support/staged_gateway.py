@@ -25,9 +25,14 @@ class StagedGateway:
     """``async with StagedGateway(snapshot) as stage: page.goto(stage.url)``; :data:`KEY` signs in."""
 
     def __init__(
-        self, snapshot: Json, answers: Mapping[str, Json] | None = None, role: str = "admin"
+        self,
+        snapshot: Json,
+        answers: Mapping[str, Json] | None = None,
+        role: str = "admin",
+        port: int = 0,
     ) -> None:
-        """``answers`` are those of further paths, by path."""
+        """``answers`` are those of further paths, by path; ``port`` 0 is any."""
+        self._port = port
         self.snapshot = snapshot
         self.role = role
         self.epoch = "a1"
@@ -38,6 +43,8 @@ class StagedGateway:
         }
         self.refused: dict[str, tuple[int, str]] = {}
         """Paths that answer with this status and message."""
+        self.told: dict[str, list[tuple[str, Json]]] = {}
+        """Paths that answer a POST with these events."""
         self.acts: list[tuple[str, str, Any]] = []
         """Method, path and body of everything that was to change something."""
         self.last_ids: list[str | None] = []
@@ -47,7 +54,7 @@ class StagedGateway:
         self._files = read_files()
 
     async def __aenter__(self) -> Self:
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener = socket.create_server(("127.0.0.1", self._port))
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         routes = [
             Route("/ui/{file:path}", self._file),
@@ -127,6 +134,9 @@ class StagedGateway:
         if request.method != "GET":
             body = await request.body()
             self.acts.append((request.method, path, orjson.loads(body) if body else None))
+            if path in self.told:
+                told = b"".join(self._frame(event, data) for event, data in self.told[path])
+                return Response(told, media_type="text/event-stream")
         if path == "/admin/self":
             key = {"id": "k", "name": "staged", "tenant": "ops", "role": self.role}
             process = {"process": "gateway", "host": "stage", "version": "1.2.3", "state": "serving"}

@@ -45,7 +45,7 @@ def _file(directory: Path, arguments: argparse.Namespace) -> PartFigures:
 
 
 def _beside(directory: Path, arguments: argparse.Namespace) -> PartFigures:
-    sizes = beside.BesideSizes()
+    sizes = beside.BesideSizes(rounds=arguments.slices)
     if arguments.seconds is not None:
         sizes = replace(sizes, seconds=arguments.seconds)
     with House(directory) as house:
@@ -68,6 +68,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--jobs", type=int, default=stores.StoreSizes().jobs, help="of jobs: for each store")
     parser.add_argument(
         "--queued", type=int, default=queued.QueuedSizes().many, help="of jobs: that wait at once"
+    )
+    parser.add_argument(
+        "--slices", type=int, default=beside.BesideSizes().rounds, help="of jobs: of each kind, with beside"
     )
     parser.add_argument("--file-mebibyte", type=int, default=512, help="of jobs: of the large file")
 

@@ -74,6 +74,12 @@ def of_the_stand_in() -> dict[str, Any]:
             "step_s": {"path": "2.inputs.step_s", "type": "number"},
         },
     }
+    canvas = {"1": node("EmptyImage", width=256, height=256, batch_size=1, color=0)}
+    steps = node("Steps", image=["1", 0], steps=20, step_s=0.02)
+    sampling = {
+        "workflow": {**canvas, "2": steps, "9": save},
+        "inputs": {"steps": {"path": "2.inputs.steps", "type": "integer"}},
+    }
     large = node("SaveLarge", images=["1", 0], size_bytes=3)
     clip = {
         "workflow": {**begins, "9": large},
@@ -85,6 +91,7 @@ def of_the_stand_in() -> dict[str, Any]:
     }
     return {
         "slow": slow,
+        "sampling": sampling,
         "clip": clip,
         "fails": {**begins, "2": node("Fails", image=["1", 0]), "9": save},
         "floods": {**begins, "2": node("Floods", image=["1", 0], count=20_000), "9": save},

@@ -150,3 +150,28 @@ async def test_a_video_is_made(site: ComfyUISite) -> None:
     assert (await site.ended(video_id))["status"] == "succeeded"
     async with site.ask(f"/v1/videos/{video_id}/content") as response:
         assert (response.content_type, len(await response.read())) == ("video/mp4", 3)
+
+
+async def test_clients_are_told_what_workflows_make(site: ComfyUISite) -> None:
+    async with site.ask("/v1/models") as response:
+        told = {model["id"]: model for model in (await response.json())["data"]}
+    assert told["painting"]["capabilities"] == ["text-to-image"]
+    assert told["copying"]["capabilities"] == ["image-to-image"]
+    assert "images" in told["painting"]["routes"]
+
+
+@stand_in_only
+async def test_how_long_a_prompt_takes_is_predicted_by_its_steps(site: ComfyUISite) -> None:
+    """The workflow's prompts differ in nothing but their steps, of 0.02 s each."""
+    for steps in (2, 40) * 3:
+        assert (await site.run("sampling", steps=steps))[0] == 200
+    predicted: dict[int, float] = {}
+    for steps in (400, 4000):
+        body = {"inputs": {"steps": steps}}
+        async with site.ask("/v1/workflows/sampling", body, {"prefer": "respond-async"}) as response:
+            job = await response.json()
+        predicted[steps] = job["predicted_completion_at"] - job["created_at"]
+        async with site.ask(f"/v1/jobs/{job['id']}/cancel", {}) as response:
+            assert response.status == 200
+    assert predicted[400] >= 4, "8 s"
+    assert predicted[4000] >= 5 * predicted[400], predicted
