@@ -29,8 +29,10 @@ WARM = 30
 REQUESTS = 25
 """Of one round."""
 
-ROUNDS = 12
-"""Of each function the round with the fewest calls counts: what recurs with time comes into some of them."""
+ROUNDS, MOST_ROUNDS = 12, 72
+"""Of each function the round with the fewest calls counts: what recurs with time comes into some of them.
+While that is more than the budget there are more rounds: on a busy machine, whose rounds take longer, what
+recurs comes into most of them. What is really called more often is in all of them."""
 
 TOKENS = ACK_MESSAGES
 """Of one streamed answer. Each is sent when the one before it has arrived, so it is a message of its own, and
@@ -192,19 +194,13 @@ class CallSite:
 
     def count(self, work: str, side: str, units: int, do: Callable[[], object]) -> CallTable:
         """The fewest calls of each function that ``side`` makes meanwhile, for one of so many units."""
-        rounds = [self._count(side, do) for _ in range(ROUNDS)]
-        functions = {name: min(each.get(name, 0) for each in rounds) / units for name in rounds[0]}
-        stages: dict[str, Calls] = {}
-        for name, calls in functions.items():
-            stage, _, function = name.partition(" ")
-            if stage == "event":  # the one of two words
-                stage, function = LOOP, function.removeprefix("loop ")
-            so_far = stages.get(stage, Calls(0, 0))
-            if function.startswith("("):
-                stages[stage] = Calls(so_far.python, so_far.c + calls)
-            else:
-                stages[stage] = Calls(so_far.python + calls, so_far.c)
-        return CallTable(work, side, stages, functions)
+        fewest = self._count(side, do)
+        for done in range(1, MOST_ROUNDS):
+            if done >= ROUNDS and not _table(work, side, units, fewest).over_budget():
+                break
+            counted = self._count(side, do)
+            fewest = {name: min(calls, counted.get(name, 0)) for name, calls in fewest.items()}
+        return _table(work, side, units, fewest)
 
     def _count(self, side: str, do: Callable[[], object]) -> dict[str, int]:
         file, child = self._files[side], self._children[side]
@@ -215,6 +211,22 @@ class CallSite:
         self._house.children.wait_until(file.exists, "the calls are counted", START_S)
         functions: dict[str, int] = json.loads(file.read_text())["functions"]
         return functions
+
+
+def _table(work: str, side: str, units: int, counted: Mapping[str, int]) -> CallTable:
+    """The calls of each function for one of so many units, by stage."""
+    functions = {name: calls / units for name, calls in counted.items()}
+    stages: dict[str, Calls] = {}
+    for name, calls in functions.items():
+        stage, _, function = name.partition(" ")
+        if stage == "event":  # the one of two words
+            stage, function = LOOP, function.removeprefix("loop ")
+        so_far = stages.get(stage, Calls(0, 0))
+        if function.startswith("("):
+            stages[stage] = Calls(so_far.python, so_far.c + calls)
+        else:
+            stages[stage] = Calls(so_far.python + calls, so_far.c)
+    return CallTable(work, side, stages, functions)
 
 
 @dataclass(frozen=True, slots=True)
