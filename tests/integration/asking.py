@@ -1,11 +1,13 @@
-"""What the tests about faults say to the gateway and read from it."""
+"""What several tests say to the gateway and read from it."""
 
+import asyncio
 import json
 from typing import Any
 
 import aiohttp
 
-from tests.integration.conftest import MODEL
+from tests.integration.conftest import MODEL, Site
+from tests.support.processes import Gateway
 
 CHAT = "/v1/chat/completions"
 
@@ -21,3 +23,23 @@ async def error_of(response: aiohttp.ClientResponse) -> dict[str, Any]:
     assert set(body["error"]) == {"message", "type", "param", "code"}
     assert response.headers["x-request-id"]
     return dict(body["error"])
+
+
+async def ask_at_once(site: Site, count: int, text: str = "hi") -> None:
+    """So many streamed chats at the same time, each answered with 12 tokens in a fifth of a second."""
+    headers = {"authorization": f"Bearer {site.key}"}
+    async with aiohttp.ClientSession(site.gateway.url, headers=headers) as client:
+
+        async def ask() -> None:
+            messages = [{"role": "user", "content": text}]
+            body = chat(messages=messages, max_tokens=12, stream=True, script={"tokens_per_s": 60})
+            async with client.post(CHAT, json=body) as response:
+                assert response.status == 200
+                await response.read()
+
+        await asyncio.gather(*(ask() for _ in range(count)))
+
+
+def logged_answers(gateway: Gateway) -> int:
+    """How many requests for models are in the gateway's audit log."""
+    return sum(each.read_text().count('"model":') for each in (gateway.state / "audit").glob("*.jsonl"))

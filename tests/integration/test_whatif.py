@@ -16,32 +16,12 @@ from gateway.api.admin.whatif_child import LOCK
 from gateway.domain.scopes import AdminRole
 from gateway.storage import Store
 from shared.process.file_lock import FileLock
-from tests.integration.asking import CHAT, chat, error_of
+from tests.integration.asking import ask_at_once, error_of, logged_answers
 from tests.integration.conftest import MODEL, Site
 from tests.support.processes import command, until
 
 SECRET = "xyzzy-plugh"
 REQUESTS = 16
-
-
-async def ask_all(site: Site) -> None:
-    """So many at once, for two slots: most of them wait."""
-    headers = {"authorization": f"Bearer {site.key}"}
-    script = {"tokens_per_s": 60}
-    async with aiohttp.ClientSession(site.gateway.url, headers=headers) as client:
-
-        async def ask() -> None:
-            messages = [{"role": "user", "content": SECRET}]
-            body = chat(messages=messages, max_tokens=12, stream=True, script=script)
-            async with client.post(CHAT, json=body) as response:
-                assert response.status == 200
-                await response.read()
-
-        await asyncio.gather(*(ask() for _ in range(REQUESTS)))
-
-
-def answers_in(log: Path) -> int:
-    return sum(each.read_text().count('"model":') for each in log.glob("*.jsonl"))
 
 
 def whatif(site: Site, key: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
@@ -71,9 +51,10 @@ async def test_what_was_served_is_replayed_with_more_and_exported_without_conten
                 return await response.json() if status == 200 else await error_of(response)
 
         assert (await answered({}, 404))["code"] == "nothing_to_replay"
-        await ask_all(site)
-        log = site.gateway.state / "audit"
-        await asyncio.to_thread(until, "the audit log has them", lambda: answers_in(log) == REQUESTS)
+        await ask_at_once(site, REQUESTS, SECRET)  # for two slots: most of them wait
+        await asyncio.to_thread(
+            until, "the audit log has them", lambda: logged_answers(site.gateway) == REQUESTS
+        )
 
         found = await answered({"add": [{"count": 2}]})
         assert SECRET not in json.dumps(found)
