@@ -110,7 +110,7 @@ def make_source(table: QueueTable, owner: str | None = None) -> Source:
     except ImportError as error:
         raise ConfigError(
             f"jobs.queues: {table.name} needs a library ({error}): "
-            f"pip install 'trunkline[{_EXTRAS.get(table.kind, table.kind)}]'"
+            f"pip install 'trunkline[{EXTRAS.get(table.kind, table.kind)}]'"
         ) from error
     except ValueError as error:
         raise ConfigError(f"jobs.queues: the url of {table.name} cannot be used: {error}") from error
@@ -153,7 +153,7 @@ _SOURCES: Mapping[QueueKind, Callable[[QueueTable, str, str | None], Source]] = 
     QueueKind.SQS: _sqs,
     QueueKind.PUBSUB: _pubsub,
 }
-_EXTRAS = {QueueKind.REDIS_STREAM: "redis", QueueKind.REDIS_LIST: "redis"}
+EXTRAS = {QueueKind.REDIS_STREAM: "redis", QueueKind.REDIS_LIST: "redis"}
 """Whose names are not those of their kinds."""
 _WAIT_S = {QueueKind.SQS: 20.0, QueueKind.PUBSUB: 20.0}
 """For messages, where each request for them costs something."""

@@ -1,11 +1,16 @@
-"""The wheel: built, installed and run, with a C compiler and without one."""
+"""The wheel and the source distribution: built, installed and run, with a C compiler and without one."""
 
+import email
 import os
 import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
+import tomllib
 import urllib.request
+import zipfile
+from email.message import Message
 from pathlib import Path
 
 import pytest
@@ -16,22 +21,68 @@ from shared.process.ports import free_port
 from tests.support.processes import START_S, until
 
 ROOT = Path(__file__).parents[2]
-_SOURCES = ("pyproject.toml", "README.md", "LICENSE", "gateway", "agent", "shared")
+_SOURCES = ("pyproject.toml", "MANIFEST.in", "README.md", "CHANGELOG.md", "LICENSE")
+_PACKAGES = ("gateway", "agent", "shared")
+_FOLDERS = (*_PACKAGES, "deploy", "docs")
+_NOT_INSTALLED = {".c", ".h"}
+_LEFT_BY_BUILDS = shutil.ignore_patterns("__pycache__", "*.so", "*.pyd", "*.egg-info")
+_PIP = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check")
 
 
-def wheel(directory: Path, **environment: str) -> Path:
-    """Build it from a copy of the sources, as from a fresh clone."""
+def source_copy(directory: Path) -> Path:
+    """A copy of the sources, as from a fresh clone."""
     sources = directory / "sources"
     sources.mkdir()
-    leave = shutil.ignore_patterns("__pycache__", "*.so", "*.pyd", "*.egg-info")
+    for name in _FOLDERS:
+        shutil.copytree(ROOT / name, sources / name, ignore=_LEFT_BY_BUILDS)
     for name in _SOURCES:
-        if (ROOT / name).is_dir():
-            shutil.copytree(ROOT / name, sources / name, ignore=leave)
-        else:
-            shutil.copy(ROOT / name, sources)
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-deps"]
+        shutil.copy(ROOT / name, sources)
+    return sources
+
+
+def tracked(folders: tuple[str, ...]) -> set[str]:
+    """The files of the repository in those folders, without what running and building leaves there."""
+    found = (path for folder in folders for path in (ROOT / folder).rglob("*") if path.is_file())
+    left = {".pyc", ".so", ".pyd"}
+    return {
+        path.relative_to(ROOT).as_posix()
+        for path in found
+        if path.suffix not in left and not any(part.endswith(".egg-info") for part in path.parts)
+    }
+
+
+def source_distribution(directory: Path) -> Path:
+    """Built by the package's own build system, from a copy of the sources."""
+    wanted = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
+    backend = directory / "backend"
+    _pip("install", "--target", str(backend), *wanted)
+    subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            f"from setuptools.build_meta import build_sdist; build_sdist({str(directory)!r})",
+        ],
+        cwd=source_copy(directory),
+        env={**os.environ, "PYTHONPATH": str(backend)},
+        capture_output=True,
+        timeout=300,
+        check=True,
+    )
+    (built,) = directory.glob("trunkline-*.tar.gz")
+    return built
+
+
+def wheel(directory: Path, sources: Path, **environment: str) -> Path:
+    """Built from a folder with the sources or from a source distribution."""
+    _pip("wheel", "--no-deps", "--wheel-dir", str(directory), str(sources), **environment)
+    (built,) = directory.glob("trunkline-*.whl")
+    return built
+
+
+def _pip(*arguments: str, **environment: str) -> None:
+    """Runs it. The test is skipped where packages cannot be fetched."""
     done = subprocess.run(
-        [*command, "--wheel-dir", str(directory), str(sources)],
+        [*_PIP, *arguments],
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
@@ -40,16 +91,20 @@ def wheel(directory: Path, **environment: str) -> Path:
     if done.returncode and "No matching distribution found for setuptools" in done.stderr:
         pytest.skip("the package index cannot be reached, so no wheel can be built")
     assert done.returncode == 0, done.stderr
-    (built,) = directory.glob("trunkline-*.whl")
-    return built
 
 
 def install(built: Path, directory: Path) -> Path:
     """Where the wheel is installed."""
     target = directory / "installed"
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
-    subprocess.run([*command, "--target", str(target), str(built)], check=True, timeout=300)
+    _pip("install", "--no-deps", "--target", str(target), str(built))
     return target
+
+
+def metadata(built: Path) -> Message:
+    """What the wheel says of itself."""
+    with zipfile.ZipFile(built) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        return email.message_from_bytes(archive.read(name))
 
 
 def version_of(target: Path) -> list[str]:
@@ -75,21 +130,46 @@ def _with_native_functions() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name != "TRUNKLINE_NATIVE"}
 
 
-def test_a_wheel_has_the_native_functions_where_they_can_be_built(tmp_path: Path) -> None:
-    if shutil.which("cc") is None or not (Path(sysconfig.get_path("include")) / "Python.h").is_file():
-        pytest.skip("there is no C compiler here, or no headers of Python")
-    name, build = version_of(install(wheel(tmp_path), tmp_path))
+def test_a_source_distribution_is_whole_and_makes_a_wheel_elsewhere(tmp_path: Path) -> None:
+    built = source_distribution(tmp_path)
+    assert built.name == f"trunkline-{__version__}.tar.gz"
+    with tarfile.open(built) as archive:
+        held = {name.partition("/")[2] for name in archive.getnames()}
+    assert tracked(_FOLDERS) - held == set()
+    assert set(_SOURCES) - held == set()
+    assert {name for name in held if name.endswith((".so", ".pyc"))} == set()
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    target = install(wheel(elsewhere, built), elsewhere)
+    name, build = version_of(target)
     assert name == f"trunkline {__version__}"
-    assert build.startswith("native speedups in use")
+    if shutil.which("cc") is not None and (Path(sysconfig.get_path("include")) / "Python.h").is_file():
+        assert build.startswith("native speedups in use")
 
 
-def test_a_wheel_without_them_works_as_well_and_has_the_dashboard(tmp_path: Path) -> None:
-    target = install(wheel(tmp_path, CC="false"), tmp_path)
+def test_a_wheel_is_whole_and_works_without_native_functions(tmp_path: Path) -> None:
+    built = wheel(tmp_path, source_copy(tmp_path), CC="false")
+    said = metadata(built)
+    assert (said["Name"], said["Version"]) == ("trunkline", __version__)
+    assert set(said.get_all("Provides-Extra", [])) == set(_extras())
+    with zipfile.ZipFile(built) as archive:
+        held = set(archive.namelist())
+    wanted = {name for name in tracked(_PACKAGES) if Path(name).suffix not in _NOT_INSTALLED}
+    assert wanted - held == set()
+    assert {f"{package}/py.typed" for package in _PACKAGES} <= held
+    assert "agent/engines/torch/demo/model/model.safetensors" in held
+    assert {name for name in held if name.startswith(("tests/", "deploy/", "docs/"))} == set()
+    target = install(built, tmp_path)
     name, build = version_of(target)
     assert name == f"trunkline {__version__}"
     assert build.startswith("no native speedups")
     served = fetched_from_gateway(target, tmp_path / "state", sorted(read_files()))
     assert served == {name: file.body for name, file in read_files().items()}
+
+
+def _extras() -> list[str]:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    return sorted(settings["project"]["optional-dependencies"])
 
 
 def fetched_from_gateway(target: Path, state: Path, names: list[str]) -> dict[str, bytes]:
