@@ -8,10 +8,11 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from websockets.asyncio.client import ClientConnection, connect
+from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from tests.integration.conftest import Site
+from tests.integration.sockets import open_socket
 from tests.support.echo_engine import EchoEngine, echo_engine
 from tests.support.processes import fetch, until
 from tests.support.proxy import FaultyProxy
@@ -19,18 +20,6 @@ from tests.support.proxy import FaultyProxy
 MODEL = "echo"
 CUT_EVERY_S = 2.0
 CUT_FOR_S = 20.0
-
-
-def open_socket(site: Site, path: str, *, key: str | None = None, **options: Any) -> connect:
-    key = site.key if key is None else key
-    return connect(
-        site.gateway.url.replace("http", "ws", 1) + path,
-        additional_headers={"authorization": f"Bearer {key}"} if key else {},
-        compression=None,
-        max_size=None,
-        proxy=None,
-        **options,
-    )
 
 
 @asynccontextmanager

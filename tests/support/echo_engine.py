@@ -9,12 +9,17 @@ from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
+from tests.support.long_messages import send_zeros
 from tests.support.websocket_server import listed_model, websocket_server
 
 
 @dataclass(slots=True)
 class EchoEngine:
-    """``/refused`` answers 403; a text ``close CODE REASON`` has it close; all else comes back."""
+    """``/refused`` answers 403; a text ``close CODE REASON`` has it close; all else comes back.
+
+    At ``/long`` messages are not held: each is answered with its length, and a text ``send SIZE FRAME`` with
+    so many bytes in frames of that size.
+    """
 
     model: str
     url: str = ""
@@ -36,7 +41,10 @@ class EchoEngine:
 
     async def _echo(self, socket: ServerConnection) -> None:
         self.open += 1
+        assert socket.request is not None
         try:
+            if socket.request.path == "/long":
+                await self._take_long(socket)
             async for message in socket:
                 self.received += 1
                 if isinstance(message, str) and message.startswith("close "):
@@ -50,6 +58,19 @@ class EchoEngine:
             self.open -= 1
             if socket.close_code is not None:
                 self.closed.append((socket.close_code, socket.close_reason or ""))
+
+    async def _take_long(self, socket: ServerConnection) -> None:
+        while True:
+            size_bytes, order = 0, ""
+            async for fragment in socket.recv_streaming():
+                size_bytes += len(fragment)
+                order = fragment if isinstance(fragment, str) else ""
+            self.received += 1
+            if order:
+                _, size, frame = order.split()
+                await send_zeros(socket, int(size), int(frame))
+            else:
+                await socket.send(str(size_bytes))
 
 
 @asynccontextmanager

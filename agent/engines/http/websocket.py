@@ -37,6 +37,7 @@ from shared.protocol.messages import UPGRADED, Headers, RequestHead
 from shared.protocol.upgraded import (
     GOING_AWAY,
     NO_CODE,
+    CloseNotice,
     MessagePiece,
     PieceKind,
     PieceReader,
@@ -192,10 +193,17 @@ class EngineWebSocket:
             while True:
                 await self._receive_message(socket)
         except ConnectionClosed as closed:
-            if closed.rcvd is not None:
-                await self._pass_on(encode_close(closed.rcvd.code, closed.rcvd.reason))
-            elif closed.sent is not None and closed.sent.code != GOING_AWAY:  # a frame of it was too long
-                await self._pass_on(encode_close(closed.sent.code, closed.sent.reason))
+            notice = self._close_notice(closed)
+            if notice is not None:
+                await self._pass_on(encode_close(*notice))
+
+    def _close_notice(self, closed: ConnectionClosed) -> CloseNotice | None:
+        """What the client is told; None: the connection was lost."""
+        if closed.rcvd is not None:
+            return CloseNotice(closed.rcvd.code, closed.rcvd.reason)
+        if closed.sent is not None and closed.sent.code != GOING_AWAY:  # a frame of the engine was too long
+            return CloseNotice(closed.sent.code, closed.sent.reason)
+        return None
 
     async def _receive_message(self, socket: ClientConnection) -> None:
         """One message. Its last fragment is known only when there is no other, so each waits for the next."""

@@ -47,6 +47,9 @@ SILENT_S = 60.0
 CLOSE_S = 5.0
 """How long a client may take to answer a closing frame."""
 
+QUIET_S = 0.5
+"""A client that was closed for a mistake and has sent nothing for so long has sent what it had to."""
+
 _NEEDED = frozenset((b"host", b"upgrade", b"connection", b"sec-websocket-key", b"sec-websocket-version"))
 """Header fields that the handshake is checked by. Extensions are not offered to be declined."""
 
@@ -82,6 +85,8 @@ class ClientWebSocket:
         """The last piece is among them."""
         self._closed = asyncio.Event()
         """Set when the closing handshake is over, or the connection."""
+        self._lingers_until_s = 0.0
+        """While what a client still sends after its mistake is thrown away; 0: it has made none."""
         self._heard_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self.on_closed: Callable[[], None] = lambda: None
@@ -167,6 +172,8 @@ class ClientWebSocket:
 
     def data_received(self, data: bytes) -> None:
         self._heard_s = self._cycle.loop.time()
+        if self._lingers_until_s:
+            return
         protocol = self._protocol
         protocol.receive_data(data)
         for event in protocol.events_received():
@@ -179,7 +186,8 @@ class ClientWebSocket:
             closed = protocol.close_rcvd or protocol.close_sent
             self._input_over = True
             self._take(encode_close(closed.code, closed.reason) if closed else encode_close(ABNORMAL))
-        if self._flow.write_paused or self._received_bytes > UNSENT_BYTES:
+        untaken = protocol.state is State.OPEN and self._received_bytes > UNSENT_BYTES
+        if self._flow.write_paused or untaken:
             self._flow.pause_reading()
 
     def writing_resumed(self) -> None:
@@ -211,10 +219,36 @@ class ClientWebSocket:
             if transport.is_closing():
                 return
             transport.write(data)
-        if b"" in out and not self._closed.is_set():
-            self._closed.set()
+        if b"" in out and not self._closed.is_set() and not self._lingers_until_s:
             self.on_closed()
-            transport.close()
+            if self._protocol.close_rcvd is None:
+                self._linger()
+            else:
+                self._closed.set()
+                transport.close()
+
+    def _linger(self) -> None:
+        """The client has made a mistake, such as a frame that is too long, and may still be sending it. The
+        kernel resets a connection that is closed with something unread, and the client would then lose the
+        closing frame."""
+        now_s, transport = self._cycle.loop.time(), self._cycle.transport
+        self._lingers_until_s = now_s + CLOSE_S
+        if transport.can_write_eof():
+            transport.write_eof()
+        self._flow.resume_reading()
+        self._wait_for_quiet()
+
+    def _wait_for_quiet(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        loop = self._cycle.loop
+        due_s = min(self._heard_s + QUIET_S, self._lingers_until_s)
+        if loop.time() < due_s:
+            self._timer = loop.call_at(due_s, self._wait_for_quiet)
+        else:
+            self._closed.set()
+            self._cycle.transport.close()
 
     def _beat(self) -> None:
         loop = self._cycle.loop

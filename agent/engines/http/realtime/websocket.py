@@ -8,6 +8,7 @@ from urllib.parse import parse_qs
 
 import orjson
 from websockets.asyncio.client import ClientConnection
+from websockets.exceptions import ConnectionClosed
 
 from agent.engines.backend import BackendFailed
 from agent.engines.http.realtime.audio import ENGINE_RATE, Resampler
@@ -16,7 +17,7 @@ from agent.engines.http.websocket import EngineWebSocket
 from shared.protocol.errors import PieceMalformed
 from shared.protocol.limits import MIB
 from shared.protocol.messages import RequestHead
-from shared.protocol.upgraded import NO_CODE, PieceKind, may_be_sent
+from shared.protocol.upgraded import GOING_AWAY, NO_CODE, CloseNotice, PieceKind, may_be_sent
 
 PATH = "/v1/realtime"
 MESSAGE_BYTES = 16 * MIB
@@ -37,6 +38,10 @@ def is_translated(head: RequestHead) -> bool:
     return head.upgrade and path == PATH and "model" in parse_qs(query)
 
 
+class _MessageTooLong(Exception):
+    """A client's."""
+
+
 class RealtimeWebSocket(EngineWebSocket):
     """Implements :class:`agent.engines.backend.BackendRequest`."""
 
@@ -49,6 +54,8 @@ class RealtimeWebSocket(EngineWebSocket):
         """Held while a message is written to the client, by either direction."""
         self._went_on = asyncio.Event()
         """Set when the engine may take audio again."""
+        self._refusal: CloseNotice | None = None
+        """How the client is closed, if it was wrong."""
         super().__init__(*arguments)
 
     async def _receive_message(self, socket: ClientConnection) -> None:
@@ -60,27 +67,34 @@ class RealtimeWebSocket(EngineWebSocket):
         await self._carry_out(socket, self._transcription.from_engine(held))
         self._went_on.set()
 
+    def _close_notice(self, closed: ConnectionClosed) -> CloseNotice | None:
+        return self._refusal or super()._close_notice(closed)
+
     async def _send(self, socket: ClientConnection) -> None:
         """Raises PieceMalformed, ConnectionClosed."""
         pieces = self._pieces()
         try:
             async for text in self._messages(pieces):
                 await self._take(socket, text)
+        except _MessageTooLong:
+            self._refusal = CloseNotice(TOO_BIG, f"an event may have {MESSAGE_BYTES} bytes")
+            socket.transport.abort()
+            return
         except PieceMalformed:
             socket.transport.abort()
             raise
         code, reason = self._reader.end()
-        await socket.close(code if may_be_sent(code) else 1000 if code == NO_CODE else TOO_BIG, reason)
+        await socket.close(code if may_be_sent(code) else 1000 if code == NO_CODE else GOING_AWAY, reason)
 
     async def _messages(self, pieces: AsyncIterator[Any]) -> AsyncIterator[bytes]:
-        """Whole messages of the client. Raises PieceMalformed."""
+        """Whole messages of the client. Raises PieceMalformed, _MessageTooLong."""
         held, kind = bytearray(), PieceKind.TEXT
         async for piece in pieces:
             if piece.kind != PieceKind.CONTINUATION:
                 kind = piece.kind
             held += piece.data
             if len(held) > MESSAGE_BYTES:
-                raise PieceMalformed(f"a message of more than {MESSAGE_BYTES} bytes")
+                raise _MessageTooLong
             if piece.final:
                 yield b"" if kind == PieceKind.BINARY else bytes(held)
                 held.clear()

@@ -31,7 +31,7 @@ class Connection:
         self.flow = self.transport = self
         self.read_paused = self.write_paused = self.disconnected = False
         self.written = b""
-        self.closing = self.aborted = self.ended = False
+        self.closing = self.aborted = self.ended = self.half_closed = False
         self.receiver: Any = None
         self.client = ClientProtocol(parse_uri("ws://gateway/"))
         self.frames: list[Frame] = []
@@ -45,6 +45,12 @@ class Connection:
 
     def write(self, data: bytes) -> None:
         self.written += data
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def write_eof(self) -> None:
+        self.half_closed = True
 
     def close(self) -> None:
         self.closing = True
@@ -196,6 +202,50 @@ async def test_a_frame_longer_than_the_limit_closes_with_1009_and_is_not_held() 
         reader.feed(data)
     assert reader.closed is not None
     assert reader.closed.code == 1009
+
+
+async def test_the_rest_of_a_frame_that_is_too_long_is_read_before_the_connection_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    connection, socket = opened()
+    told: list[str] = []
+    socket.on_closed = lambda: told.append("closed")
+    connection.written = b""
+    connection.receiver.data_received(b"\x82\xff" + (FRAME_BYTES + 1).to_bytes(8, "big") + b"mask")
+    assert told == ["closed"]
+    assert [opcode for opcode, _ in connection.received()] == [8]
+    assert connection.half_closed
+    assert not connection.closing
+    for _ in range(64):
+        connection.receiver.data_received(bytes(UNSENT_BYTES))
+    assert not connection.read_paused
+    assert not connection.closing
+    assert socket._received_bytes < 64
+    monkeypatch.setattr(websocket, "QUIET_S", 0.0)
+    socket._wait_for_quiet()
+    assert connection.closing
+    await socket.close(1000, "")
+
+
+async def test_a_client_that_goes_on_sending_after_its_mistake_is_cut_off(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(websocket, "CLOSE_S", 0.0)
+    connection, _ = opened()
+    connection.receiver.data_received(b"\x82\xff" + (FRAME_BYTES + 1).to_bytes(8, "big") + b"mask")
+    assert connection.closing
+
+
+async def test_what_a_client_still_sends_when_its_engine_has_closed_is_read_up_to_its_answer() -> None:
+    connection, socket = opened()
+    closing = asyncio.ensure_future(socket.close(1000, "done"))
+    await asyncio.sleep(0)
+    for _ in range(4):
+        connection.send(Frame(Opcode.BINARY, bytes(UNSENT_BYTES)))
+    assert not connection.read_paused
+    connection.send(Frame(Opcode.CLOSE, b"\x03\xe8"))
+    await closing
+    assert connection.closing
 
 
 @pytest.mark.parametrize("data", [b"\x81\x01x", b"\xf1\x80mask", b"\x80\x80mask"])

@@ -15,7 +15,7 @@ from agent.engines.http.realtime.websocket import MESSAGE_BYTES, THREAD_BYTES, i
 from shared.protocol.endpoint import Stream
 from shared.protocol.errors import TrunklineError
 from shared.protocol.messages import RequestHead
-from shared.protocol.upgraded import PieceKind, encode_close, encode_pieces
+from shared.protocol.upgraded import CloseNotice, PieceKind, PieceReader, encode_close, encode_pieces
 from tests.agent.engines.http.test_websocket import said
 from tests.agent.support.canned import until
 from tests.agent.support.requests_in import Set, agent_with
@@ -118,7 +118,7 @@ async def test_bad_events_are_answered_and_the_session_goes_on() -> None:
         await client.close()
 
 
-async def test_a_message_without_end_ends_the_session() -> None:
+async def test_a_message_without_end_closes_the_session_with_1009() -> None:
     async with served() as (_, here):
         client = Client(here)
         await client.answer.until("head")
@@ -134,6 +134,9 @@ async def test_a_message_without_end_ends_the_session() -> None:
         sending = asyncio.ensure_future(send())
         await until(lambda: here.registry.running == 0)
         sending.cancel()
+        reader = PieceReader()
+        reader.feed(client.answer.body)
+        assert reader.closed == CloseNotice(1009, f"an event may have {MESSAGE_BYTES} bytes")
 
 
 @pytest.mark.parametrize(("owner", "path"), [("tests", PATH), ("vllm", "/v1/realtime")])
