@@ -1,7 +1,6 @@
 """The composition root: makes every part of a gateway from its settings, runs them, stops them in order."""
 
 import asyncio
-import contextlib
 import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -43,6 +42,7 @@ from gateway.app.process_reads import (
 )
 from gateway.app.records import make_events, make_logs, make_records
 from gateway.app.reload import shown_settings, taken_up
+from gateway.app.scaling import ScalingParts
 from gateway.app.tracing import GatewayTraces
 from gateway.app.whatif import make_whatif
 from gateway.auth.clients import Clients
@@ -65,7 +65,7 @@ from gateway.quota.usage import UsageLedger
 from gateway.runtime.config import Settings
 from gateway.runtime.lifecycle import Lifecycle
 from gateway.runtime.listeners import inherited
-from gateway.runtime.stop_signals import StopSignals
+from gateway.runtime.stop_signals import StopSignals, until_forced
 from gateway.runtime.workers.channel import SupervisorLink
 from gateway.storage import Store
 from shared.process.logs import batched_log
@@ -235,8 +235,10 @@ class Gateway:
         doctor = DiagnosisAdmin(program_version(), http.body, http.comment_interval_s)
         models = ModelsAdmin(index, dispatcher.loads, store.acts, lambda model: depths().get(model, 0), clock)
         jobs, whatif = self._jobs.admin(self._clients.ring), self._whatif(store)
+        self._scaling = ScalingParts(settings, dispatcher, reads)
         log = make_logs(self._log, self.lifecycle, name, reads)
-        pages = (fleet, asked, make_events(*live), log, models, jobs, stored, about, doctor, whatif)
+        more = (stored, about, doctor, whatif, self._scaling.admin)
+        pages = (fleet, asked, make_events(*live), log, models, jobs, *more)
         return [method for page in pages for method in page.methods()]
 
     def _whatif(self, store: Store) -> WhatIfAdmin:
@@ -283,7 +285,8 @@ class Gateway:
             self._server.send_on(plain)
         host, port = listener.getsockname()[:2]
         async with self._traces.exported(), self._audited(f"{host}:{port}"), asyncio.TaskGroup() as tasks:
-            edge_tasks = [tasks.create_task(each) for each in (self._clients.run(), self._jobs.run())]
+            edges = (self._clients.run(), self._jobs.run(), self._scaling.run())
+            edge_tasks = [tasks.create_task(each) for each in edges]
             if (tls := self._server.tls) is not None:
                 edge_tasks.append(tasks.create_task(tls.watch(self._settings.tls.reload_s)))
             tasks.create_task(self._background_writer.run())
@@ -350,9 +353,9 @@ class Gateway:
     async def _leave(self, forced: asyncio.Event) -> None:
         """Take no further connection, and one more request at most on each there is; agents stay."""
         await self._server.leave()
-        async with _until_forced(LEAVE_S, forced):
+        async with until_forced(LEAVE_S, forced):
             await forced.wait()
-        async with _until_forced(self._settings.drain_s, forced):
+        async with until_forced(self._settings.drain_s, forced):
             await self.lifecycle.wait_idle()
 
     async def _drain(self, stop: StopSignals) -> None:
@@ -368,33 +371,18 @@ class Gateway:
         self._agents.drain(STOPPING, self._settings.drain_s)
         if self._cluster.member is not None:
             self._cluster.member.resign()
-        async with _until_forced(self._settings.drain_s, forced):
+        async with until_forced(self._settings.drain_s, forced):
             await self._wait_idle()
         if self._uplink is not None:
             await self._uplink.close()
-        async with _until_forced(LAST_WORDS_S, forced):
+        async with until_forced(LAST_WORDS_S, forced):
             await self._dispatcher.wait_idle()
         if self.lifecycle.in_flight:
             _log.warning("cutting_requests", requests=self.lifecycle.in_flight)
         await self._dispatcher.close()
-        async with _until_forced(LAST_WORDS_S, forced):
+        async with until_forced(LAST_WORDS_S, forced):
             await self.lifecycle.wait_idle()
         await self._agents.close()
         self._reader.close()
         if self.lifecycle.in_flight:
             self._server.abort_connections()
-
-
-@asynccontextmanager
-async def _until_forced(seconds: float, forced: asyncio.Event) -> AsyncIterator[None]:
-    """Leave the block when it is done, after ``seconds``, or as soon as ``forced`` is set."""
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(seconds) as limit, asyncio.TaskGroup() as tasks:
-
-            async def end_when_forced() -> None:
-                await forced.wait()
-                limit.reschedule(0)
-
-            ending = tasks.create_task(end_when_forced())
-            yield
-            ending.cancel()

@@ -23,7 +23,7 @@ from shared import __version__
 Answerer = Callable[[Json], Awaitable[Json]]
 
 FOR_OTHERS = frozenset(
-    ("agents", "models", "queue", "process", "streams", "requests", "request", "live", "logs")
+    ("agents", "models", "queue", "process", "streams", "requests", "request", "live", "logs", "scaling")
 )
 """Questions that processes on other hosts may ask: all of them only read."""
 

@@ -23,6 +23,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         "load": "Have agents load a model.",
         "evict": "Have agents unload a model.",
     },
+    "gateway.cli.scaling": {"scaling": "How many replicas of each model are wanted."},
     "gateway.cli.logs": {"logs": "The log of a running gateway: the last lines and those that come."},
     "gateway.cli.why": {"why": "Why a request waited, and why it went where it went."},
     "gateway.cli.jobs": {"job": "Jobs: requests that are answered later."},

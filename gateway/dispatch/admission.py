@@ -71,6 +71,8 @@ class Admission:
         """How many of so many slots of a model others would give back for realtime requests."""
         self.engine_paths = EnginePaths()
         """Who may manage engines by their own paths."""
+        self.held_s: Callable[[str], float] = lambda model: 0.0
+        """How long requests wait for a model of which no replica is kept while nobody asks for it."""
         self.loads: Placer | None = None
         """None: nothing is loaded on demand."""
 
@@ -107,7 +109,8 @@ class Admission:
         if request.tier is Tier.REALTIME and not capacity.free:
             capacity = replace(capacity, yielding=self.yielding(model, capacity.slots))
         if capacity.free or self.loads is None or not self.awaits_load(request):
-            return room.enter(request, capacity, now)
+            held_s = self.held_s(model) if availability is Availability.GONE else 0.0
+            return room.enter(request, capacity, now, held_s)
         return self._enter_for_load(request, capacity, self.loads, now)
 
     def _not_for_this(self, request: Request) -> RouteNotSupported:
@@ -246,7 +249,9 @@ class Admission:
         record = self._index.models.get(model)
         if record is None:
             return 0.0
-        return None if record.lost_s is None else self._over_at(record.lost_s, now)
+        if record.lost_s is None:
+            return None
+        return max(self._over_at(record.lost_s, now), now + self.held_s(model))
 
     def _over_at(self, gone_s: float, now: float) -> float:
         return gone_s + self._grace_s + self.stood_still(gone_s, now)

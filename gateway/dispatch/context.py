@@ -28,6 +28,7 @@ from gateway.scheduling.health import AnswerTimes, HealthSettings, HedgeBudget, 
 from gateway.scheduling.health.failover import ENGINES_FAULT, Refusals, Trouble
 from gateway.scheduling.queue.tickets import Ticket
 from gateway.scheduling.queue.waiting_room import QueueSettings, WaitingRoom
+from gateway.scheduling.scaling.arrivals import ArrivalCounts
 from shared.protocol.messages import Usage
 from shared.protocol.routes import ANY_ROUTE
 
@@ -85,6 +86,7 @@ class DispatchContext(ABC):
         metrics.gauges.answer_stalls = lambda: self.slow_readers.stalls
         self.sliced_parser = SlicedParser(timers)
         self.records = RecordBudget(settings.records_total_bytes)
+        self.arrivals = ArrivalCounts()
         self.demand = DemandSender(
             timers, lambda model: self.room.demand(model, timers.time()), self._sessions_serving
         )

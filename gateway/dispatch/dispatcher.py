@@ -22,7 +22,7 @@ from gateway.dispatch.preemption import Preemption
 from gateway.dispatch.response import EngineResponse
 from gateway.dispatch.settings import DispatchSettings
 from gateway.domain.engine_paths import EnginePaths
-from gateway.domain.errors import NoSlotFree, RequestError, ShuttingDown
+from gateway.domain.errors import NoDeployment, NoSlotFree, QueueFull, RequestError, ShuttingDown
 from gateway.domain.request import Request
 from gateway.domain.timers import Timers
 from gateway.fleet.deployment import Deployment, DeploymentOwner
@@ -40,6 +40,9 @@ from shared.protocol.peers import DEMAND, EPOCHS, GPU_SECONDS, OTHERS, PEERS, UP
 from shared.protocol.routes import ANY_ROUTE
 
 __all__ = ["DispatchSettings", "Dispatcher", "EngineResponse", "QueueSettings"]
+
+FOR_WANT_OF_ROOM = frozenset((QueueFull.code, NoDeployment.code))
+"""Refused with one of these codes, a request counts among what is asked for."""
 
 _SHUTTING_DOWN = "This gateway is shutting down; send the request again."
 
@@ -155,7 +158,10 @@ class Dispatcher(DispatchContext):
             ticket = self.admission.admit(request, now)
         except RequestError as error:
             self.metrics.refused(request.model, error.code)
+            if error.code in FOR_WANT_OF_ROOM:
+                self.arrivals.note(request, now)
             raise
+        self.arrivals.note(request, now)
         self._retries.deposit(request.principal.tenant, now)
         self._hedges.deposit(request.principal.tenant)
         exchange = self.exchanges[ticket.number] = (make or RequestExchange)(ticket, self, settle)

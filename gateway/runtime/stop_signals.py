@@ -3,7 +3,8 @@
 import asyncio
 import contextlib
 import signal
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 
 
 class StopSignals:
@@ -42,3 +43,18 @@ class StopSignals:
         finally:
             for number in numbers:
                 loop.remove_signal_handler(number)
+
+
+@asynccontextmanager
+async def until_forced(seconds: float, forced: asyncio.Event) -> AsyncIterator[None]:
+    """Leave the block when it is done, after ``seconds``, or as soon as ``forced`` is set."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds) as limit, asyncio.TaskGroup() as tasks:
+
+            async def end_when_forced() -> None:
+                await forced.wait()
+                limit.reschedule(0)
+
+            ending = tasks.create_task(end_when_forced())
+            yield
+            ending.cancel()

@@ -19,6 +19,7 @@ from gateway.runtime.config.cluster import ClusterTable, SettingsTable, StoreTab
 from gateway.runtime.config.jobs import JobsTable
 from gateway.runtime.config.metrics import MetricsTable
 from gateway.runtime.config.networks import Networks
+from gateway.runtime.config.scaling import ScalingTable
 from gateway.runtime.config.uplink import UplinkTable
 from shared.process.tracing.settings import OtelTable
 
@@ -346,6 +347,7 @@ class Settings(SettingsTable):
     queue: WaitingTable = WaitingTable()
     dispatch: DispatchTable = DispatchTable()
     placement: PlacementTable = PlacementTable()
+    scaling: ScalingTable = ScalingTable()
     reuse: ReuseTable = ReuseTable()
     agents: AgentsTable = AgentsTable()
     cluster: ClusterTable = ClusterTable()

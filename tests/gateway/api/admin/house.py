@@ -1,6 +1,6 @@
 """A gateway over a store and a fleet under a manual clock, whose admin API is asked over raw ASGI."""
 
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,6 +18,7 @@ from gateway.api.admin.models import ModelsAdmin
 from gateway.api.admin.requests import RequestsAdmin
 from gateway.api.admin.resources.table import OPERATIONS
 from gateway.api.admin.routes import AdminMethod, admin_pages
+from gateway.api.admin.scaling import ScalingAdmin
 from gateway.api.admin.store import StoreAdmin
 from gateway.api.admin.whatif import WhatIfAdmin
 from gateway.api.admin.whatif_child import WhatIfRunner, WhatIfTask
@@ -36,6 +37,7 @@ from gateway.api.routes import build_router
 from gateway.auth.keys import KeyRing
 from gateway.domain.errors import RequestError
 from gateway.domain.scopes import AdminRole
+from gateway.domain.slices import run_at_once
 from gateway.domain.webhooks import DeliveryState, WebhookEvent
 from gateway.jobs.batches.result_lines import FinishedLines, ResultLines
 from gateway.jobs.batches.service import BatchService
@@ -44,6 +46,9 @@ from gateway.jobs.objects import ObjectOpener
 from gateway.jobs.uploads import UploadService
 from gateway.pipeline.pipeline import Pipeline
 from gateway.runtime.lifecycle import Lifecycle
+from gateway.scaling.autoscaler import Autoscaler
+from gateway.scaling.observation import SeenModel, observe
+from gateway.scaling.settings import ScalingSettings
 from gateway.storage import Enrolment, Store, schema
 from gateway.storage.objects import ObjectStore
 from gateway.storage.webhooks.events import note_events
@@ -95,6 +100,18 @@ class ToldRunner(WhatIfRunner):
             yield each
 
 
+def scaler(fleet: Fleet) -> Autoscaler:
+    """Decides by what this process sees."""
+    dispatcher = fleet.dispatcher
+
+    async def see() -> Mapping[str, SeenModel]:
+        return run_at_once(observe(dispatcher, dispatcher.timers.time()))
+
+    return Autoscaler(
+        ScalingSettings(), see, dispatcher.scheduling.scheduler.performance, dispatcher.timers.time
+    )
+
+
 class House:
     """A store, a fleet under a manual clock, and the surface over them."""
 
@@ -124,7 +141,9 @@ class House:
         )
         self.runner = ToldRunner(directory)
         whatif = WhatIfAdmin(lambda: FLEET, self.records, None, self.runner, 100, lambda: NOW_S)
+        self.scaling = ScalingAdmin(scaler(self.fleet), registry.index)
         of_process = [
+            *self.scaling.methods(),
             *models.methods(),
             *whatif.methods(),
             *asked.methods(),

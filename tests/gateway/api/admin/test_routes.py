@@ -45,6 +45,8 @@ RIGHTS = [
     ("GET", "/admin/agents", AdminRole.VIEWER),
     ("GET", "/admin/models", AdminRole.VIEWER),
     ("GET", "/admin/queue", AdminRole.VIEWER),
+    ("GET", "/admin/scaling", AdminRole.VIEWER),
+    ("GET", "/admin/scaling/m", AdminRole.VIEWER),
     ("GET", "/admin/jobs", AdminRole.VIEWER),
     ("GET", "/admin/batches", AdminRole.VIEWER),
     ("GET", "/admin/self", AdminRole.VIEWER),
@@ -215,6 +217,7 @@ async def test_who_did_it_is_noted_with_the_act(house: House) -> None:
 
 NOT_OF_THE_STORE = (
     *("/admin/models", "/admin/queue", "/admin/audit/verify"),
+    *("/admin/scaling", "/admin/scaling/m"),
     *("/admin/self", "/admin/settings"),
 )
 """Pages that read nothing of the store in this process."""

@@ -1,0 +1,78 @@
+"""What of scaling a gateway is made of, and the slices of the settings that each part gets."""
+
+import asyncio
+from typing import Any
+
+from gateway.api.admin.fleet import usable_answers
+from gateway.api.admin.scaling import ScalingAdmin
+from gateway.app.process_reads import ProcessReads
+from gateway.dispatch.dispatcher import Dispatcher
+from gateway.domain.slices import run_in_slices
+from gateway.observability.gauges import FamilyCollector
+from gateway.runtime.config import Settings
+from gateway.runtime.config.scaling import ScalingModelTable, ScalingTable
+from gateway.scaling.autoscaler import Autoscaler
+from gateway.scaling.observation import SeenModel, from_json, merge, observe, to_json
+from gateway.scaling.settings import ClassSettings, ModelSettings, ScalingSettings
+from gateway.scheduling.scaling.data import ScalingRule
+
+QUESTION = "scaling"
+
+
+class ScalingParts:
+    """Of one process."""
+
+    def __init__(self, settings: Settings, dispatcher: Dispatcher, reads: ProcessReads | None) -> None:
+        table = settings.scaling
+        self._enabled = table.enabled
+        self._dispatcher = dispatcher
+        self._reads = reads
+        chosen = scaling_settings(table, settings.queue.max_wait_s)
+        performance, clock = dispatcher.scheduling.scheduler.performance, dispatcher.timers.time
+        metrics = dispatcher.metrics
+        self.scaler = Autoscaler(chosen, self._see, performance, clock, metrics.know_model)
+        self.admin = ScalingAdmin(self.scaler, dispatcher.index)
+        if reads is not None:
+            reads.answer(QUESTION, self._answer)
+        if table.enabled:
+            dispatcher.admission.held_s = chosen.held_s
+            FamilyCollector(metrics.registry, self.scaler.figures)
+
+    async def run(self) -> None:
+        """Decide, and tell, until this is cancelled."""
+        if self._enabled:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self.scaler.run())
+
+    async def _see(self) -> dict[str, SeenModel]:
+        own = await self._see_here()
+        if self._reads is None:
+            return own
+        answers = usable_answers(await self._reads.ask_all(QUESTION), from_json)
+        return merge([own, *map(from_json, answers.found.values())])
+
+    async def _see_here(self) -> dict[str, SeenModel]:
+        return await run_in_slices(observe(self._dispatcher, self._dispatcher.timers.time()))
+
+    async def _answer(self, asked: dict[str, Any]) -> dict[str, Any]:
+        return to_json(await self._see_here())
+
+
+def scaling_settings(table: ScalingTable, max_wait_s: float) -> ScalingSettings:
+    """As the autoscaler reads them. A request waits ``max_wait_s`` at most."""
+    names = ("first_token_s", "latency_s", "utilisation", "queue_s", "batch_queue_s", "min_replicas")
+    more = ("max_replicas", "stabilisation_s", "cooldown_s", "idle_s")
+    of_all = {name: getattr(table, name) for name in (*names, *more)}
+
+    def rule(model: ScalingModelTable) -> ScalingRule:
+        own = model.model_dump(exclude={"classes"}, exclude_none=True)
+        return ScalingRule(**(of_all | own), most_wait_s=max_wait_s)
+
+    return ScalingSettings(
+        ScalingRule(**of_all, most_wait_s=max_wait_s),
+        {name: ClassSettings(**each.model_dump()) for name, each in table.classes.items()},
+        [ModelSettings(name, rule(each), each.classes) for name, each in table.models.items()],
+        table.interval_s,
+        table.hold_s,
+        table.ready_s,
+    )
