@@ -77,8 +77,7 @@ class DiagnosisAdmin:
         exchange, reply = call.exchange, call.exchange.reply
         with self._place():
             async with exchange.while_here():
-                kind = [(b"content-type", b"text/event-stream; charset=utf-8")]
-                await reply.start(200, kind, event_stream=True)
+                await reply.start_events()
                 for number in range(count):
                     if number:
                         await asyncio.sleep(gap_s)

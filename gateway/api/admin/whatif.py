@@ -24,6 +24,7 @@ from gateway.api.admin.whatif_body import (
     WhatIfBody,
 )
 from gateway.api.admin.whatif_child import WhatIfRunner, WhatIfTask
+from gateway.api.exchange.reply import EVENTS
 from gateway.dispatch.decisions.records import RequestRecords
 from gateway.domain.errors import BadRequest, RequestError
 from gateway.domain.scopes import AdminRole
@@ -35,8 +36,6 @@ from gateway.scheduling.learning.devices import CLASSES
 
 MOST_REQUESTS = 60_000
 """Replayed at once; of more, those of the busiest time."""
-
-EVENTS = b"text/event-stream"
 
 _FACTS = {"minutes": {"type": "number", "exclusiveMinimum": 0, "maximum": MOST_MINUTES}}
 
@@ -146,9 +145,7 @@ class WhatIfAdmin:
             try:
                 async for line in lines:
                     if not reply.started:
-                        await reply.start(
-                            200, [(b"content-type", EVENTS + b"; charset=utf-8")], event_stream=True
-                        )
+                        await reply.start_events()
                     for name, data in line.items():
                         await reply.write(
                             b"event: %b\ndata: %b\n\n" % (name.encode("ascii"), orjson.dumps(data))

@@ -1,7 +1,8 @@
 """The one owner of the way to a request's client: what was said to the client, and how it may go on."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping
+from contextlib import aclosing
 from time import monotonic
 from typing import Any
 
@@ -22,6 +23,7 @@ NOT_BUFFERED = b"x-accel-buffering", b"no"
 EVENT_STREAM_HEADERS: HeaderList = [(b"cache-control", b"no-cache"), NOT_BUFFERED]
 """No cache and no proxy in between may hold events back."""
 
+EVENTS = b"text/event-stream"
 LINES = b"application/x-ndjson"
 
 COMMENT = b": waiting\n\n"
@@ -126,6 +128,23 @@ class Reply:
         if self._closing:
             headers.append((b"connection", b"close"))
         await self._writer.start(status, headers, body_follows=body_follows)
+
+    async def start_events(self, headers: HeaderList | None = None) -> None:
+        """Send the head of an event stream, with further ``headers``."""
+        kind = b"content-type", EVENTS + b"; charset=utf-8"
+        await self.start(200, [kind, *(headers or [])], event_stream=True)
+
+    async def send_events(self, pieces: AsyncGenerator[bytes]) -> None:
+        """Send ``pieces`` as an event stream until they end, and close them. The head waits for the first
+        one: what that raises may still be answered with a status of its own."""
+        async with aclosing(pieces):
+            first = await anext(pieces, b"")
+            await self.start_events()
+            if first:
+                await self.write(first)
+            async for piece in pieces:
+                await self.write(piece)
+        await self.end()
 
     def upgrade(self, headers: HeaderList, subprotocol: str | None) -> ClientWebSocket:
         """Give the client the WebSocket it asked for. The answer ends when that is closed."""
@@ -247,7 +266,7 @@ class Reply:
         """Write ``data``, which is whole events or comments, behind what went out; after the head of an event
         stream if nothing has been sent yet."""
         if not self.started:
-            await self.start(200, [(b"content-type", b"text/event-stream; charset=utf-8")], event_stream=True)
+            await self.start_events()
         if data:
             self._last = data
             if self.direct is not None:

@@ -201,8 +201,7 @@ async def _events(access: JobAccess, exchange: HttpExchange, principal: Principa
 
     await whole_body(exchange)
     async with exchange.while_here():
-        headers = [(b"content-type", b"text/event-stream; charset=utf-8")]
-        await exchange.reply.start(200, headers, event_stream=True)
+        await exchange.reply.start_events()
         if exchange.method != "HEAD":
             async for piece in events(job, show):
                 await exchange.reply.write(piece)

@@ -203,8 +203,7 @@ async def _stream(
     if job.state.is_final and job.outcome is not None and job.outcome.result is not None:
         await access.service.response_end(job)  # what is gone is known before the head goes out
     follow = ResponseFollower(access.output, access.watch, NumberedEvents(job, asked, after))
-    fields = [(b"content-type", b"text/event-stream; charset=utf-8"), *(headers or [])]
-    await exchange.reply.start(200, fields, event_stream=True)
+    await exchange.reply.start_events(headers)
     if exchange.method != "HEAD":
         async for piece in follow(job, partial(_response, access, asked)):
             if piece:

@@ -26,15 +26,4 @@ class EventsAdmin:
         last_id = exchange.fields.get(b"last-event-id", b"").decode("latin-1").strip()
         await read_body(exchange)  # none is wanted, and a client that leaves is seen behind it
         async with exchange.while_here():
-            pieces = self.feed.follow(last_id)
-            try:
-                first = await anext(pieces, b"")
-                headers = [(b"content-type", b"text/event-stream; charset=utf-8")]
-                await exchange.reply.start(200, headers, event_stream=True)
-                if first:
-                    await exchange.reply.write(first)
-                async for piece in pieces:
-                    await exchange.reply.write(piece)
-            finally:
-                await pieces.aclose()
-            await exchange.reply.end()
+            await exchange.reply.send_events(self.feed.follow(last_id))

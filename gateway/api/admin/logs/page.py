@@ -26,18 +26,8 @@ class LogsAdmin:
         last_id = exchange.fields.get(b"last-event-id", b"").decode("latin-1").strip()
         await read_body(exchange)  # none is wanted, and a client that leaves is seen behind it
         async with exchange.while_here():
-            pieces = self.following.follow(query, last_id)
             try:
-                first = await anext(pieces, b"")
-                headers = [(b"content-type", b"text/event-stream; charset=utf-8")]
-                await exchange.reply.start(200, headers, event_stream=True)
-                if first:
-                    await exchange.reply.write(first)
-                async for piece in pieces:
-                    await exchange.reply.write(piece)
+                await exchange.reply.send_events(self.following.follow(query, last_id))
             except BadLineFilter as error:
                 said = f"{error.parameter}: {error}."
                 raise BadRequest(said, param=error.parameter, code="invalid_value") from None
-            finally:
-                await pieces.aclose()
-            await exchange.reply.end()

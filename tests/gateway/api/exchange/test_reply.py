@@ -1,5 +1,5 @@
 import asyncio
-from collections.abc import MutableMapping
+from collections.abc import AsyncGenerator, MutableMapping
 from typing import Any
 
 import pytest
@@ -197,3 +197,42 @@ async def test_what_went_out_is_counted(client: Client) -> None:
     await reply.end(b"de")
     assert (reply.bytes_out, reply.status, reply.ended) == (5, 200, True)
     assert reply.first_byte_s is not None
+
+
+async def test_an_event_stream_is_sent_whole_and_its_source_is_closed(client: Client) -> None:
+    closed = False
+
+    async def pieces() -> AsyncGenerator[bytes]:
+        nonlocal closed
+        try:
+            yield b"data: 1\n\n"
+            yield b"data: 2\n\n"
+        finally:
+            closed = True
+
+    reply = reply_to(client)
+    await reply.send_events(pieces())
+    status, headers = client.head
+    assert (status, headers[b"content-type"]) == (200, b"text/event-stream; charset=utf-8")
+    assert (headers[b"cache-control"], headers[b"x-accel-buffering"]) == (b"no-cache", b"no")
+    assert client.content == b"data: 1\n\ndata: 2\n\n"
+    assert (reply.event_stream, reply.ended, closed) == (True, True, True)
+
+
+async def test_what_comes_before_the_first_event_can_be_refused_with_a_status(client: Client) -> None:
+    async def pieces() -> AsyncGenerator[bytes]:
+        raise BadRequest("There are no such events.")
+        yield b""
+
+    reply = reply_to(client)
+    with pytest.raises(BadRequest):
+        await reply.send_events(pieces())
+    assert (reply.started, client.sent) == (False, [])
+
+
+async def test_an_event_stream_without_events_has_a_head_and_further_headers(client: Client) -> None:
+    reply = reply_to(client)
+    await reply.start_events([(b"x-job", b"7")])
+    await reply.end()
+    assert client.head[1][b"x-job"] == b"7"
+    assert client.content == b""
