@@ -152,23 +152,9 @@ class House:
         ]
         methods: list[AdminMethod] = [*fleet.methods(), *of_process, *self.stored.methods()]
         pipeline = Pipeline(self.ring, FakeDispatcher().run)
-        kept = FileService(
-            self.store.files, ObjectOpener(lambda: ObjectStore.in_directory(directory / "objects"))
-        )
-        uploads = UploadService(self.store.uploads, self.store.files, kept)
-        finished = FinishedLines(self.store.jobs, ResultLines(kept.objects), kept.wall)
-        batches = BatchService(self.store.batches, lambda: None, kept.wall, finished)
-        jobs = job_access(self.store, directory / "objects")
-        methods += JobsAdmin(jobs.service, batches, lambda name: None, self.ring.name_of).methods()
+        jobs_methods, files = self._jobs(directory)
+        methods += jobs_methods
         admin = self.pages = admin_pages(self.ring, methods)
-        files: dict[str, KeyedPage] = {
-            **files_pages(self.ring, kept),
-            **uploads_pages(self.ring, uploads),
-            **batches_pages(self.ring, batches, accept_webhook),
-            **jobs_pages(self.ring, jobs),
-            **responses_pages(self.ring, jobs),
-            **videos_pages(self.ring, jobs, lambda name: True),
-        }
         router = build_router(
             pipeline,
             self.ring,
@@ -184,6 +170,26 @@ class House:
         lifecycle.serve()
         self.keys = {role: self.store.keys.create(f"its-{role}", "ops", 1.0, role=role) for role in AdminRole}
         self.keys[None] = self.store.keys.create("its-none", "ops", 1.0)  # type: ignore[index]
+
+    def _jobs(self, directory: Path) -> tuple[list[AdminMethod], dict[str, KeyedPage]]:
+        """What administers jobs, and the pages of clients' files, batches and jobs."""
+        kept = FileService(
+            self.store.files, ObjectOpener(lambda: ObjectStore.in_directory(directory / "objects"))
+        )
+        uploads = UploadService(self.store.uploads, self.store.files, kept)
+        finished = FinishedLines(self.store.jobs, ResultLines(kept.objects), kept.wall)
+        batches = BatchService(self.store.batches, lambda: None, kept.wall, finished)
+        jobs = job_access(self.store, directory / "objects")
+        admin = JobsAdmin(jobs.service, batches, lambda name: None, self.ring.name_of)
+        files: dict[str, KeyedPage] = {
+            **files_pages(self.ring, kept),
+            **uploads_pages(self.ring, uploads),
+            **batches_pages(self.ring, batches, accept_webhook),
+            **jobs_pages(self.ring, jobs),
+            **responses_pages(self.ring, jobs),
+            **videos_pages(self.ring, jobs, lambda name: True),
+        }
+        return admin.methods(), files
 
     def offer(self, methods: Iterable[AdminMethod]) -> None:
         """Have these answer in place of those of the same paths."""
