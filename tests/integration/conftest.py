@@ -182,7 +182,7 @@ async def watched(faulty: Site) -> AsyncIterator[aiohttp.ClientSession]:
         now = [descriptor_count(child.pid) for child in children]
         return all(after <= count + _KEPT for after, count in zip(now, before, strict=True))
 
-    await asyncio.to_thread(until, "descriptors are given back", settled, 5.0)
+    await asyncio.to_thread(until, "descriptors are given back", settled)
     await asyncio.to_thread(faulty.engine.until_idle)
 
 

@@ -94,8 +94,8 @@ def test_whichever_is_asked_tells_of_both_and_of_the_one_that_hangs(pair: Pair) 
     for name in ("a", "b"):
         (agent,) = pair.ask(name, "agents")["agents"]
         assert (agent["connected"], agent["draining"]) == (True, False)
-        until("it tells of all that the agent lends to both", lambda: lent(pair, name), 20.0)  # noqa: B023
-        until("nobody is missing", lambda: "missing" not in pair.ask(name, "queue"), 20.0)  # noqa: B023
+        until("it tells of all that the agent lends to both", lambda: lent(pair, name))  # noqa: B023
+        until("nobody is missing", lambda: "missing" not in pair.ask(name, "queue"))  # noqa: B023
 
     pair.gateways["b"].child.signal(signal.SIGSTOP)
     try:
@@ -112,11 +112,11 @@ def test_whichever_is_asked_tells_of_both_and_of_the_one_that_hangs(pair: Pair) 
         def heard_no_more() -> bool:
             return "not been heard of" in pair.processes("a")["b"]["why"]
 
-        until("its row is old", heard_no_more, 20.0)
+        until("its row is old", heard_no_more)
         assert "away: it has not been heard of for" in pair.run("a", "status").stdout
     finally:
         pair.gateways["b"].child.signal(signal.SIGCONT)
-    until("it answers again", lambda: both_have_it(pair, "a"), 20.0)
+    until("it answers again", lambda: both_have_it(pair, "a"))
 
 
 def lent(pair: Pair, asked: str) -> bool:
@@ -126,9 +126,9 @@ def lent(pair: Pair, asked: str) -> bool:
 
 
 @pytest.mark.cluster
-def test_an_agent_is_held_by_both_within_a_second_and_after_both_are_started_anew(pair: Pair) -> None:
+def test_an_agent_is_held_by_both_and_after_both_are_started_anew(pair: Pair) -> None:
     assert pair.run("b", "drain", "agent", "--no-wait").returncode == 0
-    until("neither gives it work", lambda: not pair.ready("a"), 1.0)
+    until("neither gives it work", lambda: not pair.ready("a"))
     for name in ("a", "b"):
         pair.house.children.stop(pair.gateways[name].child)
         pair.start(name)
@@ -136,7 +136,7 @@ def test_an_agent_is_held_by_both_within_a_second_and_after_both_are_started_ane
     (agent,) = pair.ask("b", "agents")["agents"]
     assert (agent["draining"], pair.ready("a")) == (True, False)
     assert pair.run("a", "drain", "agent", "--undo").returncode == 0
-    until("it has work again", lambda: pair.ready("b"), 5.0)
+    until("it has work again", lambda: pair.ready("b"))
 
 
 def test_who_is_no_member_is_told_nothing(pair: Pair) -> None:

@@ -17,7 +17,6 @@ from tests.support.processes import answer_to, until
 
 CONTINUES = {"TRUNKLINE_AGENT_CONTINUES": "chat=final_message"}
 LONG_TOKENS = 60
-SETTLED_S = 1.0
 
 
 @dataclass
@@ -25,7 +24,6 @@ class Heard:
     """What became of one streamed request."""
 
     agent: str
-    asked_s: float
     text: str = ""
     error: str = ""
     done: bool = False
@@ -33,10 +31,9 @@ class Heard:
 
 async def ask(client: aiohttp.ClientSession, tokens: int, heard: list[Heard]) -> None:
     body = chat(model="moving", stream=True, max_tokens=tokens, script={"tokens_per_s": 40})
-    asked_s = time.monotonic()
     async with client.post(CHAT, json=body) as response:
         assert response.status == 200, await response.text()
-        mine = Heard(response.headers["x-trunkline-agent"], asked_s)
+        mine = Heard(response.headers["x-trunkline-agent"])
         heard.append(mine)
         async for line in response.content:
             if line.startswith(b"data: {"):
@@ -76,7 +73,7 @@ async def test_streams_of_a_revoked_agent_move_and_no_client_sees_it(
         aiohttp.ClientSession(site.gateway.url, headers=headers) as client,
         asyncio.TaskGroup() as tasks,
     ):
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while {each.agent for each in short} != {*both}:
                 await asyncio.gather(*(ask(client, 1, short) for _ in range(4)))
         for _ in range(8):
@@ -84,17 +81,16 @@ async def test_streams_of_a_revoked_agent_move_and_no_client_sees_it(
         await asyncio.to_thread(until, "both work", lambda: {e.agent for e in long if e.text} == {*both})
         with Store.open(site.gateway.state) as store:
             store.agents.revoke("leaving", "sold", time.time())
-        revoked_s = time.monotonic()
+        async with asyncio.timeout(60):
+            while (code := leaving.ended(0.0)) is None:
+                await ask(client, 1, short)
         short.clear()
-        while time.monotonic() < revoked_s + SETTLED_S:
-            await ask(client, 1, short)
-        code = await asyncio.to_thread(leaving.ended, 5)
+        await asyncio.gather(*(ask(client, 1, short) for _ in range(4)))
     assert code == 1, leaving.tail()
     assert "was revoked: sold" in leaving.tail()
     for each in long:
         assert (each.text, each.error, each.done) == (answer_to("hi", LONG_TOKENS), "", True)
-    accepted_s = [each.asked_s - revoked_s for each in short if each.agent == "leaving"]
-    assert max(accepted_s, default=0.0) < SETTLED_S / 2
+    assert {each.agent for each in short} == {"staying"}
 
 
 def test_a_connected_agent_takes_its_new_name_and_the_gateways_new_key(
@@ -109,6 +105,6 @@ def test_a_connected_agent_takes_its_new_name_and_the_gateways_new_key(
         said = json.loads(record.read_text())
         return (said["name"], said["gateway"][:16]) == ("stayed", key)
 
-    until("it has taken both", taken, 5)
+    until("it has taken both", taken)
     assert "moving" in site.gateway.models(site.key)
     both["staying"].check()

@@ -53,7 +53,7 @@ async def test_a_body_that_says_it_is_too_large_is_refused_before_it_is_sent(
 ) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", faulty.gateway.port)
     writer.write(_head(faulty, 100_000_000) + b"{")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         assert b" 413 " in await reader.readline()
     writer.close()
 
@@ -61,7 +61,7 @@ async def test_a_body_that_says_it_is_too_large_is_refused_before_it_is_sent(
 async def test_headers_that_are_too_large_are_refused(watched: aiohttp.ClientSession, faulty: Site) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", faulty.gateway.port)
     writer.write(b"GET /v1/models HTTP/1.1\r\nhost: x\r\nx-big: " + b"a" * 200_000 + b"\r\n\r\n")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         line = await reader.readline()
     assert b" 431 " in line or b" 400 " in line
     writer.close()
@@ -72,7 +72,7 @@ async def test_bytes_that_are_not_http_end_the_connection(
 ) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", faulty.gateway.port)
     writer.write(os.urandom(4096) + b"\r\n\r\n")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await reader.read(-1)
     writer.close()
 

@@ -10,7 +10,7 @@ from tests.support.processes import command
 
 def bench(site: Site, *arguments: str, key: str = "") -> "subprocess.CompletedProcess[str]":
     line = command("bench", site.base_url, "--api-key", key or site.key, *arguments)
-    return subprocess.run(line, capture_output=True, text=True, timeout=60)
+    return subprocess.run(line, capture_output=True, text=True, timeout=180)
 
 
 def test_a_load_is_told_as_a_table_and_as_json(site: Site, tmp_path: Path) -> None:
@@ -22,8 +22,8 @@ def test_a_load_is_told_as_a_table_and_as_json(site: Site, tmp_path: Path) -> No
         "8",
         "--warmup",
         "0.3",
-        "--duration",
-        "2",
+        "--requests",
+        "24",
         "--max-tokens",
         "20",
     )
@@ -34,10 +34,9 @@ def test_a_load_is_told_as_a_table_and_as_json(site: Site, tmp_path: Path) -> No
     figures = json.loads(file.read_text())
     assert figures["target"]["model"] == MODEL
     assert figures["errors"] == {}
-    right = figures["requests"]["right"]
-    assert right >= 8
-    assert figures["tokens"]["completion"] == 20 * right
-    assert 0.005 < figures["gap_s"]["p50"] < 0.05
+    assert figures["requests"]["right"] == 24
+    assert figures["tokens"]["completion"] == 20 * 24
+    assert 0 < figures["gap_s"]["p50"] <= figures["gap_s"]["p99"]
     assert site.key not in done.stdout + done.stderr + file.read_text()
 
 

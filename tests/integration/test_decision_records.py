@@ -17,7 +17,7 @@ from gateway.domain.scopes import AdminRole
 from gateway.storage import Store
 from tests.integration.asking import CHAT, chat, error_of
 from tests.integration.conftest import MODEL, Site
-from tests.support.processes import command, until
+from tests.support.processes import Engine, command, until
 
 SECRET = "xyzzy-plugh"
 _KEPT = {"TRUNKLINE_GATEWAY_RECORDS__SLOW_S": "0.4"}
@@ -29,6 +29,7 @@ class Pair:
 
     site: Site
     viewer: str
+    engines: tuple[Engine, Engine]
 
     def client(self) -> aiohttp.ClientSession:
         return aiohttp.ClientSession(
@@ -54,7 +55,7 @@ class Pair:
 
     async def record(self, name: str) -> dict[str, Any]:
         """Once its slots are given back."""
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while True:
             found = await self.told(f"requests/{name}")
             over = [
@@ -86,7 +87,7 @@ async def pair(new_site: Callable[..., Site]) -> Pair:
         viewer = store.keys.create("looks", "operators", time.time(), role=AdminRole.VIEWER)
     second = site.house.engine("--model", MODEL, name="engine-2")
     site.house.agent(site.gateway, second.url, "--slots", "1", name="agent-2")
-    found = Pair(site, viewer)
+    found = Pair(site, viewer, (site.engine, second))
 
     def both() -> bool:
         return len([each for each in _models(found) if each["slots"]]) == 2
@@ -113,7 +114,7 @@ async def test_a_record_says_where_a_request_went_and_what_was_predicted(pair: P
         MODEL,
         "tests",
     )
-    assert (found["tokens"]["completion"], found["queue"]["waited_s"] < 0.1) == (5, True)
+    assert (found["tokens"]["completion"], found["queue"]["reasons"]) == (5, [])
     assert found["bytes"]["in"] > 0 < found["bytes"]["out"]
     (decision,) = found["decisions"]
     assert (decision["outcome"]["code"], decision["considered"], decision["why"]) == ("answered", 2, None)
@@ -132,7 +133,7 @@ async def test_a_record_says_where_a_request_went_and_what_was_predicted(pair: P
 
 async def test_one_that_waits_is_shown_while_it_waits_and_says_why_afterwards(pair: Pair) -> None:
     async with pair.client() as client:
-        slow = {"stream": True, "max_tokens": 24, "script": {"tokens_per_s": 20}}
+        slow = {"stream": True, "max_tokens": 3, "script": {"stepped": True}}
         running = [asyncio.ensure_future(pair.ask(client, f"runs-{n}", **slow)) for n in range(2)]
         await asyncio.to_thread(until, "both slots are taken", lambda: _taken(pair) == 2)
         waiting = asyncio.ensure_future(pair.ask(client, "waits", max_tokens=2))
@@ -149,13 +150,17 @@ async def test_one_that_waits_is_shown_while_it_waits_and_says_why_afterwards(pa
         assert found["decisions"] == []
         listed = (await pair.told("requests?state=running"))["requests"]
         assert {each["id"] for each in listed} == {"runs-0", "runs-1"}
-        assert await asyncio.gather(*running, waiting) == [200, 200, 200]
+        await asyncio.sleep(0.5)  # so long it waits at least
+        asked = (*running, waiting)
+        steps = [engine.step(lambda: all(each.done() for each in asked)) for engine in pair.engines]
+        await asyncio.gather(*steps)
+        assert await asyncio.gather(*asked) == [200, 200, 200]
     found = await pair.record("waits")
     assert found["slow"]
     assert found["queue"]["waited_s"] > 0.4
     reason = max(found["queue"]["reasons"], key=lambda each: each["s"])
     assert reason["code"] == "no_slot"
-    assert reason["s"] == pytest.approx(found["queue"]["waited_s"], abs=0.2)
+    assert reason["s"] > found["queue"]["waited_s"] / 2
     listed = (await pair.told("requests?kind=slow"))["requests"]
     assert "waits" in [each["id"] for each in listed]
     told = await asyncio.to_thread(pair.why, "waits")

@@ -211,7 +211,7 @@ async def test_structured_output_by_both_sdks(house: House) -> None:
         assert Weather.model_validate_json(plain.content[0].text).celsius == 7
         counted = await sdk.messages.count_tokens(model=chat_engine.MODEL, messages=said)
         assert counted.input_tokens == parsed.usage.input_tokens
-    async with asyncio.timeout(10):  # what an engine does not describe is known when it was asked
+    async with asyncio.timeout(60):  # what an engine does not describe is known when it was asked
         while True:
             model = await asyncio.to_thread(fetch, f"{gateway.base_url}/models/{chat_engine.MODEL}", key=key)
             if {"messages", "responses"} <= set(model["translated_routes"]):
@@ -223,7 +223,7 @@ async def test_structured_output_by_both_sdks(house: House) -> None:
 async def _answers_at(ask: Callable[[], Awaitable[Any]], agent: str) -> None:
     """Returns when a short request of ``ask`` has been answered by ``agent``; it knows then how its engine is
     asked."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while True:
             answers = await asyncio.gather(*[ask() for _ in range(4)])
             if agent in [raw.headers["x-trunkline-agent"] for raw in answers]:

@@ -443,4 +443,4 @@ def test_a_port_at_which_nobody_accepts_does_not_hold_it_up() -> None:
         began_s = time.monotonic()
         code, _ = run_doctor("--on", "way", "--url", f"http://{host}:{port}", "--only", "gateway-answers")
     assert code == 1
-    assert time.monotonic() - began_s < 40.0
+    assert time.monotonic() - began_s < 120.0

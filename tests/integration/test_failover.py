@@ -20,7 +20,7 @@ from tests.support.processes import Gateway, House, answer_to, fetch, until
 CHAT: dict[str, Any] = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 3}
 DECIDES_S = 1.0
 """So long whoever decides takes to make the standby the primary."""
-WRITES_S = 12.0
+WRITES_S = 60.0
 """After that writes work again, also where the old primary answers nothing and each try waits for it."""
 
 
@@ -108,7 +108,7 @@ def test_a_standby_takes_the_place_of_a_lost_primary_and_no_client_notices(
             f"requests, the slowest {clients.slowest_s:.2f} s"
         )
         assert clients.failed == []
-        until("usage is whole", lambda: _requests(one) >= clients.answered, 10.0)
+        until("usage is whole", lambda: _requests(one) >= clients.answered)
         time.sleep(1.5)  # what is written twice is written by then
         assert _requests(one) == clients.answered
 

@@ -12,9 +12,9 @@ from tests.integration.conftest import MODEL
 from tests.support.processes import Engine, Gateway, House, answer_to, fetch, until
 
 CHAT: Final = "/v1/chat/completions"
-LOOK_S = 20.0
+LOOK_S = 60.0
 """Between two looks into the store: what comes sooner was told."""
-SOON_S = 5.0
+SOON_S = 45.0
 TOKENS = 12
 STEPPED = {"script": {"stepped": True}}
 

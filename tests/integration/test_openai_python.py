@@ -192,7 +192,7 @@ async def test_a_429_of_a_lone_engine_is_waited_out_for_as_long_as_its_header_sa
         model=MODEL, messages=ask("hi"), max_tokens=2
     )
     assert answer.choices[0].message.content == answer_to("hi", 2)
-    assert 1.0 <= time.monotonic() - began_s < 5.0
+    assert 1.0 <= time.monotonic() - began_s < 45.0
 
 
 async def test_a_raw_response_carries_the_request_id_and_the_facts(sdk: AsyncOpenAI) -> None:

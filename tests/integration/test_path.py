@@ -4,7 +4,6 @@ import asyncio
 import hashlib
 import io
 import json
-import time
 
 import aiohttp
 
@@ -49,19 +48,20 @@ async def test_a_request_id_from_the_client_comes_back_and_a_silly_one_is_replac
 
 
 async def test_tokens_arrive_one_by_one_as_the_engine_gives_them(site: Site) -> None:
-    body = chat("pace", stream=True, max_tokens=10, script={"tokens_per_s": 20})
-    arrivals: list[float] = []
+    body = chat("pace", stream=True, max_tokens=10, script={"stepped": True})
+    received = b""
     async with client(site) as session:
         response = await session.post("/v1/chat/completions", json=body)
         assert response.headers["content-type"].startswith("text/event-stream")
         assert response.headers["cache-control"] == "no-cache"
         assert response.headers["x-accel-buffering"] == "no"
-        async for chunk in response.content.iter_any():
-            arrivals.extend(
-                [time.monotonic()] * chunk.count(b'"content":"') if b'"content":"' in chunk else []
-            )
-    assert len(arrivals) >= 10
-    assert arrivals[-1] - arrivals[0] > 0.3
+        for count in range(1, 11):
+            async with asyncio.timeout(60):  # the next one is not needed for this one to come
+                while "".join(texts(received)) != answer_to("pace", count):
+                    received += await response.content.readuntil(b"\n\n")
+            await asyncio.to_thread(fetch, f"{site.engine.url}/_step", body={})
+        received += await response.read()
+    assert received.endswith(b"data: [DONE]\n\n")
 
 
 async def test_a_stream_passes_as_the_engine_wrote_it(site: Site) -> None:
@@ -118,7 +118,7 @@ async def test_any_other_path_of_an_engine_is_reached_under_its_model(site: Site
     assert site.key not in json.dumps(seen["headers"])
 
 
-async def test_a_client_that_goes_away_frees_the_engine_within_a_second(site: Site) -> None:
+async def test_a_client_that_goes_away_frees_the_engine(site: Site) -> None:
     body = chat("gone", stream=True, max_tokens=1000, script={"tokens_per_s": 20})
     async with client(site) as session:
         response = await session.post("/v1/chat/completions", json=body)

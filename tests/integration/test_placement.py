@@ -18,7 +18,7 @@ LOAD_S = 0.6
 """Three times as long as clients wait for a first comment."""
 SETTINGS = {
     "TRUNKLINE_GATEWAY_HTTP__COMMENT_S": "0.2",
-    "TRUNKLINE_GATEWAY_PLACEMENT__MIN_RESIDENCE_S": "0.5",
+    "TRUNKLINE_GATEWAY_PLACEMENT__MIN_RESIDENCE_S": "2",
 }
 
 
@@ -53,7 +53,7 @@ async def _ready(client: aiohttp.ClientSession) -> dict[str, bool]:
 
 
 async def _offered(client: aiohttp.ClientSession) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while set(await _ready(client)) != set(MODELS):  # noqa: ASYNC110
             await asyncio.sleep(0.05)
 

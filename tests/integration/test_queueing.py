@@ -9,9 +9,10 @@ import openai
 import pytest
 from openai import AsyncOpenAI
 
+from gateway.domain.scopes import AdminRole
 from tests.integration.asking import CHAT, chat, error_of
 from tests.integration.conftest import MODEL, Site
-from tests.support.processes import answer_to, until
+from tests.support.processes import answer_to, fetch, until
 
 _ONE_PLACE = {
     "TRUNKLINE_GATEWAY_QUEUE__MAX_REQUESTS": "1",
@@ -29,21 +30,40 @@ def _client(site: Site) -> aiohttp.ClientSession:
     return aiohttp.ClientSession(site.gateway.url, headers={"authorization": f"Bearer {site.key}"})
 
 
-async def _occupy(site: Site, client: aiohttp.ClientSession, seconds: float) -> aiohttp.ClientResponse:
-    """Take the only slot for that long."""
-    tokens = int(20 * seconds)
-    body = chat(stream=True, max_tokens=tokens, script={"tokens_per_s": 20})
+async def _occupy(site: Site, client: aiohttp.ClientSession, **script: object) -> aiohttp.ClientResponse:
+    """Take the only slot, by default until :func:`_let_go`."""
+    body = chat(stream=True, max_tokens=80 if script else 3, script=script or {"stepped": True})
     response = await client.post(CHAT, json=body)
     await asyncio.to_thread(until, "the slot is taken", lambda: site.engine.stats()["running"] == 1)
     return response
 
 
+async def _let_go(site: Site, response: aiohttp.ClientResponse) -> None:
+    """Have the engine end what :func:`_occupy` began."""
+    reading = asyncio.ensure_future(response.read())
+    await site.engine.step(reading.done)
+    await reading
+
+
+async def _until_waiting(site: Site, count: int) -> None:
+    """So many requests are in the gateway's queue."""
+
+    key = site.gateway.key(f"looks-{time.monotonic_ns()}", role=AdminRole.VIEWER)
+
+    def there() -> bool:
+        asked = fetch(f"{site.gateway.url}/admin/requests?state=queued", key=key)
+        return len(asked["requests"]) == count
+
+    await asyncio.to_thread(until, f"{count} wait", there)
+
+
 async def test_a_request_waits_for_the_slot_and_its_stream_gets_comments_meanwhile(narrow: Site) -> None:
     async with _client(narrow) as client:
-        first = await _occupy(narrow, client, 1.5)
+        first = await _occupy(narrow, client)
         async with client.post(CHAT, json=chat(stream=True, max_tokens=3)) as waiting:
-            received = await waiting.read()
-        await first.read()
+            received = await waiting.content.readany()
+            await _let_go(narrow, first)
+            received += await waiting.read()
     assert waiting.status == 200
     assert received.startswith(b":")
     assert received.endswith(b"data: [DONE]\n\n")
@@ -52,15 +72,15 @@ async def test_a_request_waits_for_the_slot_and_its_stream_gets_comments_meanwhi
 
 async def test_beyond_the_places_to_wait_the_answer_is_429_and_says_when_to_come_back(narrow: Site) -> None:
     async with _client(narrow) as client:
-        first = await _occupy(narrow, client, 2)
+        first = await _occupy(narrow, client)
         second = asyncio.ensure_future(client.post(CHAT, json=chat(max_tokens=2)))
-        await asyncio.sleep(0.2)
+        await _until_waiting(narrow, 1)
         async with client.post(CHAT, json=chat(max_tokens=2)) as refused:
             assert refused.status == 429
             assert (await error_of(refused))["code"] == "queue_full"
             assert 0 < int(refused.headers["retry-after"]) <= 120
             assert 0 < int(refused.headers["retry-after-ms"]) <= 120_000
-        await first.read()
+        await _let_go(narrow, first)
         async with await second as answered:
             assert answered.status == 200
 
@@ -70,9 +90,9 @@ async def test_the_sdk_comes_back_when_the_429_said_and_is_answered(narrow: Site
         _client(narrow) as client,
         AsyncOpenAI(base_url=narrow.base_url, api_key=narrow.key, max_retries=0) as sdk,
     ):
-        first = await _occupy(narrow, client, 2)
+        first = await _occupy(narrow, client, tokens_per_s=20)
         second = asyncio.ensure_future(client.post(CHAT, json=chat(max_tokens=2)))
-        await asyncio.sleep(0.2)
+        await _until_waiting(narrow, 1)
         ask = sdk.with_options(max_retries=0).chat.completions
         with pytest.raises(openai.RateLimitError) as refused:
             await ask.create(model=MODEL, messages=[{"role": "user", "content": "hi"}], max_tokens=2)
@@ -88,11 +108,13 @@ async def test_the_sdk_comes_back_when_the_429_said_and_is_answered(narrow: Site
 
 async def test_a_client_that_stops_waiting_gives_its_place_to_another(narrow: Site) -> None:
     async with _client(narrow) as client:
-        first = await _occupy(narrow, client, 2)
+        first = await _occupy(narrow, client)
         leaving = asyncio.ensure_future(client.post(CHAT, json=chat(max_tokens=2)))
-        await asyncio.sleep(0.2)
+        await _until_waiting(narrow, 1)
         leaving.cancel()
-        await asyncio.sleep(0.2)
-        async with client.post(CHAT, json=chat(max_tokens=2)) as staying:
-            assert staying.status == 200
-        await first.read()
+        await _until_waiting(narrow, 0)
+        staying = asyncio.ensure_future(client.post(CHAT, json=chat(max_tokens=2)))
+        await _until_waiting(narrow, 1)
+        await _let_go(narrow, first)
+        async with await staying as answered:
+            assert answered.status == 200

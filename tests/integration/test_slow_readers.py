@@ -17,7 +17,7 @@ SLOTS = 8
 TOKENS = 3000
 PAD_BYTES = 600
 PROMPT = "a long answer"
-WAITS_S = 15.0
+WAITS_S = 60.0
 """Another client's request waits for so long at most; for a slot a slow reader holds it would be 60 s."""
 
 

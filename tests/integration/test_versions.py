@@ -26,7 +26,7 @@ CHAT = "/v1/chat/completions"
 
 
 async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.005)
 

@@ -79,7 +79,7 @@ def site(house: House, address: StoreAddress, offsets_s: tuple[int, int]) -> Sit
     made = Site(house, (gateways[0], gateways[1]), keys)
     house.agent(gateways[0], engine.url, token=token)
     for gateway in gateways:
-        house.wait_for_model(gateway, keys["free"], MODEL, 30.0)
+        house.wait_for_model(gateway, keys["free"], MODEL)
     return made
 
 
@@ -131,7 +131,7 @@ async def test_clocks_that_are_hours_apart_harm_no_session_lease_limit_or_usage(
     def refused() -> bool:
         return all("revoked" in text for name, text in here.house.logs().items() if name == "agent")
 
-    await asyncio.to_thread(until, "the agent was let go", refused, 10.0)
+    await asyncio.to_thread(until, "the agent was let go", refused)
     for which in (0, 1):
         async with here.client(which, "free") as client, client.get("/v1/models") as response:
             assert response.status == 401
@@ -155,7 +155,7 @@ async def test_an_owner_that_sleeps_20_seconds_has_no_say_when_it_wakes(
             now = store.ownership.read("leader")
             return now is not None and now.owner != lease.owner
 
-        await asyncio.to_thread(until, "the other one has it", other_owns, 12.0)
+        await asyncio.to_thread(until, "the other one has it", other_owns)
         taken = store.ownership.read("leader")
         assert taken is not None
         assert taken.epoch > lease.epoch
@@ -165,8 +165,8 @@ async def test_an_owner_that_sleeps_20_seconds_has_no_say_when_it_wakes(
                     assert response.status == 200
                 await asyncio.sleep(0.5)
         here.gateways[0].child.signal(signal.SIGCONT)
-        await asyncio.to_thread(until, "it knows", lambda: here.events("leader_no_more")[0] == 1, 5.0)
-        await asyncio.to_thread(here.house.wait_for_model, here.gateways[0], here.keys["free"], MODEL, 10.0)
+        await asyncio.to_thread(until, "it knows", lambda: here.events("leader_no_more")[0] == 1)
+        await asyncio.to_thread(here.house.wait_for_model, here.gateways[0], here.keys["free"], MODEL)
         async with here.client(0, "free") as client, client.post(CHAT, json=chat(max_tokens=1)) as response:
             assert response.status == 200
         await asyncio.sleep(2.5)

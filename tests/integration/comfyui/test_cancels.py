@@ -132,7 +132,7 @@ async def test_two_servers_share_the_work_and_one_that_dies_is_left(tmp_path: Pa
         answers = await asyncio.gather(*(site.run("slow", steps=10) for _ in range(4)))
         assert [status for status, _ in answers] == 4 * [200]
         assert [fetch(f"{url}/_stats")["done"] for url in urls] == [2, 2]
-        asking = [asyncio.create_task(site.run("slow", steps=60)) for _ in range(2)]
+        asking = [asyncio.create_task(site.run("slow", steps=200)) for _ in range(2)]
         for url in urls:
             await asyncio.to_thread(until, "it runs", partial(runs, url))
         children[0].signal(signal.SIGKILL)

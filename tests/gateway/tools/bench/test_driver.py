@@ -21,7 +21,7 @@ from gateway.tools.bench.report import (
 from gateway.tools.bench.tally import BenchTally
 
 PLAN = BenchPlan(
-    concurrency=4, arrivals=Arrivals.CONSTANT, requests=20, max_tokens=3, warmup_s=0.0, timeout_s=5.0
+    concurrency=4, arrivals=Arrivals.CONSTANT, requests=20, max_tokens=3, warmup_s=0.0, timeout_s=60.0
 )
 EVENT = b'data: {"choices":[{"delta":{"content":"x"}}]}\n\n'
 USAGE = b'data: {"choices":[],"usage":{"prompt_tokens":2,"completion_tokens":3}}\n\n'
@@ -172,7 +172,7 @@ async def test_warm_up_is_not_counted() -> None:
 
 async def test_a_duration_ends_the_load_and_is_what_rates_are_over() -> None:
     tally, figures = await load(right, requests=None, duration_s=0.3)
-    assert 0.29 < figures["window_s"] < 1.0
+    assert figures["window_s"] > 0.29
     assert figures["requests"]["per_s"] == tally.window_answers / figures["window_s"]
     assert tally.right >= tally.window_answers - 4
 
@@ -180,15 +180,14 @@ async def test_a_duration_ends_the_load_and_is_what_rates_are_over() -> None:
 async def test_streams_longer_than_what_counts_still_tell_their_pace() -> None:
     async def respond(writer: asyncio.StreamWriter, number: int) -> None:
         writer.write(STREAM)
-        for _ in range(60):
+        while not writer.is_closing():  # it never ends by itself
             writer.write(b"%x\r\n%s\r\n" % (len(EVENT), EVENT))
             await asyncio.sleep(0.01)
-        writer.write(chunked(b"data: [DONE]\n\n"))
 
-    tally, figures = await load(respond, requests=None, warmup_s=0.1, duration_s=0.2)
+    tally, figures = await load(respond, requests=None, warmup_s=0.1, duration_s=1.5)
     assert (tally.right, tally.failed) == (0, 0)
     assert figures["gap_s"]["p50"] > 0.005
-    assert figures["tokens"]["per_s"] > 50
+    assert figures["tokens"]["per_s"] > 0
     assert any("longer than --duration" in line for line in warnings_of(figures))
 
 
@@ -216,7 +215,7 @@ async def test_models_are_asked_for_with_the_key() -> None:
         writer.write(plain("200 OK", b'{"data": [{"id": "a"}, {"id": "b"}, {}]}'))
 
     async with served(respond) as target:
-        assert await models_of(target, 5.0) == ["a", "b"]
+        assert await models_of(target, 60.0) == ["a", "b"]
 
 
 def test_kinds_of_errors_are_bounded() -> None:
@@ -247,9 +246,13 @@ async def test_on_a_terminal_one_line_is_written_again_and_again(monkeypatch: An
     monkeypatch.setattr("gateway.tools.bench.report.TERMINAL_S", 0.01)
     stream = _Terminal()
     async with served(right) as target:
-        driver = driver_of(target, replace(PLAN, requests=None, duration_s=0.1))
+        driver = driver_of(target, replace(PLAN, requests=None, duration_s=60.0))
         async with progress_shown(driver, PLAN, stream):
-            await driver.run()
+            running = asyncio.create_task(driver.run())
+            while stream.getvalue().count("requests/s") < 2:  # noqa: ASYNC110  a terminal does not tell
+                await asyncio.sleep(0.005)
+            driver.stop()
+            await running
     assert "\n" not in stream.getvalue()
     assert stream.getvalue().endswith("\r\x1b[K")
-    assert stream.getvalue().count("requests/s") > 1
+    assert stream.getvalue().count("requests/s") >= 2
