@@ -21,9 +21,8 @@ from shared.process.ports import free_port
 from tests.support.processes import START_S, until
 
 ROOT = Path(__file__).parents[2]
-_SOURCES = ("pyproject.toml", "MANIFEST.in", "README.md", "CHANGELOG.md", "LICENSE")
+_SOURCES = ("pyproject.toml", "README.md", "LICENSE")
 _PACKAGES = ("gateway", "agent", "shared")
-_FOLDERS = (*_PACKAGES, "deploy", "docs")
 _NOT_INSTALLED = {".c", ".h"}
 _LEFT_BY_BUILDS = shutil.ignore_patterns("__pycache__", "*.so", "*.pyd", "*.egg-info")
 _PIP = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check")
@@ -33,7 +32,7 @@ def source_copy(directory: Path) -> Path:
     """A copy of the sources, as from a fresh clone."""
     sources = directory / "sources"
     sources.mkdir()
-    for name in _FOLDERS:
+    for name in _PACKAGES:
         shutil.copytree(ROOT / name, sources / name, ignore=_LEFT_BY_BUILDS)
     for name in _SOURCES:
         shutil.copy(ROOT / name, sources)
@@ -135,7 +134,7 @@ def test_a_source_distribution_is_whole_and_makes_a_wheel_elsewhere(tmp_path: Pa
     assert built.name == f"trunkline-{__version__}.tar.gz"
     with tarfile.open(built) as archive:
         held = {name.partition("/")[2] for name in archive.getnames()}
-    assert tracked(_FOLDERS) - held == set()
+    assert tracked(_PACKAGES) - held == set()
     assert set(_SOURCES) - held == set()
     assert {name for name in held if name.endswith((".so", ".pyc"))} == set()
     elsewhere = tmp_path / "elsewhere"
