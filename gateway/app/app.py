@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
-import structlog
 from starlette.routing import Router
 
 from gateway.api.admin.about import AboutAdmin
@@ -24,10 +23,11 @@ from gateway.api.exchange.job_runs import JobBooks
 from gateway.api.exchange.middleware import RequestMiddleware, with_origin_checks
 from gateway.api.exchange.request_log import RequestAudit, RequestLog
 from gateway.api.routes import build_router
-from gateway.api.server.server import LAST_WORDS_S, Address, bind
+from gateway.api.server.server import Address, bind
 from gateway.app import factories
 from gateway.app.background import make_background_writer
 from gateway.app.cluster import make_cluster
+from gateway.app.draining import Draining
 from gateway.app.job_runner import RunningParts
 from gateway.app.jobs import JobParts, KnownModels
 from gateway.app.machine import follow_machine, make_machine
@@ -65,18 +65,11 @@ from gateway.quota.usage import UsageLedger
 from gateway.runtime.config import Settings
 from gateway.runtime.lifecycle import Lifecycle
 from gateway.runtime.listeners import inherited
-from gateway.runtime.stop_signals import StopSignals, until_forced
+from gateway.runtime.stop_signals import StopSignals
 from gateway.runtime.workers.channel import SupervisorLink
 from gateway.storage import Store
 from shared.process.logs import batched_log
 from shared.process.startup import program_version
-
-_log = structlog.get_logger("gateway")
-
-STOPPING = "this gateway is shutting down"
-
-LEAVE_S = 2.0
-"""For requests that come on connections of a process that leaves; each closes its connection."""
 
 LAST_LINES_S = 10.0
 """For the audit log's last lines, when the gateway stops."""
@@ -302,7 +295,7 @@ class Gateway:
             self.lifecycle.serve()
             await announce(f"{self.address.scheme}://{f'[{host}]' if ':' in host else host}:{port}")
             await stop.requested.wait()
-            await self._drain(stop)
+            await self._draining().stop(stop)
             self._server.should_exit = True
             watching.cancel()
             await serving
@@ -339,50 +332,12 @@ class Gateway:
             self.audit.note("gateway.stop")
             await asyncio.to_thread(self.audit.stop, LAST_LINES_S)
 
+    def _draining(self) -> Draining:
+        drain_s, member = self._settings.drain_s, self._cluster.member
+        users = (self._jobs, self._mirrors, self._agents, self._uplink, member)
+        return Draining(drain_s, self.lifecycle, self._server, self._dispatcher, *users, self._reader)
+
     def reload_tls(self) -> None:
         """Take up certificates that have changed, now."""
         if self._server.tls is not None:
             self._server.tls.reload()
-
-    async def _wait_idle(self) -> None:
-        """Returns once no request is left, of clients and of the parent gateway."""
-        if self._uplink is not None:
-            await self._uplink.drain(self._settings.drain_s)
-        await self.lifecycle.wait_idle()
-
-    async def _leave(self, forced: asyncio.Event) -> None:
-        """Take no further connection, and one more request at most on each there is; agents stay."""
-        await self._server.leave()
-        async with until_forced(LEAVE_S, forced):
-            await forced.wait()
-        async with until_forced(self._settings.drain_s, forced):
-            await self.lifecycle.wait_idle()
-
-    async def _drain(self, stop: StopSignals) -> None:
-        """Take nothing new, tell the agents, let what runs finish within ``drain_s``, then end everything."""
-        forced = stop.forced
-        await self._jobs.stop()
-        if stop.leaving:
-            await self._leave(forced)
-        _log.info("stopping", requests=self.lifecycle.in_flight, drain_s=self._settings.drain_s)
-        self.lifecycle.drain()
-        self._dispatcher.stop_accepting()
-        self._mirrors.stop()
-        self._agents.drain(STOPPING, self._settings.drain_s)
-        if self._cluster.member is not None:
-            self._cluster.member.resign()
-        async with until_forced(self._settings.drain_s, forced):
-            await self._wait_idle()
-        if self._uplink is not None:
-            await self._uplink.close()
-        async with until_forced(LAST_WORDS_S, forced):
-            await self._dispatcher.wait_idle()
-        if self.lifecycle.in_flight:
-            _log.warning("cutting_requests", requests=self.lifecycle.in_flight)
-        await self._dispatcher.close()
-        async with until_forced(LAST_WORDS_S, forced):
-            await self.lifecycle.wait_idle()
-        await self._agents.close()
-        self._reader.close()
-        if self.lifecycle.in_flight:
-            self._server.abort_connections()

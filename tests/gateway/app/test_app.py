@@ -79,7 +79,7 @@ async def test_a_gateway_serves_from_its_store(no_leaks: None, store: Store) -> 
 async def test_one_that_leaves_answers_once_more_on_each_connection_and_takes_no_other(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.app.app.LEAVE_S", 60.0)
+    monkeypatch.setattr("gateway.app.draining.LEAVE_S", 60.0)
     async with running(store) as house:
         assert "connection" not in (await house.client.get("/healthz")).headers
         house.stop.leave()
