@@ -197,12 +197,14 @@ def _scale(arguments: argparse.Namespace) -> object:
 
 
 def _serve(arguments: argparse.Namespace) -> object:
-    figures = own_models.run(arguments.connections, arguments.seconds or own_models.SECONDS)
+    seconds = arguments.seconds or own_models.SECONDS
+    figures = own_models.run(arguments.connections, seconds, arguments.rounds)
     return _kept("serve", figures, arguments)
 
 
 def _generation(arguments: argparse.Namespace) -> object:
-    return _kept("generation", generation.run(arguments.batches, arguments.tokens), arguments)
+    figures = generation.run(arguments.batches, arguments.tokens, arguments.rounds)
+    return _kept("generation", figures, arguments)
 
 
 def _progress(arguments: argparse.Namespace) -> object:

@@ -1,30 +1,30 @@
-"""``python -m tests.bench.generation_plain DIR TOKENS TIMES BATCH…``: transformers' ``generate``.
+"""``python -m tests.bench.generation_plain DIR TOKENS BATCH…``: transformers' ``generate``.
 
 Writes a line of JSON for each batch: its size, tokens, seconds and seconds of CPU.
 """
 
+import itertools
 import json
 import sys
 import time
 from typing import Any
 
-from tests.bench.generation import PROMPT
+from tests.bench.generation import prompt_of, times_of
 
 
-def main(directory: str, tokens: int, times: int, *batches: int) -> None:
+def main(directory: str, tokens: int, *batches: int) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     torch.set_num_threads(1)
     network: Any = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
     tokenizer: Any = AutoTokenizer.from_pretrained(directory, padding_side="left")
+    numbers = itertools.count()
     for batch in batches:
-        for turns in (1, times):
+        for turns in (1, times_of(batch)):
             began_s, cpu_s, count = time.monotonic(), time.process_time(), 0
-            for turn in range(turns):
-                messages = [
-                    [{"role": "user", "content": f"{PROMPT}{turn * batch + place}"}] for place in range(batch)
-                ]
+            for _ in range(turns):
+                messages = [[{"role": "user", "content": prompt_of(next(numbers))}] for _ in range(batch)]
                 given = tokenizer.apply_chat_template(
                     messages, add_generation_prompt=True, return_tensors="pt", padding=True, return_dict=True
                 )

@@ -1,9 +1,16 @@
 """A model of one's own beside LitServe: the same model, the same batches, the same load, one after the other.
 
-The load is closed: so many connections, each of which sends its next request when it has the answer to the
-one before. Both servers are asked directly, over TCP on loopback, as LitServe has no gateway. Each has two
-rounds, ours first and last, so that a machine that becomes slower meanwhile favours nobody. CPU time is that
-of all processes of the server, for a request.
+First the load is closed: so many connections, each of which sends its next request when it has the answer to
+the one before. That gives what a server can do, and its CPU time for a request. Then requests come at random
+times (Poisson) at a rate that is the same for both, half of what the slower one was found to do before the
+first round; times count from the moment at which a request was meant to be sent. That gives latencies at
+equal load.
+
+Both servers are asked directly, over TCP on loopback, as LitServe has no gateway. They are set up as they
+come, with one process that computes, on one core where there are two, and the load has the other. Each is
+started anew in every round, of which every second goes in the opposite order, and ratios are made round by
+round, so that a machine that becomes slower meanwhile favours nobody. CPU time is that of all processes of
+the server.
 """
 
 import asyncio
@@ -13,21 +20,27 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Coroutine, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from random import Random
+from statistics import median
 
 from shared.process.ports import free_port
 from tests.bench.dense_model import WIDTH
-from tests.bench.figures import cpu_s
-from tests.bench.peers.machine import family
+from tests.bench.figures import cpu_s, percentile, ratio_of_rounds
+from tests.bench.peers.machine import cores, family, pinned
 from tests.bench.peers.tools import CACHE
 
 _ROOT = Path(__file__).parents[2]
 CONNECTIONS = 64
 SECONDS = 10.0
+ROUNDS = 4
+OURS, PEER = "ours", "litserve"
+_SHARE = 0.5
+"""Of what the slower one can do: the rate at which latencies are compared."""
 _START_S = 60.0
 _KEY = "bench"
 _BODY = json.dumps({"input": [round(i / WIDTH, 4) for i in range(WIDTH)]}).encode()
@@ -35,19 +48,20 @@ _BODY = json.dumps({"input": [round(i / WIDTH, 4) for i in range(WIDTH)]}).encod
 
 @dataclass(frozen=True, slots=True)
 class ServerFigures:
-    server: str
-    requests: int
-    per_s: float
-    p50_ms: float
-    p99_ms: float
-    cpu_ms: float
-    """Of all the server's processes, for a request."""
+    """One server in one round."""
 
-    def __str__(self) -> str:
-        return (
-            f"{self.server:10s} {self.per_s:8.0f}/s   "
-            f"p50 {self.p50_ms:7.2f} ms   p99 {self.p99_ms:7.2f} ms   CPU {self.cpu_ms:6.3f} ms a request"
-        )
+    server: str
+    round: int
+    requests: int
+    """That were answered while the load was closed."""
+    per_s: float
+    cpu_ms: float
+    """For a request."""
+    paced_per_s: float
+    paced_p50_ms: float
+    paced_p99_ms: float
+    paced_cpu_ms: float
+    """At the rate that is the same for both."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +74,25 @@ class OwnModelFigures:
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=1)
 
+    def values(self, server: str, member: str) -> list[float]:
+        """Of each round."""
+        return [getattr(each, member) for each in self.rounds if each.server == server]
+
     def __str__(self) -> str:
-        lines = [f"{self.connections} connections", *map(str, self.rounds)]
+        columns = {
+            f"{self.connections} connections: requests/s": "per_s",
+            "CPU ms a request": "cpu_ms",
+            f"{self.rounds[0].paced_per_s:.0f} requests/s: p50 ms": "paced_p50_ms",
+            "p99 ms": "paced_p99_ms",
+            "CPU ms a request at that rate": "paced_cpu_ms",
+        }
+        lines = []
+        for title, member in columns.items():
+            ours, theirs = self.values(OURS, member), self.values(PEER, member)
+            said = f"{title:36s} ours {median(ours):9.3f}"
+            if theirs:
+                said += f"   LitServe {median(theirs):9.3f}   ours × {ratio_of_rounds(ours, theirs)}"
+            lines.append(said)
         return "\n".join([*lines, f"LitServe: {self.left_out}"] if self.left_out else lines)
 
 
@@ -73,42 +104,69 @@ def litserve() -> str | None:
     return sys.executable if find_spec("litserve") is not None else None
 
 
-def run(connections: int = CONNECTIONS, seconds: float = SECONDS) -> OwnModelFigures:
-    """Both servers in turn; only ours where LitServe is not installed."""
+def run(connections: int = CONNECTIONS, seconds: float = SECONDS, rounds: int = ROUNDS) -> OwnModelFigures:
+    """Both servers in every round; only ours where LitServe is not installed."""
     peer = litserve()
-    order = ["ours"] if peer is None else ["ours", "litserve", "litserve", "ours"]
-    rounds = tuple(measure(name, peer or "", connections, seconds) for name in order)
+    servers = [OURS] if peer is None else [OURS, PEER]
+    most = [measure(name, 0, peer or "", connections, seconds / 3, 0.0).per_s for name in servers]
+    found = [
+        measure(name, number, peer or "", connections, seconds, _SHARE * min(most))
+        for number in range(rounds)
+        for name in (servers[::-1] if number % 2 else servers)
+    ]
     home = "tests/.cache/peers/litserve"
     advice = f"not installed; python3 -m venv {home} && {home}/bin/pip install litserve numpy"
-    return OwnModelFigures(rounds, connections, "" if peer else advice)
+    return OwnModelFigures(tuple(found), connections, "" if peer else advice)
 
 
-def measure(name: str, peer: str, connections: int, seconds: float) -> ServerFigures:
-    """One round: start the server, warm it up, load it, end it."""
-    with tempfile.TemporaryDirectory(prefix="trunkline-bench-") as scratch:
+def measure(
+    name: str, number: int, peer: str, connections: int, seconds: float, paced_per_s: float
+) -> ServerFigures:
+    """One server in the round of that number: started, warmed up, loaded in both ways, ended. A rate of 0
+    leaves the second one out."""
+    own = cores()
+    with tempfile.TemporaryDirectory(prefix="trunkline-bench-") as scratch, ExitStack() as stack:
         port = free_port()
         ours = (sys.executable, "-P", "-m", "agent.serve", "tests.bench.dense_ours:Dense", "--devices", "cpu")
         command = (
             (*ours, "--scratch", scratch, "--port", str(port))
-            if name == "ours"
+            if name == OURS
             else (peer, "-P", "-m", "tests.bench.dense_litserve", str(port))
         )
-        with started(command, _environment()) as pid:
-            asyncio.run(_until_ready(port))
-            asyncio.run(_load(port, connections, min(1.0, seconds)))
-            before_s = sum(map(cpu_s, family(pid)))
-            began_s = time.monotonic()
-            times = sorted(asyncio.run(_load(port, connections, seconds)))
-            took_s = time.monotonic() - began_s
-            cpu = sum(map(cpu_s, family(pid))) - before_s
+        with pinned(own.peers):
+            pid = stack.enter_context(started(command, _environment()))
+        stack.enter_context(pinned(own.load))
+        asyncio.run(_until_ready(port))
+        asyncio.run(_load(port, connections, min(1.0, seconds)))
+        closed = _Loaded.of(pid, _load(port, connections, seconds))
+        paced = _Loaded.of(pid, _paced(port, paced_per_s, seconds)) if paced_per_s else closed
     return ServerFigures(
         name,
-        len(times),
-        len(times) / took_s,
-        1000 * times[len(times) // 2],
-        1000 * times[len(times) * 99 // 100],
-        1000 * cpu / len(times),
+        number,
+        len(closed.times_s),
+        len(closed.times_s) / closed.took_s,
+        closed.cpu_ms,
+        paced_per_s,
+        1000 * percentile(paced.times_s, 0.5),
+        1000 * percentile(paced.times_s, 0.99),
+        paced.cpu_ms,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    times_s: list[float]
+    took_s: float
+    cpu_ms: float
+    """For a request."""
+
+    @classmethod
+    def of(cls, pid: int, load: Coroutine[None, None, list[float]]) -> "_Loaded":
+        before_s, began_s = sum(map(cpu_s, family(pid))), time.monotonic()
+        times_s = asyncio.run(load)
+        took_s = time.monotonic() - began_s
+        used_s = sum(map(cpu_s, family(pid))) - before_s
+        return cls(times_s, took_s, 1000 * used_s / len(times_s))
 
 
 def _environment() -> dict[str, str]:
@@ -167,6 +225,28 @@ async def _load(port: int, connections: int, seconds: float) -> list[float]:
     return times
 
 
+async def _paced(port: int, per_s: float, seconds: float) -> list[float]:
+    """How long after it was due each request was answered, in seconds."""
+    random, times, idle = Random(7), list[float](), list[_Connection]()
+
+    async def ask(due_s: float) -> None:
+        connection = idle.pop() if idle else await asyncio.open_connection("127.0.0.1", port)
+        await _one(*connection)
+        times.append(time.monotonic() - due_s)
+        idle.append(connection)
+
+    due_s = time.monotonic()
+    ends_s = due_s + seconds
+    async with asyncio.TaskGroup() as tasks:
+        while (due_s := due_s + random.expovariate(per_s)) < ends_s:
+            await asyncio.sleep(due_s - time.monotonic())
+            tasks.create_task(ask(due_s))
+    for _, writer in idle:
+        writer.close()
+    return times
+
+
+_Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 _REQUEST = (
     b"POST /predict HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\n"
     b"authorization: Bearer %b\r\ncontent-length: %d\r\n\r\n%b" % (_KEY.encode(), len(_BODY), _BODY)
