@@ -228,7 +228,8 @@ class Gateway:
         doctor = DiagnosisAdmin(program_version(), http.body, http.comment_interval_s)
         models = ModelsAdmin(index, dispatcher.loads, store.acts, lambda model: depths().get(model, 0), clock)
         jobs, whatif = self._jobs.admin(self._clients.ring), self._whatif(store)
-        self._scaling = ScalingParts(settings, dispatcher, reads)
+        first = self._worker is None or self._worker.role.index == 0
+        self._scaling = ScalingParts(settings, dispatcher, reads, store, self._cluster.ownership, first=first)
         log = make_logs(self._log, self.lifecycle, name, reads)
         more = (stored, about, doctor, whatif, self._scaling.admin)
         pages = (fleet, asked, make_events(*live), log, models, jobs, *more)

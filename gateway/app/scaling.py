@@ -1,20 +1,30 @@
 """What of scaling a gateway is made of, and the slices of the settings that each part gets."""
 
 import asyncio
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from gateway.api.admin.fleet import usable_answers
 from gateway.api.admin.scaling import ScalingAdmin
 from gateway.app.process_reads import ProcessReads
+from gateway.cluster.ownership import Ownership
 from gateway.dispatch.dispatcher import Dispatcher
 from gateway.domain.slices import run_in_slices
+from gateway.jobs.webhooks.guard import WebhookGuard
+from gateway.jobs.webhooks.sender import WebhookSender
 from gateway.observability.gauges import FamilyCollector
-from gateway.runtime.config import Settings
+from gateway.runtime.config import ConfigError, Settings
 from gateway.runtime.config.scaling import ScalingModelTable, ScalingTable
 from gateway.scaling.autoscaler import Autoscaler
+from gateway.scaling.hooks import HookSettings, ScalingHooks
 from gateway.scaling.observation import SeenModel, from_json, merge, observe, to_json
 from gateway.scaling.settings import ClassSettings, ModelSettings, ScalingSettings
 from gateway.scheduling.scaling.data import ScalingRule
+from gateway.storage import Store
+from gateway.storage.webhooks.secrets import OPERATOR
+
+if TYPE_CHECKING:
+    from gateway.scaling.keda.server import KedaScaler
 
 QUESTION = "scaling"
 
@@ -22,7 +32,17 @@ QUESTION = "scaling"
 class ScalingParts:
     """Of one process."""
 
-    def __init__(self, settings: Settings, dispatcher: Dispatcher, reads: ProcessReads | None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        dispatcher: Dispatcher,
+        reads: ProcessReads | None,
+        store: Store,
+        ownership: Ownership,
+        *,
+        first: bool = True,
+    ) -> None:
+        """``first``: this is the first of several workers. Raises ConfigError."""
         table = settings.scaling
         self._enabled = table.enabled
         self._dispatcher = dispatcher
@@ -37,12 +57,19 @@ class ScalingParts:
         if table.enabled:
             dispatcher.admission.held_s = chosen.held_s
             FamilyCollector(metrics.registry, self.scaler.figures)
+        self._hooks = _hooks(settings, store, ownership)
+        if self._hooks is not None:
+            self.scaler.on_change.append(self._hooks.changed)
+        self._keda = _keda(table, self.scaler) if first else None
 
     async def run(self) -> None:
         """Decide, and tell, until this is cancelled."""
         if self._enabled:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.scaler.run())
+                for part in (self._hooks, self._keda):
+                    if part is not None:
+                        tasks.create_task(part.run())
 
     async def _see(self) -> dict[str, SeenModel]:
         own = await self._see_here()
@@ -56,6 +83,35 @@ class ScalingParts:
 
     async def _answer(self, asked: dict[str, Any]) -> dict[str, Any]:
         return to_json(await self._see_here())
+
+
+def _hooks(settings: Settings, store: Store, ownership: Ownership) -> ScalingHooks | None:
+    """None: nobody is to be told."""
+    table, jobs = settings.scaling, settings.jobs
+    if not table.command and table.webhook is None:
+        return None
+    guard = WebhookGuard(replace(jobs.webhook_rules, own=None))
+    return ScalingHooks(
+        HookSettings(tuple(table.command), table.webhook, table.hook_timeout_s),
+        lambda: ownership.owns,
+        WebhookSender(guard, jobs.webhook_ca_file),
+        lambda at_s: store.webhook_secrets.signers(OPERATOR, at_s),
+    )
+
+
+def _keda(table: ScalingTable, scaler: Autoscaler) -> "KedaScaler | None":
+    """None: KEDA is not answered. Raises ConfigError."""
+    if table.keda_listen is None or not table.enabled:
+        return None
+    try:
+        from gateway.scaling.keda.server import KedaScaler, KedaSettings, KedaUnusable
+    except ImportError as error:
+        raise ConfigError(f"scaling.keda_listen: pip install 'trunkline[keda]' ({error})") from error
+    files = (table.keda_cert, table.keda_key, table.keda_client_ca, table.keda_token_file)
+    try:
+        return KedaScaler(KedaSettings(table.keda_listen, *files), scaler)
+    except KedaUnusable as error:
+        raise ConfigError(f"scaling: {error}") from error
 
 
 def scaling_settings(table: ScalingTable, max_wait_s: float) -> ScalingSettings:

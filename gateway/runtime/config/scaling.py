@@ -1,14 +1,23 @@
-"""What can be set of scaling: how many replicas are wanted."""
+"""What can be set of scaling: how many replicas are wanted, and who is told."""
 
+from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
+from gateway.domain.webhook_addresses import WebhookRules, read_webhook_url
 from gateway.runtime.config.cluster import SettingsTable
 
 Replicas = Annotated[int, Field(ge=0, le=100_000)]
 LongTime = Annotated[float, Field(gt=0, le=604_800)]
 Name = Annotated[str, Field(min_length=1, max_length=500)]
+
+
+def _is_address(text: str) -> str:
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isdecimal() or int(port) > 65_535:
+        raise ValueError("write HOST:PORT, for example 127.0.0.1:8710")
+    return text
 
 
 class ScalingClassTable(SettingsTable):
@@ -70,9 +79,29 @@ class ScalingTable(SettingsTable):
     """By class of device, such as h100 or l4."""
     models: Annotated[dict[Name, ScalingModelTable], Field(max_length=1000)] = {}
     """By model, or shell pattern; the first that fits counts."""
+    command: Annotated[list[Annotated[str, Field(max_length=4000)]], Field(max_length=100)] = []
+    """Run when what is wanted changes, with the change as JSON on its standard input."""
+    webhook: Annotated[str | None, Field(max_length=2000)] = None
+    """Where the same is sent, signed with the operator's secret. Jobs' settings say where webhooks may be."""
+    hook_timeout_s: Annotated[float, Field(ge=1, le=3600)] = 60.0
+    """A command that runs for longer is killed."""
+    keda_listen: Annotated[str | None, AfterValidator(_is_address)] = None
+    """HOST:PORT for KEDA's external scaler, over gRPC; unset: none."""
+    keda_cert: Path | None = None
+    keda_key: Path | None = None
+    keda_client_ca: Path | None = None
+    """Certificates of clients have to be signed by one of these."""
+    keda_token_file: Path | None = None
+    """Holds what clients have to name in their ScaledObject, as trunklineToken."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> "ScalingTable":
         if self.min_replicas > self.max_replicas:
             raise ValueError("scaling.min_replicas is more than scaling.max_replicas")
+        if self.webhook is not None:
+            read_webhook_url(self.webhook, WebhookRules())  # its ValueError says what is wrong
+        if (self.keda_cert is None) != (self.keda_key is None):
+            raise ValueError("scaling.keda_cert and scaling.keda_key belong together")
+        if self.keda_client_ca is not None and self.keda_cert is None:
+            raise ValueError("scaling.keda_client_ca needs scaling.keda_cert")
         return self

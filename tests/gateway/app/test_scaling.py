@@ -1,12 +1,19 @@
 """Scaling as a gateway process has it: settings, and what other processes see."""
 
+import asyncio
+from pathlib import Path
 from typing import Any
 
+import orjson
+import pytest
+
 from gateway.app.scaling import QUESTION, ScalingParts, scaling_settings
-from gateway.runtime.config import Settings
+from gateway.cluster.ownership import SoleOwner
+from gateway.runtime.config import ConfigError, Settings
 from gateway.runtime.config.scaling import ScalingTable
 from gateway.runtime.workers.siblings import SiblingAnswers
 from gateway.scaling.observation import SeenModel, SeenReplica, to_json
+from gateway.storage import Store
 from shared.protocol.errors import ErrorCode
 from tests.gateway.fleet.fleet import Fleet, deployment
 
@@ -26,6 +33,11 @@ class Others:
         return SiblingAnswers({"p-2": to_json(seen), "p-3": {"models": 1}}, [])
 
 
+def parts_of(fleet: Fleet, settings: Settings, others: Others | None, directory: Path) -> ScalingParts:
+    store = Store.open(directory)
+    return ScalingParts(settings, fleet.dispatcher, others, store, SoleOwner())  # type: ignore[arg-type]
+
+
 def test_settings_of_a_model_count_before_those_of_all() -> None:
     table = ScalingTable.model_validate(
         {
@@ -42,10 +54,10 @@ def test_settings_of_a_model_count_before_those_of_all() -> None:
     assert chosen.classes["l4"].price_hour == 0.8
 
 
-async def test_what_other_processes_see_counts_too() -> None:
+async def test_what_other_processes_see_counts_too(tmp_path: Path) -> None:
     fleet, others = Fleet(), Others()
     fleet.connect("a", deployment("m", slots=4))
-    parts = ScalingParts(Settings(), fleet.dispatcher, others)  # type: ignore[arg-type]
+    parts = parts_of(fleet, Settings(), others, tmp_path)
     await parts.scaler.decide()
     found = parts.scaler.verdicts["m"]
     assert found.waiting == 2
@@ -54,10 +66,12 @@ async def test_what_other_processes_see_counts_too() -> None:
     assert set(said["models"]["m"]["replicas"]) == {"a"}, "of itself alone"
 
 
-async def test_requests_for_what_is_kept_at_none_are_held_until_a_replica_is_there() -> None:
+async def test_requests_for_what_is_kept_at_none_are_held_until_a_replica_is_there(
+    tmp_path: Path,
+) -> None:
     fleet = Fleet()
     settings = Settings.model_validate({"scaling": {"min_replicas": 0, "hold_s": 100.0}})
-    parts = ScalingParts(settings, fleet.dispatcher, None)
+    parts = parts_of(fleet, settings, None, tmp_path)
     agent = fleet.connect("a", deployment("m", slots=4))
     fleet.session(agent).close(ErrorCode.DRAINING, "bye")
     fleet.advance(60.0)
@@ -72,11 +86,42 @@ async def test_requests_for_what_is_kept_at_none_are_held_until_a_replica_is_the
     assert client is not None
 
 
-async def test_without_scaling_nothing_is_held_and_no_metric_is_there() -> None:
+async def test_without_scaling_nothing_is_held_and_no_metric_is_there(tmp_path: Path) -> None:
     fleet = Fleet()
-    parts = ScalingParts(
-        Settings.model_validate({"scaling": {"enabled": False, "min_replicas": 0}}), fleet.dispatcher, None
-    )
+    settings = Settings.model_validate({"scaling": {"enabled": False, "min_replicas": 0}})
+    parts = parts_of(fleet, settings, None, tmp_path)
     assert fleet.dispatcher.admission.held_s("m") == 0.0
     await parts.run()
     assert parts.scaler.verdicts == {}
+
+
+async def test_a_change_is_told_to_the_command_that_is_set(tmp_path: Path) -> None:
+    fleet, told = Fleet(), tmp_path / "told"
+    given = {"command": ["sh", "-c", f"cat > {told}.new; mv {told}.new {told}"], "interval_s": 0.1}
+    parts = parts_of(fleet, Settings.model_validate({"scaling": given}), None, tmp_path / "state")
+    fleet.connect("a", deployment("m", slots=4))
+    for _ in range(40):
+        fleet.submit(fleet.request())
+    running = asyncio.ensure_future(parts.run())
+    while not told.exists():  # noqa: ASYNC110 (another process writes it)
+        await asyncio.sleep(0.01)
+    running.cancel()
+    said = orjson.loads(told.read_bytes())
+    assert (said["model"], said["class"], said["from"]) == ("m", "unknown", 1)
+    assert said["to"] > 1
+
+
+async def test_keda_is_answered_only_by_the_first_worker_and_only_where_it_is_set(tmp_path: Path) -> None:
+    settings = Settings.model_validate({"scaling": {"keda_listen": "127.0.0.1:0"}})
+    fleet, store = Fleet(), Store.open(tmp_path)
+    more = (fleet.dispatcher, None, store, SoleOwner())
+    assert ScalingParts(settings, *more)._keda is not None
+    fleet = Fleet()
+    more = (fleet.dispatcher, None, store, SoleOwner())
+    assert ScalingParts(settings, *more, first=False)._keda is None
+
+
+async def test_files_for_keda_that_cannot_be_read_are_told_at_the_start(tmp_path: Path) -> None:
+    missing = {"keda_listen": "127.0.0.1:0", "keda_token_file": str(tmp_path / "none")}
+    with pytest.raises(ConfigError, match="cannot be read"):
+        parts_of(Fleet(), Settings.model_validate({"scaling": missing}), None, tmp_path)

@@ -101,6 +101,7 @@ ALLOWED = {
     "tools/doctor": "this host's clock and dates of certificates are what it checks",
     "api/exchange/job_runs": "when a job's answer is kept until",
     "app/job_runner": "when jobs were made, are due and expire",
+    "scaling/hooks": "when a webhook was sent, which is signed",
     "jobs": "when files, jobs and deliveries were made, are due and expire",
     "app/cluster": "when this process was started, for people",
     "cluster/member": "epochs go on when a store has forgotten them; higher ones are all that counts",

@@ -1,5 +1,6 @@
 """What can be set of scaling fits together, or is refused."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +23,12 @@ def test_patterns_keep_their_order_for_the_first_that_fits_counts() -> None:
     [
         {"min_replicas": 5, "max_replicas": 4},
         {"utilisation": 0.0},
+        {"webhook": "ftp://scaler.example/"},
+        {"webhook": "https://user:word@scaler.example/"},
+        {"keda_listen": "8710"},
+        {"keda_listen": "127.0.0.1:99999"},
+        {"keda_cert": Path("cert.pem")},
+        {"keda_client_ca": Path("ca.pem")},
         {"classes": {"l4": {"price_hour": -1.0}}},
         {"models": {"m": {"minimum": 1}}},
     ],
