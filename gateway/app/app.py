@@ -46,6 +46,7 @@ from gateway.app.scaling import ScalingParts
 from gateway.app.tracing import GatewayTraces
 from gateway.app.whatif import make_whatif
 from gateway.auth.clients import Clients
+from gateway.dispatch.moving import move_streams
 from gateway.domain.turn_end import TurnEnd
 from gateway.fleet.registry import Registry
 from gateway.observability.log_ring import LogRing
@@ -218,7 +219,14 @@ class Gateway:
         settings, clock, dispatcher = self._settings, registry.clock, self._dispatcher
         index, depths, name = registry.index, dispatcher.room.depths, process_name(settings, self._cluster)
         fleet = self._fleet = FleetAdmin(
-            registry, store.agents, depths, clock, self._facts, reads, self._agents.follow_store
+            registry,
+            store.agents,
+            depths,
+            clock,
+            self._facts,
+            reads,
+            self._agents.follow_store,
+            move=lambda agent: move_streams(registry, index, agent, clock()),
         )
         stored = StoreAdmin(store, lambda: index.models)
         about = AboutAdmin(self._facts, lambda: shown_settings(self._settings))

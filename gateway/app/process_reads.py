@@ -25,7 +25,8 @@ Answerer = Callable[[Json], Awaitable[Json]]
 FOR_OTHERS = frozenset(
     ("agents", "models", "queue", "process", "streams", "requests", "request", "live", "logs", "scaling")
 )
-"""Questions that processes on other hosts may ask: all of them only read."""
+"""Questions that processes on other hosts may ask: all of them only read, but that ``streams`` may have an
+agent's streams go on elsewhere."""
 
 STARTING = "it is being started, or hangs"
 

@@ -104,23 +104,29 @@ def drain(
     ca_file: CaOption = None,
     undo: Annotated[bool, typer.Option("--undo", help="Let it have work again.")] = False,
     wait: Annotated[bool, typer.Option(help="Wait until what runs there is over.")] = True,
+    move: Annotated[bool, typer.Option("--move", help="Have streams go on at other agents.")] = False,
 ) -> None:
     """Give an agent no new work, and wait until what runs there is over. Takes the role operator.
 
     It lasts until --undo: at every process of the gateway, when they are started again, and when the agent
     connects again or for the first time.
 
+    With --move streams go on at other agents from where they are, as far as these have slots free.
+
     Example: trunkline drain gpu-7
     """
     with gateway_client(url, key, ca_file) as client:
-        name = quote(agent, safe="", errors="surrogateescape")
-        found = client.ask("DELETE" if undo else "POST", f"agents/{name}/drain", "streams")
+        path = f"agents/{quote(agent, safe='', errors='surrogateescape')}"
+        act = f"{path}/move" if move and not undo else f"{path}/drain"
+        found = client.ask("DELETE" if undo else "POST", act, "streams")
         if undo:
             note(f"Agent {agent!r} gets work again.")
             return
         note(f"Agent {agent!r} gets no new work; {found['streams']} requests run there.")
         while wait and _streams(client, agent):
             time.sleep(POLL_S)
+            if move:
+                client.ask("POST", act, "streams")
     if wait:
         note("Nothing runs there any more.")
 

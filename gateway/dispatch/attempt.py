@@ -144,7 +144,6 @@ class Attempt:
         "_later",
         "_noted",
         "_noted_bytes",
-        "_owner",
         "_pieces",
         "_received_bytes",
         "away_s",
@@ -158,6 +157,7 @@ class Attempt:
         "kv_tokens",
         "opened_s",
         "outcome",
+        "owner",
         "probed_s",
         "quiet_s",
         "refused",
@@ -217,7 +217,7 @@ class Attempt:
         """What is recorded of it; None: its request has no trace."""
         if (trace := owner.request.dispatch_trace) is not None:
             self.traced = trace.attempt(head, deployment.key, deployment.agent, deployment.kind, now)
-        self._owner = owner
+        self.owner = owner
         self.stream: Stream = deployment.session.endpoint.open(head, self)
         if trace is not None:
             trace.begin(self.traced)
@@ -291,7 +291,7 @@ class Attempt:
         if self.traced is not None:
             self.traced.status = head.status
         if not self.given_up:
-            self._owner.answered(self, head)
+            self.owner.answered(self, head)
         if self._later is not None and not self.given_up:
             self._begin_messages(head.status, *self._later)
 
@@ -310,7 +310,7 @@ class Attempt:
     def on_progress(self, progress: Progress) -> None:
         self._heard = True
         if not self.given_up:
-            self._owner.progressed()
+            self.owner.progressed()
             if self.request.on_progress is not None:
                 self.request.on_progress(progress)
 
@@ -318,7 +318,7 @@ class Attempt:
         self._heard = True
         self._received_bytes += len(data)
         if not self._pieces and self.request.streaming:
-            self._owner.began(self)
+            self.owner.began(self)
         self._pieces += 1
         if self.response is None:
             self.stream.consumed(len(data))
@@ -326,7 +326,7 @@ class Attempt:
         try:
             self.response.feed(data)
         except SpliceFailed as error:
-            self._owner.unjoinable(self, str(error))
+            self.owner.unjoinable(self, str(error))
 
     def on_end(self, trailers: Trailers | None) -> None:
         if self.upload is not None:
@@ -337,7 +337,7 @@ class Attempt:
                 self.traced.trailers = trailers
         if not self.given_up:
             self._note_tokens()
-            self._owner.complete(self, trailers)
+            self.owner.complete(self, trailers)
 
     def on_reset(self, code: ErrorCode, reason: str) -> None:
         if self.upload is not None:
@@ -345,7 +345,7 @@ class Attempt:
         if not self.given_up:
             self.given_up = True
             self._note_tokens()
-            self._owner.lost(self, code, reason)
+            self.owner.lost(self, code, reason)
 
     def on_writable(self) -> None:
         if self.upload is not None:
@@ -366,26 +366,26 @@ class Attempt:
 
     def on_suspended(self) -> None:
         if not self.given_up:
-            self._owner.suspended(self)
+            self.owner.suspended(self)
 
     def on_resumed(self) -> None:
         if not self.given_up:
-            self._owner.resumed(self)
+            self.owner.resumed(self)
 
     def on_engine_lost(self) -> None:
         """Its agent has declared its engine lost."""
         if not self.given_up:
-            self._owner.engine_lost(self)
+            self.owner.engine_lost(self)
 
     def on_closed(self) -> None:
         if self.upload is not None:
             self.upload.stop()
             self.upload = None
-        self._owner.closed(self)
+        self.owner.closed(self)
 
     def upload_failed(self, error: Exception) -> None:
         if not self.given_up:
-            self._owner.body_failed(error)
+            self.owner.body_failed(error)
 
     def _note_tokens(self) -> None:
         """The request has had what came; each piece is noted once, as a token, or as several."""

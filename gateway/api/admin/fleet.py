@@ -51,6 +51,8 @@ class FleetAdmin:
     """Has the sessions of agents follow what the store says now."""
     wall: Callable[[], float] = time.time
     """Gives seconds since 1970."""
+    move: Callable[[str], int] = lambda agent: 0
+    """Has streams of this process that run at an agent go on elsewhere; how many did."""
 
     def __post_init__(self) -> None:
         """Answer what siblings ask."""
@@ -67,6 +69,7 @@ class FleetAdmin:
         return [
             AdminMethod("GET", "/admin/agents", viewer, self.list_agents),
             AdminMethod("POST", drain, operator, self.drain_agent),
+            AdminMethod("POST", "/admin/agents/{agent}/move", operator, self.move_streams),
             AdminMethod("DELETE", drain, operator, self.undrain_agent),
             AdminMethod("GET", "/admin/models", viewer, self.list_models),
             AdminMethod("GET", "/admin/queue", viewer, self.list_queue),
@@ -80,6 +83,11 @@ class FleetAdmin:
     async def drain_agent(self, call: AdminCall) -> Json:
         """Give an agent no new work, also when it comes back. What runs there ends in its own time."""
         return await self._held(call, True)
+
+    async def move_streams(self, call: AdminCall) -> Json:
+        """The same, and have streams go on at other agents from where they are, as far as these have slots
+        free now. To be asked again until nothing runs there."""
+        return await self._held(call, True, move=True)
 
     async def undrain_agent(self, call: AdminCall) -> Json:
         """Give an agent work again."""
@@ -141,23 +149,29 @@ class FleetAdmin:
         return {**self.process(), "agents": len(self.fleet.agents())}
 
     async def _streams(self, asked: Json) -> Json:
-        """How many requests run on an agent; none where it is not connected."""
-        return {"streams": sum(each.streams for each in self.fleet.agents() if each.name == asked["agent"])}
+        """How many requests run on an agent; none where it is not connected. With ``move`` its streams go on
+        elsewhere as far as there is room."""
+        moved = self.move(asked["agent"]) if asked.get("move") else 0
+        streams = sum(each.streams for each in self.fleet.agents() if each.name == asked["agent"])
+        return {"streams": streams, "moved": moved}
 
     # --- Holding ---
 
-    async def _held(self, call: AdminCall, held: bool) -> Json:
+    async def _held(self, call: AdminCall, held: bool, *, move: bool = False) -> Json:
         """Every process of the gateway learns it from the store, within a second."""
         name = call.names["agent"]
         record = await asyncio.to_thread(self.agents.hold, name, self.wall(), held=held)
         await self.apply()
-        answers = SiblingAnswers({}, [])
+        answers, asked = SiblingAnswers({}, []), {"move": "yes"} if move else {}
         if self.siblings is not None:
-            answers = await self.siblings.ask_all("streams", agent=name)
+            answers = await self.siblings.ask_all("streams", agent=name, **asked)
             answers = usable_answers(answers, lambda answer: int(answer["streams"]))
-        seen = [await self._streams({"agent": name}), *answers.found.values()]
+        seen = [await self._streams({"agent": name, **asked}), *answers.found.values()]
         streams = sum(int(each["streams"]) for each in seen)
-        return {"agent": record.name, "draining": held, "streams": streams} | without_answers(answers)
+        found = {"agent": record.name, "draining": held, "streams": streams}
+        if move:  # processes of earlier versions move nothing
+            found["moved"] = sum(int(each.get("moved", 0)) for each in seen)
+        return found | without_answers(answers)
 
     def _enrolled(self) -> dict[str, Json]:
         """The stored facts of agents that were not revoked, by name. Waits for the disk."""

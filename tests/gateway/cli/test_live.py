@@ -381,3 +381,16 @@ def test_status_of_a_gateway_that_cannot_tell_of_processes_is_shown_as_ever(serv
     assert "PROCESS" not in shown.output
     server.answers["GET", "/admin/processes"] = [(500, {})]
     assert run(server, "status").exit_code == 1
+
+
+def test_draining_with_move_has_streams_go_on_elsewhere_until_none_is_left(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.cli.live.POLL_S", 0.0)
+    server.answers["POST", "/admin/agents/gpu-1/move"] = [(200, {"streams": 2, "moved": 1})]
+    left = [{**AGENT, "streams": count} for count in (2, 1, 0)]
+    server.answers["GET", "/admin/agents"] = [(200, {"agents": [each]}) for each in left]
+    result = run(server, "drain", "gpu-1", "--move")
+    assert result.exit_code == 0
+    asked = [path for method, path, _ in server.asked if method == "POST"]
+    assert asked == ["/admin/agents/gpu-1/move"] * 3

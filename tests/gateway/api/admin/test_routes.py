@@ -54,6 +54,7 @@ RIGHTS = [
     ("GET", "/admin/diagnosis", AdminRole.VIEWER),
     ("POST", "/admin/diagnosis/body", AdminRole.VIEWER),
     ("POST", "/admin/agents/gpu-1/drain", AdminRole.OPERATOR),
+    ("POST", "/admin/agents/gpu-1/move", AdminRole.OPERATOR),
     ("DELETE", "/admin/agents/gpu-1/drain", AdminRole.OPERATOR),
     ("DELETE", "/admin/agents/gpu-1", AdminRole.ADMIN),
     ("GET", "/admin/keys", AdminRole.ADMIN),
@@ -247,7 +248,7 @@ async def test_a_state_that_cannot_be_used_is_a_503_that_says_why(
     house.fleet.connect("gpu-1", deployment("m"))
     asked = 0
     for method, path, needed in RIGHTS:
-        if "drain" in path or "diagnosis" in path or path in NOT_OF_THE_STORE:
+        if "drain" in path or "/move" in path or "diagnosis" in path or path in NOT_OF_THE_STORE:
             continue
         body = BODIES.get((method, path))
         if body is not None and "targets" in body:
