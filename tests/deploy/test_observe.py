@@ -7,6 +7,9 @@ from typing import Any
 
 import pytest
 import yaml  # type: ignore[import-untyped, unused-ignore]
+from grafana_foundation_sdk.cog.encoder import JSONEncoder  # type: ignore[import-not-found, unused-ignore]
+from grafana_foundation_sdk.cog.plugins import register_default_plugins  # type: ignore[import-not-found, unused-ignore]
+from grafana_foundation_sdk.models.dashboard import Dashboard  # type: ignore[import-not-found, unused-ignore]
 
 from gateway.app.tracing import span_figures
 from gateway.observability.gauges import families
@@ -58,6 +61,36 @@ def test_every_panel_asks_for_metrics_that_exist() -> None:
     assert all(asked)
     assert set().union(variables, *asked) - there() == set()
     assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
+
+
+def lost(before: Any, after: Any, place: str = "") -> list[str]:
+    """The places in ``before`` that ``after`` lacks, or has something else at."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        missing = [f"{place}.{name}" for name in before.keys() - after.keys()]
+        both = before.keys() & after.keys()
+        return missing + [
+            each for name in both for each in lost(before[name], after[name], f"{place}.{name}")
+        ]
+    if isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
+        pairs = enumerate(zip(before, after, strict=True))
+        return [each for index, (old, new) in pairs for each in lost(old, new, f"{place}[{index}]")]
+    return [] if before == after else [place]
+
+
+def through_grafana(board: dict[str, Any]) -> Any:
+    """The board as Grafana's own types read it, boards, panels and queries: without what they do not know."""
+    register_default_plugins()
+    return json.loads(json.dumps(Dashboard.from_json(board), cls=JSONEncoder))
+
+
+def test_the_board_has_only_fields_that_grafana_knows() -> None:
+    board = json.loads((_OBSERVE / "grafana-dashboard.json").read_text())
+    assert lost(board, through_grafana(board)) == []
+    panel = next(panel for panel in board["panels"] if panel["type"] == "timeseries")
+    wrong = (board, panel, panel["gridPos"], panel["options"]["legend"], panel["targets"][0])
+    for each in (*wrong, panel["fieldConfig"]["defaults"]["custom"]):
+        each["lineWdith"] = 1
+    assert len(lost(board, through_grafana(board))) == 6, "a misspelt field is found wherever it is"
 
 
 def test_every_alert_has_a_section_that_begins_with_a_check_of_the_doctor() -> None:
