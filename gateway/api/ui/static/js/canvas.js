@@ -11,11 +11,13 @@ export class Painter {
     signal.addEventListener("abort", () => this.observer.disconnect());
   }
 
+  // Its size is read here only: asked for while a page is being changed, it would have all of it laid out at once.
   fit() {
     const { clientWidth, clientHeight } = this.canvas;
     const scale = window.devicePixelRatio || 1;
     const [width, height] = [Math.round(clientWidth * scale), Math.round(clientHeight * scale)];
     if (this.canvas.width !== width || this.canvas.height !== height) Object.assign(this.canvas, { width, height });
+    this.size = { width: clientWidth, height: clientHeight, scale };
     this.soon();
   }
 
@@ -29,10 +31,10 @@ export class Painter {
   }
 
   now(nowMs = performance.now()) {
+    if (!this.size) return; // it is told once it is laid out
+    const { width, height, scale } = this.size;
     const context = this.canvas.getContext("2d");
-    const scale = window.devicePixelRatio || 1;
     context.setTransform(scale, 0, 0, scale, 0, 0);
-    const { clientWidth: width, clientHeight: height } = this.canvas;
     context.clearRect(0, 0, width, height);
     this.draw(context, width, height, nowMs);
   }

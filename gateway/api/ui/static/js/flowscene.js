@@ -1,29 +1,38 @@
 // What the page Flow draws: where tiers, models and deployments stand, and the requests on their way between them.
 // Pure figures, without a canvas.
 
+import { compareNames } from "./format.js";
+
 const MOST_PARTICLES = 400;
 const MOST_MODELS = 12;
 const MOST_DEPLOYMENTS = 24;
 const LEG_MS = 700;
+export const NARROW = 600;
 export const TIERS = ["realtime", "standard", "batch"];
 export const REST = "\u0000rest";
 
 export class FlowScene {
   constructor() {
     this.nodes = new Map(); // key → { x, y, column, … }
+    this.size = { width: 0, height: 0 };
+    this.standing = []; // dots of requests that run
     this.particles = [];
     this.running = new Map(); // request id → { node, request }
     this.lost = 0; // requests that were not drawn, because there were too many at once
   }
 
-  // Place everything for a canvas of this size. Busy models and deployments come first; the others are one.
-  arrange(state, width, height) {
-    const models = busiest(Object.entries(state.models), ([, each]) => (each.in_flight ?? 0) + 4 * (each.waiting ?? 0), MOST_MODELS);
-    const deployments = busiest(Object.entries(state.deployments), ([, each]) => (each.in_flight ?? 0) + (each.usable ? 0.5 : 0), MOST_DEPLOYMENTS);
+  // Place everything for a canvas of this size. Busy models and deployments come first; the others are one. Costs
+  // what there is to be sorted, so it is done once for each delta and not for each frame of the screen.
+  arrange(state, { width, height } = this.size) {
+    this.size = { width, height };
+    const models = busiest(state.models, (each) => (each.in_flight ?? 0) + 4 * (each.waiting ?? 0), MOST_MODELS);
+    const deployments = busiest(state.deployments, (each) => (each.in_flight ?? 0) + (each.usable ? 0.5 : 0), MOST_DEPLOYMENTS);
     this.nodes = new Map();
     this.column("tier", TIERS.map((tier) => [tier, {}]), width * 0.03 + 10, height);
-    this.column("model", [...models.shown, ...(models.rest ? [[REST, { name: `${models.rest} others` }]] : [])], width * 0.36, height);
-    this.column("deployment", [...deployments.shown, ...(deployments.rest ? [[REST, { name: `${deployments.rest} others` }]] : [])], width * 0.68, height);
+    this.column("model", models, width * 0.36, height);
+    this.column("deployment", deployments, width * 0.68, height);
+    for (const particle of this.particles) this.lead(particle);
+    this.standing = this.dots();
   }
 
   column(kind, entries, x, height) {
@@ -38,15 +47,18 @@ export class FlowScene {
     return this.nodes.get(`${kind} ${name}`) ?? this.nodes.get(`${kind} ${REST}`) ?? null;
   }
 
-  // Take up what happened in one delta.
-  take(said, nowMs) {
+  // Take up what happened in one delta, which `state` knows of already.
+  take(said, state, nowMs) {
+    this.arrange(state);
     for (const request of said.requests ?? []) this.happened(request, nowMs + Math.random() * 800);
     this.lost += said.requests_left_out ?? 0;
+    this.standing = this.dots();
   }
 
-  snapshot(requests) {
+  snapshot(requests, state) {
     this.running.clear();
     for (const request of requests) if (request.state === "running") this.note(request);
+    this.arrange(state);
   }
 
   note(request) {
@@ -79,21 +91,27 @@ export class FlowScene {
       this.lost += 1;
       return;
     }
-    this.particles.push({ id: request.id, path, atMs, colour, ends });
+    const particle = { id: request.id, path, atMs, colour, ends };
+    this.lead(particle);
+    this.particles.push(particle);
+  }
+
+  // Along the nodes as they stand now; those that are shown no more are passed over.
+  lead(particle) {
+    particle.nodes = particle.path.map((key) => this.nodes.get(key)).filter(Boolean);
   }
 
   // Where each particle is now, as { id, x, y, colour, fading }; those that have arrived are forgotten.
   at(nowMs) {
     const shown = [];
     this.particles = this.particles.filter((particle) => {
-      const legs = particle.path.length - 1;
+      const { nodes } = particle;
+      const legs = nodes.length - 1;
       const passed = (nowMs - particle.atMs) / LEG_MS;
       if (passed < 0) return true;
-      if (passed >= legs + (particle.ends ? 1 : 0)) return false;
+      if (legs < 0 || passed >= legs + (particle.ends ? 1 : 0)) return false;
       const leg = Math.min(Math.floor(passed), Math.max(0, legs - 1));
-      const from = this.nodes.get(particle.path[leg]);
-      const to = this.nodes.get(particle.path[Math.min(leg + 1, legs)]);
-      if (!from || !to) return false;
+      const [from, to] = [nodes[leg], nodes[Math.min(leg + 1, legs)]];
       const share = legs === 0 ? 1 : Math.min(1, passed - leg);
       const eased = share * share * (3 - 2 * share);
       const fading = passed > legs ? passed - legs : 0;
@@ -103,25 +121,30 @@ export class FlowScene {
     return shown;
   }
 
-  // Requests that run, as dots beside their deployment.
+  // Requests that run, as dots beside their deployment; below its words where there is no room beside it.
   dots() {
+    const narrow = this.size.width < NARROW;
     const counts = new Map();
     const shown = [];
     for (const request of this.running.values()) {
       const node = this.node("deployment", request.deployment);
       if (!node) continue;
-      const key = `${node.kind} ${node.name}`;
-      const place = counts.get(key) ?? 0;
-      counts.set(key, place + 1);
-      if (place < 24) shown.push({ id: request.id, x: node.x - 13 - (place % 12) * 8, y: node.y - 4 + Math.floor(place / 12) * 8, colour: "info-fill", fading: 0 });
+      const place = counts.get(node) ?? 0;
+      counts.set(node, place + 1);
+      if (place >= (narrow ? 12 : 24)) continue;
+      const [across, down] = [(place % 12) * 8, Math.floor(place / 12) * 8];
+      const [x, y] = narrow ? [node.x + 15 + across, node.y + (node.step > 30 ? 20 : 4)] : [node.x - 13 - across, node.y - 4 + down];
+      shown.push({ id: request.id, x, y, colour: "info-fill", fading: 0 });
     }
     return shown;
   }
 }
 
-function busiest(entries, weight, most) {
-  if (entries.length <= most) return { shown: entries, rest: 0 };
-  const sorted = [...entries].sort((a, b) => weight(b) - weight(a));
-  const shown = sorted.slice(0, most - 1).sort(([a], [b]) => a.localeCompare(b, "en", { numeric: true }));
-  return { shown, rest: entries.length - shown.length };
+// At most so many [name, each], by name; the last one is for all others.
+function busiest(record, weight, most) {
+  const entries = Object.entries(record);
+  if (entries.length <= most) return entries;
+  const weighed = entries.map((entry) => [weight(entry[1]), entry]).sort(([a], [b]) => b - a);
+  const shown = weighed.slice(0, most - 1).map(([, entry]) => entry).sort(([a], [b]) => compareNames(a, b));
+  return [...shown, [REST, { name: `${entries.length - shown.length} others` }]];
 }

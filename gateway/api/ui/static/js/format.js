@@ -58,3 +58,6 @@ export function day(unixS) {
 
 export const plural = (number, one, many = `${one}s`) => `${count(number)} ${number === 1 ? one : many}`;
 export const list = (values) => (values?.length ? values.join(", ") : NONE);
+
+// For sorting: "gpu-2" before "gpu-10".
+export const compareNames = new Intl.Collator("en", { numeric: true }).compare;

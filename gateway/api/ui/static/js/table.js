@@ -1,9 +1,11 @@
 // Tables that are sorted by their heads, show a bounded number of rows, and change only the rows that changed.
 
 import { fill, h } from "./dom.js";
+import { compareNames } from "./format.js";
 import { empty } from "./parts.js";
 
 const ROWS = 100;
+const FOCUSABLE = "a, button, input";
 
 // Columns: { title, value(row) for sorting, cell(row) as text or node, number }.
 export class Table {
@@ -67,18 +69,22 @@ export class Table {
     return [...this.rows].sort((a, b) => sign * compared(column.value(a), column.value(b)));
   }
 
+  // A row that looks as before stays as it is. Of another, so do the cells that look as before and do nothing: a
+  // button's listener knows the row it was made with.
   line(key, row) {
-    const cells = this.columns.map((column) => column.cell(row));
-    const mark = cells.map((cell) => (cell instanceof Node ? markOf(cell) : String(cell ?? "–"))).join("\u0000");
-    const known = this.shown.get(key);
-    if (known?.mark === mark) return known;
-    const made = cells.map((cell, index) => h("td", { class: this.columns[index].number ? "number" : null }, cell ?? "–"));
-    if (!known) return { mark, node: h("tr", {}, made) };
-    const focused = [...known.node.querySelectorAll("a, button, input")].indexOf(document.activeElement);
-    known.node.replaceChildren(...made);
-    if (focused >= 0) known.node.querySelectorAll("a, button, input")[focused]?.focus();
-    known.mark = mark;
-    return known;
+    const cells = this.columns.map((column) => column.cell(row) ?? "–");
+    const marks = cells.map((cell) => (cell instanceof Node ? markOf(cell) : String(cell)));
+    const line = this.shown.get(key) ?? { marks: [], node: h("tr", {}, this.columns.map((column) => h("td", { class: column.number ? "number" : null }))) };
+    if (marks.every((mark, index) => mark === line.marks[index])) return line;
+    cells.forEach((cell, index) => {
+      const place = line.node.children[index];
+      if (line.marks[index] === marks[index] && !place.querySelector("button, input")) return;
+      const focused = place.contains(document.activeElement) ? [...place.querySelectorAll(FOCUSABLE)].indexOf(document.activeElement) : -1;
+      fill(place, cell);
+      place.querySelectorAll(FOCUSABLE)[focused]?.focus();
+    });
+    line.marks = marks;
+    return line;
   }
 }
 
@@ -93,5 +99,5 @@ function markOf(node) {
 function compared(a, b) {
   const [none, other] = [a === null || a === undefined || Number.isNaN(a), b === null || b === undefined || Number.isNaN(b)];
   if (none || other) return Number(none) - Number(other);
-  return typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b), "en", { numeric: true });
+  return typeof a === "number" && typeof b === "number" ? a - b : compareNames(String(a), String(b));
 }

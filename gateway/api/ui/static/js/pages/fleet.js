@@ -1,7 +1,7 @@
 // The fleet at one look: every deployment as a cell, every host as a row.
 
 import { fill, h, link } from "../dom.js";
-import { celsius, count, percent, plural, rate, seconds } from "../format.js";
+import { celsius, compareNames, count, percent, plural, rate, seconds } from "../format.js";
 import { HeatMap, legend } from "../heatmap.js";
 import { Chart } from "../chart.js";
 import { live } from "../live.js";
@@ -98,8 +98,8 @@ export class FleetPage extends Page {
     const byAgent = new Map(agents.map(([name]) => [name, []]));
     for (const [key, each] of deployments) byAgent.get(each.agent)?.push([key, each]);
     const rows = agents.filter(([name, agent]) => matches(name, agent, byAgent.get(name))).map(([name, agent]) => rowOf(name, agent, byAgent.get(name)));
-    rows.sort((a, b) => a.name.localeCompare(b.name, "en", { numeric: true }));
-    this.table.update([...rows].sort((a, b) => severity(b) - severity(a))); // until a head is chosen, what is sick comes first
+    rows.sort((a, b) => compareNames(a.name, b.name));
+    this.table.update([...rows].sort((a, b) => b.severity - a.severity)); // until a head is chosen, what is sick comes first
     this.map.update(rows.flatMap((row) => this.cells(row, state)));
   }
 
@@ -156,12 +156,12 @@ function rowOf(name, agent, deployments) {
   const slots = deployments.reduce((sum, [, each]) => sum + (each.slots ?? 0), 0);
   const taken = deployments.reduce((sum, [, each]) => sum + (each.in_flight ?? 0), 0);
   const hottest = gpus.map((gpu) => gpu.temperature_c).filter((value) => typeof value === "number");
-  return { name, agent, deployments, gpus, slots, taken, use: mean("utilisation"), heat: hottest.length ? Math.max(...hottest) : null };
+  return { name, agent, deployments, gpus, slots, taken, use: mean("utilisation"), heat: hottest.length ? Math.max(...hottest) : null, severity: severity(agent, deployments) };
 }
 
 const SEVERITY = { bad: 2, warn: 1 };
 
-function severity({ agent, deployments }) {
+function severity(agent, deployments) {
   const tones = [toneOf(agent.status), ...deployments.map(([, each]) => toneOfDeployment(each, agent))];
   return Math.max(...tones.map((tone) => SEVERITY[tone] ?? 0));
 }

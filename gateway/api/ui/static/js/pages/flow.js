@@ -1,60 +1,88 @@
 // Requests on their way from tiers through the queue to deployments, as they happen.
 
 import { Painter } from "../canvas.js";
-import { h } from "../dom.js";
-import { FlowScene, REST } from "../flowscene.js";
+import { h, setText } from "../dom.js";
+import { FlowScene, NARROW, REST } from "../flowscene.js";
 import { count, seconds } from "../format.js";
 import { live } from "../live.js";
 import { Page } from "../page.js";
-import { fill, panel } from "../parts.js";
+import { panel } from "../parts.js";
 import { go } from "../router.js";
 
 const NEAR = 14;
+const DOT = 3.6;
 
 export class FlowPage extends Page {
   build() {
     const { signal } = this.left;
     this.scene = new FlowScene();
     this.still = matchMedia("(prefers-reduced-motion: reduce)").matches;
-    this.canvas = h("canvas", { role: "img", "aria-label": "Requests from tiers through models' queues to deployments. The page Requests lists the same." });
-    this.painter = new Painter(this.canvas, (...all) => this.draw(...all), signal);
+    // What stands is drawn once for each delta, below; what moves, for each frame of the screen, above it.
+    this.ground = h("canvas", { "aria-hidden": "true" });
+    this.canvas = h("canvas", { class: "moving", role: "img", "aria-label": "Requests from tiers through models' queues to deployments. The page Requests lists the same." });
+    this.painter = new Painter(this.ground, (...all) => this.drawGround(...all), signal);
+    this.mover = new Painter(this.canvas, (...all) => this.drawMoving(...all), signal);
+    this.moving = [];
     this.canvas.addEventListener("click", (event) => this.open(event.offsetX, event.offsetY));
     this.canvas.addEventListener("mousemove", (event) => (this.canvas.style.cursor = this.near(event.offsetX, event.offsetY) ? "pointer" : "default"));
     live.addEventListener("frame", (event) => this.take(event.detail), { signal });
     this.said = h("p", { class: "small dim" });
-    this.append(h("div", { class: "topline" }, h("h1", {}, "Flow")), panel(null, h("div", { class: "flow" }, this.canvas)), this.said,
+    this.append(h("div", { class: "topline" }, h("h1", {}, "Flow")), panel(null, h("div", { class: "flow" }, this.ground, this.canvas)), this.said,
       h("p", { class: "small dim" }, "A dot is a request: blue while it runs, then green if it was answered, orange if its client left, red if it failed. A click on one opens its decision record."));
-    this.scene.snapshot(live.requests.values());
+    this.scene.snapshot(live.requests.values(), live.state);
   }
 
   take(said) {
-    if (said.agents && said.models && said.requests && !said.flow) this.scene.snapshot(said.requests); // a snapshot
-    else this.scene.take(said, performance.now());
+    if (said.agents && said.models && said.requests && !said.flow) this.scene.snapshot(said.requests, live.state); // a snapshot
+    else this.scene.take(said, live.state, performance.now());
     this.painter.soon();
+    this.mover.soon();
   }
 
   update() {
-    fill(this.said, live.status.kind === "polling" ? "Without the live stream only sums are known here, and no single requests." : this.scene.lost ? `${count(this.scene.lost)} requests came too fast to be drawn.` : "");
-    this.painter.soon();
+    const words = live.status.kind === "polling" ? "Without the live stream only sums are known here, and no single requests." : this.scene.lost ? `${count(this.scene.lost)} requests came too fast to be drawn.` : "";
+    setText(this.said, words);
   }
 
-  draw(context, width, height, nowMs) {
-    this.scene.arrange(live.state, width, height);
+  drawGround(context, width, height) {
+    const { size } = this.scene;
+    if (size.width !== width || size.height !== height) this.scene.arrange(live.state, { width, height });
     context.textBaseline = "middle";
     this.drawHeads(context, width);
     for (const node of this.scene.nodes.values()) this.drawNode(context, node, width);
-    const dots = [...this.scene.dots(), ...this.scene.at(nowMs)];
-    this.dots = dots;
+    this.drawDots(context, this.painter, this.scene.standing);
+    if (Object.keys(live.state.deployments).length === 0) this.drawEmpty(context, width, height);
+  }
+
+  drawMoving(context, width, height, nowMs) {
+    if (!this.scene.size.width) return; // the ground is drawn first
+    this.moving = this.scene.at(nowMs);
+    this.drawDots(context, this.mover, this.moving);
+    if (this.scene.particles.length && !this.still) this.mover.soon();
+  }
+
+  // Those of one colour at once; those that fade are each of their own.
+  drawDots(context, painter, dots) {
+    const steady = new Map();
     for (const dot of dots) {
-      context.globalAlpha = 1 - dot.fading;
-      context.fillStyle = this.painter.colour(dot.colour);
-      context.beginPath();
-      context.arc(dot.x, dot.y, 3.6 + dot.fading * 9, 0, 7);
-      context.fill();
+      if (dot.fading) {
+        context.globalAlpha = 1 - dot.fading;
+        context.fillStyle = painter.colour(dot.colour);
+        context.beginPath();
+        context.arc(dot.x, dot.y, DOT + dot.fading * 9, 0, 7);
+        context.fill();
+      } else {
+        if (!steady.has(dot.colour)) steady.set(dot.colour, new Path2D());
+        const path = steady.get(dot.colour);
+        path.moveTo(dot.x + DOT, dot.y);
+        path.arc(dot.x, dot.y, DOT, 0, 2 * Math.PI);
+      }
     }
     context.globalAlpha = 1;
-    if (Object.keys(live.state.deployments).length === 0) this.drawEmpty(context, width, height);
-    if (this.scene.particles.length && !this.still) this.painter.soon();
+    for (const [colour, path] of steady) {
+      context.fillStyle = painter.colour(colour);
+      context.fill(path);
+    }
   }
 
   drawEmpty(context, width, height) {
@@ -69,7 +97,7 @@ export class FlowPage extends Page {
     context.fillStyle = this.painter.colour("dim");
     context.textAlign = "left";
     const columns = new Map([...this.scene.nodes.values()].map((node) => [node.kind, node.x]));
-    for (const [kind, title] of [["tier", "Tier"], ["model", width < 600 ? "Queue" : "Queue of the model"], ["deployment", "Deployment"]]) {
+    for (const [kind, title] of [["tier", "Tier"], ["model", width < NARROW ? "Queue" : "Queue of the model"], ["deployment", "Deployment"]]) {
       if (columns.has(kind)) context.fillText(title, columns.get(kind) - 6, 14);
     }
   }
@@ -100,7 +128,7 @@ export class FlowPage extends Page {
 
   near(x, y) {
     let [found, best] = [null, NEAR * NEAR];
-    for (const dot of this.dots ?? []) {
+    for (const dot of [...this.scene.standing, ...this.moving]) {
       const distance = (dot.x - x) ** 2 + (dot.y - y) ** 2;
       if (distance < best) [found, best] = [dot, distance];
     }

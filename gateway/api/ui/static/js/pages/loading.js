@@ -3,7 +3,7 @@
 import { post, segments } from "../api.js";
 import { ask } from "../dialogs.js";
 import { h } from "../dom.js";
-import { count, plural, seconds } from "../format.js";
+import { compareNames, count, plural, seconds } from "../format.js";
 import { live } from "../live.js";
 import { toast } from "../parts.js";
 import { session } from "../session.js";
@@ -25,7 +25,7 @@ export function loadingActions(model, { out, loaded }, agent = null) {
 }
 
 const deploymentsOf = (model) => Object.entries(live.state.deployments).filter(([, each]) => each.model === model);
-const names = (list) => [...new Set(list.map(([, each]) => each.agent))].sort((a, b) => a.localeCompare(b, "en", { numeric: true }));
+const names = (list) => [...new Set(list.map(([, each]) => each.agent))].sort(compareNames);
 const choices = (agent, list, anywhere) => (agent ? [] : [{ name: "agent", label: "Where", options: [["", anywhere], ...names(list).map((name) => [name, name])] }]);
 
 export async function loadModel(model, agent) {
