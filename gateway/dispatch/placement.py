@@ -24,12 +24,7 @@ from gateway.fleet.deployment import Deployment, DeploymentOwner
 from gateway.fleet.registry import Registry
 from gateway.observability.metrics import Metrics
 from gateway.scheduling.base import DeploymentConstraints
-from gateway.scheduling.placement.data import (
-    LoadDecision,
-    LoadState,
-    NotLoadable,
-    PlacementPlan,
-)
+from gateway.scheduling.placement.data import LoadDecision, LoadState, NotLoadable, PlacementPlan
 from gateway.scheduling.placement.load_options import PlacementRules
 from gateway.scheduling.placement.placement import Placement
 from gateway.scheduling.queue.waiting_room import WaitingRoom
@@ -204,15 +199,21 @@ class Placer:
     ) -> str | None:
         """Another gateway or an operator wants ``model`` loaded: at one more place than ``beyond``. Counts as
         a request for ``for_s``. Why it cannot be loaded; None: it may be."""
-        try:
-            self._check_hope(model, now)
-        except NoDeployment as error:
-            return error.message
+        if (why := self.why_not_loadable(model, now)) is not None:
+            return why
         if beyond:
             self._demands.wish_copy(model, fit, beyond, now, for_s)
         else:
             self._demands.note_sent_away(model, fit, now, for_s)
         self.waiting(model)
+        return None
+
+    def why_not_loadable(self, model: str, now: float) -> str | None:
+        """What is known to be against having ``model`` loaded; None: nothing."""
+        try:
+            self._check_hope(model, now)
+        except NoDeployment as error:
+            return error.message
         return None
 
     def evict(self, wish: EvictionWish) -> None:

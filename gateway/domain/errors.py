@@ -46,6 +46,13 @@ class NameInUse(RequestError):
     status, type, code = 409, "invalid_request_error", "name_in_use"
 
 
+class RecordInWrongState(RequestError):
+    """The record is there, but not in a state in which this can be done with it."""
+
+    status, type, code = 409, "invalid_request_error", "wrong_state"
+    should_retry = False
+
+
 class NotOnDemand(RequestError):
     """The model is none that agents load and unload when they are told."""
 

@@ -19,7 +19,7 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
     "agent": ("gpu-1", "gpu-2", "gpu-3"),
     "alias": ("org/llama", "m"),
     "tenant": ("acme", "default"),
-    "model": ("org/llama", "m", "*"),
+    "model": ("org/llama", "m", "*", "tiny", "huge"),
     "token": ("tlj_x",),
     "chain": ("gateway", "gateway-2"),
     "delivery": ("evt_1", "evt_2"),
@@ -128,6 +128,24 @@ _VALID: Mapping[str, Callable[[Random], dict[str, Any]]] = {
     "rotate_webhook_secret": lambda random: random.choice(({}, {"overlap_s": 0.0}, {"overlap_s": 1e9})),
 }
 assert set(_VALID) == set(BODIES)
+_VALID_OF_FLEET: Mapping[str, Callable[[Random], dict[str, Any]]] = {
+    "load_model": lambda random: random.choice(
+        ({}, {"agent": "gpu-2"}, {"agent": None, "version": "v2"}, {"agent": "gpu-3", "version": None})
+    ),
+    "evict_model": lambda random: random.choice(({}, {"agent": "gpu-2"}, {"agent": "gpu-3"})),
+}
+"""Bodies of operations that are not in the table."""
+_MEMBERS = {name: tuple(model.model_fields) for name, model in BODIES.items()} | {
+    "load_model": ("agent", "version"),
+    "evict_model": ("agent",),
+}
+_FLEET = (
+    ("drain", "POST", "/admin/agents/{agent}/drain"),
+    ("undrain", "DELETE", "/admin/agents/{agent}/drain"),
+    ("queue", "GET", "/admin/queue"),
+    *(("load_model", "POST", "/admin/models/{model:path}/load"),) * 3,
+    *(("evict_model", "POST", "/admin/models/{model:path}/evict"),) * 3,
+)
 
 
 def _value(random: Random, depth: int = 0) -> Any:
@@ -180,10 +198,11 @@ def _inside(random: Random, value: Any) -> Any:
 
 def _raw(random: Random, operation: Operation) -> bytes:
     """A body: mostly JSON for the operation, mostly spoilt."""
-    name = operation.name if operation.name in _VALID else random.choice(list(_VALID))
-    body, chance = _VALID[name](random), random.random()
-    if chance > 0.3:
-        body = _spoilt(random, body, list(BODIES[name].model_fields))
+    valid = {**_VALID, **_VALID_OF_FLEET}
+    name = operation.name if operation.name in valid else random.choice(list(valid))
+    body, chance = dict(valid[name](random)), random.random()
+    if chance > (0.6 if name in _VALID_OF_FLEET else 0.3):
+        body = _spoilt(random, body, list(_MEMBERS[name]))
     text = json.dumps(body, ensure_ascii=random.random() < 0.5).encode("utf-8", "surrogatepass")
     if chance > 0.9:
         text = _broken(random, text)
@@ -208,7 +227,9 @@ def _broken(random: Random, text: bytes) -> bytes:
             b'{"labels":{' + b",".join(b'"%d":1' % number for number in range(6000)) + b"}}",
             b'{"targets":[' + b"[" * _NESTED + b"]" * _NESTED + b"]}",
             b"[" * BODY_BYTES,
-            b'{"name":"' + b"x" * random.choice((BODY_BYTES - 11, BODY_BYTES, _MIB)) + b'"}',
+            b'{"%b":"' % random.choice((b"name", b"agent", b"version"))
+            + b"x" * random.choice((9000, BODY_BYTES - 20, BODY_BYTES, _MIB))
+            + b'"}',
             b"1" * random.choice((30, BODY_BYTES)),
             b'{"rpm":' + b"9" * (BODY_BYTES - 9) + b"}",
             b"\xef\xbb\xbf" + text,
@@ -252,16 +273,8 @@ def _query(random: Random, operation: Operation) -> bytes:
 
 def draw_of_fleet(random: Random) -> Operation:
     """An operation of the connected fleet, which is not in the table."""
-    method, path = random.choice(
-        (
-            ("POST", "/admin/agents/{agent}/drain"),
-            ("DELETE", "/admin/agents/{agent}/drain"),
-            ("POST", "/admin/models/{model:path}/load"),
-            ("POST", "/admin/models/{model:path}/evict"),
-            ("GET", "/admin/queue"),
-        )
-    )
-    return Operation(name="fleet", method=method, path=path, role=AdminRole.OPERATOR, run=_not_run)
+    name, method, path = random.choice(_FLEET)
+    return Operation(name=name, method=method, path=path, role=AdminRole.OPERATOR, run=_not_run)
 
 
 def _not_run(store: object, asked: object) -> dict[str, Any]:

@@ -32,6 +32,14 @@ from tests.fuzz.admin_requests import Asked, draw, draw_of_fleet
 from tests.gateway.api.admin.house import BODIES, House, enrol, note_failed_delivery
 from tests.gateway.api.support import Call
 from tests.gateway.fleet.fleet import deployment
+from tests.gateway.scheduling.placement.loadable import (
+    FAILED,
+    LOADED,
+    LOADING,
+    LoadingAgent,
+    fleet_of,
+    loadable,
+)
 from tests.support.loop_stops import LoopStops
 
 STOP_S = 0.05
@@ -89,11 +97,13 @@ class _Round:
 
     def __init__(self, random: Random, directory: Path) -> None:
         self.random = random
-        self.house = House(directory)
+        self.house = House(directory, fleet_of(min_residence_s=1.0))
         self.database = directory / DATABASE_NAME
         for name in ("gpu-1", "gpu-2"):
             enrol(self.house.store, name)
         self.house.fleet.connect("gpu-1", deployment("m"))
+        models = (loadable("org/llama"), loadable("tiny", 5, version="v2"), loadable("huge", 1000))
+        self.hosts = [LoadingAgent(self.house.fleet, *models, name=name) for name in ("gpu-2", "gpu-3")]
         self.house.store.keys.create("ci", "acme", 1.0)
         used = {Account("2026-11-21", f"k{n}", "acme", f"m{n}"): Amount(1, n, 2) for n in range(7)}
         self.house.store.usage.add(used)
@@ -126,7 +136,8 @@ class _Round:
         operation = random.choice(
             self.with_body if lot < 0.55 else self.with_query if lot < 0.7 else self.operations
         )
-        if random.random() < 0.05:
+        if random.random() < 0.1:
+            self.pass_time()
             operation = draw_of_fleet(random)
         role = AdminRole.ADMIN if random.random() < 0.9 else random.choice(list(AdminRole))
         asked = draw(random, operation, self.house.keys[role], self.tokens())
@@ -140,6 +151,23 @@ class _Round:
             if longest_s < STOP_S:
                 return
         raise AssertionError(f"{longest_s * 1000:.0f} ms for {asked}")
+
+    def pass_time(self) -> None:
+        """What hosts were told to load or unload is mostly done by now."""
+        with capture_logs():
+            self._pass_time()
+
+    def _pass_time(self) -> None:
+        self.house.fleet.advance(self.random.choice((0.5, 5.0)))
+        for host in self.hosts:
+            for state in list(host.states.values()):
+                if self.random.random() < 0.3:
+                    continue
+                if state.status is LOADING:
+                    outcome = self.random.choice((LOADED, LOADED, FAILED))
+                    host.become(state.model, outcome, reason="" if outcome is LOADED else "out of memory")
+                elif state.reason == "unloading":
+                    host.unloaded(state.model)
 
     async def ask(self, asked: Asked, stops: LoopStops) -> tuple[Call, Sequence[Mapping[str, Any]], float]:
         """The answer, what was logged meanwhile, and the longest stop in seconds."""
@@ -159,7 +187,8 @@ class _Round:
         operation = asked.operation
         what = f"{call.status} for {asked}: {call.content[:300]!r}"
         assert call.complete, what
-        assert call.status < 500, f"{what}; log: {logs}"
+        not_loadable = call.status == 503 and b'"model_not_loadable"' in call.content
+        assert call.status < 500 or not_loadable, f"{what}; log: {logs}"
         worse = [
             entry for entry in logs if entry["log_level"] in ("error", "critical") or "exc_info" in entry
         ]

@@ -25,6 +25,8 @@ HOLD_S = 300.0
 """So long it is tried to have a model loaded; what is loaded by then stays."""
 
 _ID_BYTES = 8
+_NAME_CHARS = 256
+"""Of an agent's name or a version; no name is as long."""
 
 
 @dataclass(frozen=True)
@@ -64,10 +66,11 @@ class ModelsAdmin:
         answer = {"model": model, "agent": agent, "version": version, "places": len(places), "loaded": loaded}
         if loaded >= len(places):
             return answer | {"begun": False, "expected_s": None}
+        _check_loadable(
+            loads.why_not_loadable(model, now)
+        )  # before it is noted: what is refused leaves no note
         await asyncio.to_thread(self.acts.note, "model.load", model=model, agent=agent, version=version)
-        why = loads.wish(model, fit, now, loaded, HOLD_S)
-        if why is not None:
-            raise NoDeployment(why, param="model", code="model_not_loadable")
+        _check_loadable(loads.wish(model, fit, now, loaded, HOLD_S))
         expected_s = loads.expected_s(model, now)
         return answer | {"begun": True, "expected_s": None if expected_s is None else round(expected_s, 1)}
 
@@ -113,6 +116,12 @@ class ModelsAdmin:
         return [each for each in record.managed.values() if agent in (None, each.agent)]
 
 
+def _check_loadable(why_not: str | None) -> None:
+    """Raises NoDeployment."""
+    if why_not is not None:
+        raise NoDeployment(why_not, param="model", code="model_not_loadable")
+
+
 def _who(agent: str | None) -> str:
     return "No agent that is connected" if agent is None else f"No engine of {agent!r}"
 
@@ -127,6 +136,7 @@ async def _texts(call: AdminCall, *names: str) -> list[str | None]:
     for name, value in body.items():
         if name not in names:
             raise BadRequest(f"There is no member {name[:100]!r} here.", param=name[:100])
-        if value is not None and not (isinstance(value, str) and value):
-            raise BadRequest(f"'{name}' is a text.", param=name, code="invalid_value")
+        if value is not None and not (isinstance(value, str) and 0 < len(value) <= _NAME_CHARS):
+            words = f"'{name}' is a text of 1 to {_NAME_CHARS} characters."
+            raise BadRequest(words, param=name, code="invalid_value")
     return [body.get(name) for name in names]

@@ -25,6 +25,7 @@ from gateway.domain.errors import (
     Forbidden,
     MethodNotAllowed,
     NameInUse,
+    RecordInWrongState,
     RecordNotFound,
     StateUnavailable,
     UnsupportedEncoding,
@@ -33,7 +34,7 @@ from gateway.domain.request import Principal
 from gateway.domain.scopes import AdminRole
 from gateway.pipeline.pipeline import KeyAuthenticator
 from gateway.storage.acts import acting_as
-from gateway.storage.errors import AmbiguousId, BadValue, NameTaken, StateError, UnknownRecord
+from gateway.storage.errors import AmbiguousId, BadValue, NameTaken, RecordError, StateError, UnknownRecord
 
 BODY_BYTES = 64 * 1024
 """Longest body of a request."""
@@ -204,6 +205,8 @@ async def _run_action(action: AdminAction, call: AdminCall) -> Json | None:
         raise NameInUse(client_message(error)) from None
     except UnknownRecord as error:
         raise RecordNotFound(client_message(error)) from None
+    except RecordError as error:
+        raise RecordInWrongState(client_message(error)) from None
     except StateError as error:
         _log.error("state_failed", id=call.exchange.id, error=str(error))
         raise StateUnavailable(f"The gateway's state cannot be used just now: {error}.") from None

@@ -115,15 +115,16 @@ def scaler(fleet: Fleet) -> Autoscaler:
 class House:
     """A store, a fleet under a manual clock, and the surface over them."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, fleet: Fleet | None = None) -> None:
+        """``fleet`` None: one that loads no models."""
         self.store = Store.open(directory)
-        self.fleet = Fleet()
+        self.fleet = fleet or Fleet()
         self.depths = {"m": 3, "n": 1}
         self.ring = KeyRing(self.store, lambda: NOW_S)
         self.failures: list[RequestError | None] = []
         clock, index = self.fleet.registry.clock, self.fleet.registry.index
         self.stored = StoreAdmin(self.store, lambda: index.models, lambda: NOW_S)
-        fleet = FleetAdmin(
+        fleet_admin = FleetAdmin(
             self.fleet.registry,
             self.store.agents,
             lambda: self.depths,
@@ -150,7 +151,7 @@ class House:
             *about.methods(),
             *self.doctor.methods(),
         ]
-        methods: list[AdminMethod] = [*fleet.methods(), *of_process, *self.stored.methods()]
+        methods: list[AdminMethod] = [*fleet_admin.methods(), *of_process, *self.stored.methods()]
         pipeline = Pipeline(self.ring, FakeDispatcher().run)
         jobs_methods, files = self._jobs(directory)
         methods += jobs_methods

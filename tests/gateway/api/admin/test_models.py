@@ -117,6 +117,7 @@ async def test_a_model_is_unloaded_everywhere_or_at_one_host(house: House) -> No
         ("m/load", {"agents": "a"}, 400, "no member 'agents'"),
         ("m/load", {"agent": ""}, 400, "'agent' is a text"),
         ("m/load", {"agent": 7}, 400, "'agent' is a text"),
+        ("m/load", {"version": "x" * 257}, 400, "1 to 256 characters"),
         ("huge/load", {}, 503, "more memory"),
     ],
 )
@@ -133,6 +134,7 @@ async def test_what_cannot_be_is_refused_with_the_reason(
     found_status, found = await ask(house, path, **body)
     assert found_status == status
     assert words in found["error"]["message"]
+    assert acts(house) == [], "what is refused leaves no note"
 
 
 async def test_a_model_behind_another_gateway_is_its_to_unload(house: House) -> None:

@@ -18,7 +18,7 @@ from gateway.domain.scopes import AdminRole, limited
 from gateway.domain.state_dir import DATABASE_NAME
 from gateway.observability.audit import append_pending_acts
 from gateway.storage import Account, Amount, Store
-from tests.gateway.api.admin.house import NEW_KEY, NOW_S, House, enrol
+from tests.gateway.api.admin.house import NEW_KEY, NOW_S, House, enrol, note_failed_delivery
 from tests.gateway.api.support import Call
 from tests.gateway.fleet.fleet import deployment
 from tests.gateway.storage.fillers import full_database
@@ -324,6 +324,15 @@ async def test_only_one_verification_runs_and_it_ends_with_its_request(
     async with asyncio.timeout(30):
         await ended.wait()
         await asyncio.wait([first.task])
+
+
+async def test_what_a_records_state_does_not_allow_is_refused_in_words(house: House) -> None:
+    note_failed_delivery(house.store)
+    path = "/admin/webhooks/deliveries/evt_1/redeliver"
+    assert (await house.ask("POST", path))[0] == 200
+    status, found, _ = await house.ask("POST", path)
+    assert (status, found["error"]["code"]) == (409, "wrong_state")
+    assert "evt_1 is still being delivered" in found["error"]["message"]
 
 
 async def test_the_audit_log_is_read_page_after_page(house: House) -> None:
