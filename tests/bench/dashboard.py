@@ -56,6 +56,8 @@ class DashboardSizes:
     seconds: float = 20.0
     tokens: int = 20
     heap_frames: int = 10_000
+    settle_s: float = 3.0
+    """Before a page is looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +203,7 @@ def run(house: House, sizes: DashboardSizes) -> DashboardCost:
 
 async def _run(crowd: Crowd, viewer: str, sizes: DashboardSizes) -> DashboardCost:
     gateway = crowd.gateway
-    await asyncio.sleep(5)
+    await asyncio.sleep(sizes.settle_s)
     alone = await _cores(gateway.child.pid, sizes.seconds)
     costs: list[PageCost] = []
     async with chromium() as browser:
@@ -214,7 +216,7 @@ async def _run(crowd: Crowd, viewer: str, sizes: DashboardSizes) -> DashboardCos
         for name in PAGES:
             await page.evaluate("name => { location.hash = `/${name}` }", name)
             await page.wait_for_selector(f"tl-{name} h1")
-            await asyncio.sleep(3)
+            await asyncio.sleep(sizes.settle_s)
             cores, cost = await asyncio.gather(
                 _cores(gateway.child.pid, sizes.seconds), cost_of(browser, page, name, sizes.seconds)
             )
