@@ -19,9 +19,9 @@ export function alertsOf(state) {
   }
   for (const name of Object.keys(state.troubles)) add("bad", `The gateway's machine is short of ${name}`, "What fails is named as the gateway's metrics name it.", "TrunklineMachineTrouble");
   for (const [name, agent] of Object.entries(state.agents)) agentAlerts(name, agent, add);
-  for (const [key, each] of Object.entries(state.deployments)) {
+  for (const each of Object.values(state.deployments)) {
     if (each.status === "failed") add("bad", `${each.model} failed on ${each.agent}`, each.reason || "The engine gives no reason.", "TrunklineDeploymentsFail", ["host", each.agent]);
-    else if (each.health === 0) add("warn", `${key} gets no requests for now`, "Requests failed there; it is tried again after a while.", "TrunklineDeploymentsFail", ["host", each.agent]);
+    else if (each.health === 0) add("warn", `${each.model} on ${each.agent} gets no requests for now`, "Requests failed there; it is tried again after a while.", "TrunklineDeploymentsFail", ["host", each.agent]);
   }
   for (const [name, model] of Object.entries(state.models)) modelAlerts(name, model, add);
   return found.sort((a, b) => Number(b.level === "bad") - Number(a.level === "bad"));

@@ -129,7 +129,7 @@ export class HostPage extends Page {
     this.logged = mark;
     const lines = changes.slice(-100).reverse().map((each) =>
       h("li", {}, h("time", { title: day(each.at) }, clock(each.at)), h("span", {}, each.of === "agent" ? "host" : each.name.slice(prefix.length), ": ", each.from ? `${each.from} → ` : "", badge(each.to ?? "gone"), each.why ? ` ${each.why}` : "")));
-    fill(this.log, lines.length ? lines : h("li", {}, h("span"), h("span", { class: "dim" }, "None among the gateway's last 100, and since this page was opened.")));
+    fill(this.log, lines.length ? lines : h("li", { class: "whole" }, h("span", { class: "dim" }, "None among the gateway's last 100, and since this page was opened.")));
   }
 }
 
