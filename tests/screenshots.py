@@ -60,6 +60,7 @@ ROUTES = (
     "jobs",
     "usage",
     "keys",
+    "whatif",
     "alerts",
     "settings",
 )
@@ -220,6 +221,15 @@ async def show(page: Any, route: str) -> None:
     await page.wait_for_selector(f"tl-{route.partition('/')[0].partition('?')[0]} h1")
 
 
+async def ask_what_if(page: Any) -> None:
+    """What two more would bring, where something is served."""
+    await page.wait_for_selector("tl-whatif .presets button, tl-whatif .empty")
+    more = page.get_by_role("button", name="2 more l4")
+    if await more.count():
+        await more.click()
+        await page.wait_for_selector("tl-whatif .answer:visible", timeout=120_000)
+
+
 async def take_pictures(browser: Browser, there: Scene) -> None:
     """One of each page, and the fleet in dark and on a phone."""
     url, key = there.gateway.url, there.admin
@@ -246,6 +256,9 @@ async def take_pictures(browser: Browser, there: Scene) -> None:
     await take(light, "request")
     for route in ("jobs", "usage", "keys", "settings"):
         await take(light, route, route, 4)
+    await show(light, "whatif")
+    await ask_what_if(light)
+    await take(light, "whatif")
     break_something(there)
     await asyncio.sleep(15)
     await take(light, "alerts", "alerts")
@@ -260,6 +273,8 @@ async def look(browser: Browser, there: Scene, directory: Path) -> None:
         page = await browser.open(url, key, size=size, dark=dark)
         for route in ROUTES:
             await show(page, route)
+            if route == "whatif":
+                await ask_what_if(page)
             await asyncio.sleep(1.5)
             save(directory / f"{route.replace('/', '-')}-{form}.png", await page.screenshot(full_page=True))
         await page.context.close()
