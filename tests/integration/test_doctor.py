@@ -114,7 +114,7 @@ def _buffering(place: Place) -> Iterator[Sequence[str]]:
         yield arguments
 
 
-@setup("nginx takes short bodies only", "client_max_body_size 64m", body_limit="failed", key="ok")
+@setup("nginx takes short bodies only", "client_max_body_size 520m", body_limit="failed", key="ok")
 def _short_bodies(place: Place) -> Iterator[Sequence[str]]:
     with _nginx(place, "body-limit", server="client_max_body_size 1m;") as arguments:
         yield arguments
@@ -126,7 +126,7 @@ def _no_upgrade(place: Place) -> Iterator[Sequence[str]]:
         yield arguments
 
 
-@setup("nginx waits a second for an answer", "proxy_read_timeout 600s", idle_cut="failed", key="ok")
+@setup("nginx waits a second for an answer", "proxy_read_timeout 3700s", idle_cut="failed", key="ok")
 def _impatient(place: Place) -> Iterator[Sequence[str]]:
     with _nginx(place, "idle-cut", location=f"{UPGRADES} proxy_read_timeout 1s;") as arguments:
         yield arguments

@@ -8,11 +8,11 @@ REMEDIES: Mapping[str, Mapping[str, str]] = {
     "websocket-upgrade": {
         "nginx": (
             "proxy_http_version 1.1; proxy_set_header Upgrade $http_upgrade; "
-            'proxy_set_header Connection "upgrade"; in a location for /tunnel and /v1/realtime'
+            "proxy_set_header Connection $trunkline_connection; with the map of $http_upgrade to it"
         ),
         "HAProxy": (
             "mode http, timeout tunnel 1h, and no http-request del-header Upgrade or Connection; bind with "
-            "alpn http/1.1"
+            "alpn h2,http/1.1 or with http/1.1 alone"
         ),
         "Envoy": "upgrade_configs: [{upgrade_type: websocket}] in the http_connection_manager",
         "Cloudflare": "Network > WebSockets: On",
@@ -31,27 +31,29 @@ REMEDIES: Mapping[str, Mapping[str, str]] = {
         "Caddy": "flush_interval -1 in reverse_proxy, and no encode for text/event-stream",
     },
     "idle-cut": {
-        "nginx": "proxy_read_timeout 600s; proxy_send_timeout 600s;",
-        "HAProxy": "timeout client 600s, timeout server 600s, timeout tunnel 1h",
-        "Envoy": "timeout: 0s and idle_timeout: 600s in the route, stream_idle_timeout: 600s in the manager",
+        "nginx": "proxy_read_timeout 3700s; proxy_send_timeout 3700s;",
+        "HAProxy": "timeout client 3700s, timeout server 3700s, timeout tunnel 1h",
+        "Envoy": (
+            "timeout: 0s and idle_timeout: 3700s in the route, stream_idle_timeout: 3700s in the manager"
+        ),
         "Cloudflare": (
             "a longer Proxy Read Timeout (Enterprise), or a record that is DNS only; else ask for "
             "streams, which "
             "get a comment every http.comment_s seconds"
         ),
         "Traefik": (
-            "respondingTimeouts.readTimeout: 0s and idleTimeout: 600s of the entry point, "
+            "respondingTimeouts.readTimeout: 0s and idleTimeout: 3700s of the entry point, "
             "forwardingTimeouts.responseHeaderTimeout: 0s of the serversTransport"
         ),
         "Caddy": "transport http { read_timeout 0 response_header_timeout 0 } in reverse_proxy",
     },
     "body-limit": {
-        "nginx": "client_max_body_size 64m; proxy_request_buffering off;",
+        "nginx": "client_max_body_size 520m; proxy_request_buffering off;",
         "HAProxy": "no http-request deny by req.body_size or req.hdr(content-length), or a higher one",
         "Envoy": "a higher max_request_bytes of envoy.filters.http.buffer, or no such filter for this route",
         "Cloudflare": "the plan's limit (100 MB on Free and Pro); a record that is DNS only has none",
         "Traefik": "a higher maxRequestBodyBytes of the buffering middleware, or none on this router",
-        "Caddy": "request_body { max_size 64MB }",
+        "Caddy": "request_body { max_size 545MB }",
     },
 }
 """Check → proxy → what its configuration is to say."""

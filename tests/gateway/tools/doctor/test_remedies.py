@@ -31,5 +31,5 @@ def test_where_the_proxy_is_not_known_each_is_named() -> None:
     assert [line.partition(":")[0] for line in said.splitlines()[1:]] == list(PROXIES)
     assert (
         remedy_for("body-limit", "nginx")
-        == "In nginx: client_max_body_size 64m; proxy_request_buffering off;"
+        == "In nginx: client_max_body_size 520m; proxy_request_buffering off;"
     )
