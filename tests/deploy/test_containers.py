@@ -59,10 +59,9 @@ def test_everything_that_an_image_installs_is_pinned(file: str) -> None:
 
 
 def test_the_context_has_what_container_files_copy() -> None:
-    allowed = {
-        line[1:] for line in (_ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")
-    }
     for file in _FILES:
+        lines = (_DEPLOY / f"{file}.dockerignore").read_text().splitlines()
+        allowed = {line[1:] for line in lines if line.startswith("!")}
         for stage in containerfile.read(_DEPLOY / file)[1]:
             for step in stage.steps:
                 if step.name == "COPY" and not step.text.startswith("--from="):
