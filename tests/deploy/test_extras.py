@@ -14,6 +14,7 @@ _NAMED = re.compile(r"trunkline\[([a-z0-9,]+)\]")
 _IMPORTS = {
     "audio": ("av",),
     "guided": ("llguidance",),
+    "keda": ("grpc", "google.protobuf"),
     "otel": ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http"),
     "plots": ("PIL",),
     "postgres": ("psycopg",),
@@ -30,6 +31,7 @@ _IMPORTS = {
 """What the programs import of each."""
 _FOR_DEVELOPERS = {"test", "fuzz"}
 _DISTRIBUTIONS = {
+    "google.protobuf": "protobuf",
     "google.pubsub_v1": "google-cloud-pubsub",
     "opentelemetry.sdk": "opentelemetry-sdk",
     "opentelemetry.exporter.otlp.proto.http": "opentelemetry-exporter-otlp-proto-http",
