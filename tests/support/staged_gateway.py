@@ -61,7 +61,7 @@ class StagedGateway:
             Route("/admin/events", self._events),
             Route("/{path:path}", self._answer, methods=["GET", "POST", "PUT", "PATCH", "DELETE"]),
         ]
-        config = uvicorn.Config(Starlette(routes=routes), lifespan="off", log_level="critical", ws="none")
+        config = uvicorn.Config(Starlette(routes=routes), lifespan="off", log_config=None, ws="none")
         self._server = uvicorn.Server(config)
         self._serving = asyncio.create_task(self._server._serve([self._listener]))
         return self
