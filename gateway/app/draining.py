@@ -1,9 +1,6 @@
 """How a gateway process stops: it takes nothing new, what runs finishes, and then everything ends."""
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 import structlog
@@ -16,7 +13,7 @@ from gateway.fleet.endpoint import AgentEndpoint
 from gateway.pipeline.aliases import Mirrors
 from gateway.pipeline.bodies.reader import BodyReader
 from gateway.runtime.lifecycle import Lifecycle
-from gateway.runtime.stop_signals import StopSignals
+from gateway.runtime.stop_signals import StopSignals, until_forced
 from gateway.uplink.uplink import Uplink
 from gateway.uplink.worker_uplink import WorkerUplink
 
@@ -56,16 +53,16 @@ class Draining:
         self.agents.drain(STOPPING, self.drain_s)
         if self.member is not None:
             self.member.resign()
-        async with _until_forced(self.drain_s, forced):
+        async with until_forced(self.drain_s, forced):
             await self._wait_idle()
         if self.uplink is not None:
             await self.uplink.close()
-        async with _until_forced(LAST_WORDS_S, forced):
+        async with until_forced(LAST_WORDS_S, forced):
             await self.dispatcher.wait_idle()
         if self.lifecycle.in_flight:
             _log.warning("cutting_requests", requests=self.lifecycle.in_flight)
         await self.dispatcher.close()
-        async with _until_forced(LAST_WORDS_S, forced):
+        async with until_forced(LAST_WORDS_S, forced):
             await self.lifecycle.wait_idle()
         await self.agents.close()
         self.reader.close()
@@ -75,9 +72,9 @@ class Draining:
     async def _leave(self, forced: asyncio.Event) -> None:
         """Take no further connection, and one more request at most on each there is; agents stay."""
         await self.server.leave()
-        async with _until_forced(LEAVE_S, forced):
+        async with until_forced(LEAVE_S, forced):
             await forced.wait()
-        async with _until_forced(self.drain_s, forced):
+        async with until_forced(self.drain_s, forced):
             await self.lifecycle.wait_idle()
 
     async def _wait_idle(self) -> None:
@@ -85,18 +82,3 @@ class Draining:
         if self.uplink is not None:
             await self.uplink.drain(self.drain_s)
         await self.lifecycle.wait_idle()
-
-
-@asynccontextmanager
-async def _until_forced(seconds: float, forced: asyncio.Event) -> AsyncIterator[None]:
-    """Leave the block when it is done, after ``seconds``, or as soon as ``forced`` is set."""
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(seconds) as limit, asyncio.TaskGroup() as tasks:
-
-            async def end_when_forced() -> None:
-                await forced.wait()
-                limit.reschedule(0)
-
-            ending = tasks.create_task(end_when_forced())
-            yield
-            ending.cancel()
