@@ -70,6 +70,12 @@ class ScalingParts:
                 for part in (self._hooks, self._keda):
                     if part is not None:
                         tasks.create_task(part.run())
+                if self._hooks is not None:
+                    tasks.create_task(self._watch(self._hooks))
+
+    async def _watch(self, hooks: ScalingHooks) -> None:
+        async for verdicts in self.scaler.decisions():
+            hooks.decided(verdicts)
 
     async def _see(self) -> dict[str, SeenModel]:
         own = await self._see_here()

@@ -4,6 +4,7 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from gateway.scaling import hooks
 from gateway.scaling.hooks import ATTEMPTS, HookSettings, ScalingHooks
 from gateway.scaling.observation import SeenReplica
 from gateway.scaling.verdict import ModelVerdict, class_verdict
+from gateway.scheduling.scaling.data import ClassFacts
 from tests.gateway.scaling.logged import until
 from tests.gateway.scheduling.scaling.facts import L4
 
@@ -49,9 +51,13 @@ async def running(found: ScalingHooks) -> AsyncIterator[list[Any]]:
 
 
 def webhooks(
-    receiver: Receiver, *, owns: bool = True, secrets: tuple[str, ...] = ("whsec_YWJj",)
+    receiver: Receiver,
+    *,
+    owns: bool = True,
+    secrets: tuple[str, ...] = ("whsec_YWJj",),
+    retell_s: float = 1e6,
 ) -> ScalingHooks:
-    settings = HookSettings(webhook=URL, retry_s=0.0)
+    settings = HookSettings(webhook=URL, retry_s=0.0, retell_s=retell_s)
     return ScalingHooks(settings, lambda: owns, receiver, lambda at_s: secrets, lambda: 1000.0)
 
 
@@ -84,6 +90,62 @@ async def test_what_fails_is_tried_again_and_then_logged() -> None:
     async with running(told) as logs:
         told.changed(verdict(), "l4", 1, 3)
         assert "503" in (await until(logs, "scaling_hook_failed"))["error"]
+    assert len(receiver.got) == ATTEMPTS
+
+
+async def test_what_failed_each_time_is_told_again_until_it_succeeds() -> None:
+    receiver = Receiver(*[AttemptResult(503)] * (2 * ATTEMPTS))
+    told = webhooks(receiver, retell_s=0.001)
+    async with running(told) as logs:
+        told.changed(verdict(), "l4", 1, 3)
+        await until(logs, "scaling_hook_told")
+    assert len([each for each in logs if each["event"] == "scaling_hook_failed"]) == 2
+    assert [(said["from"], said["to"]) for _, _, said in receiver.got] == [(1, 3)] * (2 * ATTEMPTS + 1)
+    assert not told._failed
+
+
+async def test_a_change_after_a_failure_is_told_with_it_as_one() -> None:
+    receiver = Receiver(*[AttemptResult(503)] * ATTEMPTS)
+    told = webhooks(receiver)
+    async with running(told) as logs:
+        told.changed(verdict(), "l4", 1, 3)
+        await until(logs, "scaling_hook_failed")
+        told.changed(verdict(), "l4", 3, 2)
+        await until(logs, "scaling_hook_told")
+    assert [receiver.got[-1][2][name] for name in ("from", "to")] == [1, 2]
+    assert not told._failed
+
+
+async def test_who_takes_over_tells_what_is_wanted_and_not_there() -> None:
+    receiver, owner = Receiver(), [False]
+    told = ScalingHooks(HookSettings(webhook=URL), lambda: owner[0], receiver, lambda at_s: ("whsec_YWJj",))
+    there = ClassFacts("h100", 8, 1.0, ready=2)
+    both = verdict()
+    both = replace(both, classes={**both.classes, "h100": class_verdict(there, 2, 2, 0.0, 0.0, [])})
+    async with running(told) as logs:
+        told.decided({"m": both})
+        owner[0] = True
+        told.decided({"m": both})
+        told.decided({"m": both})
+        await until(logs, "scaling_hook_told")
+    ((_, _, said),) = receiver.got
+    assert (said["class"], said["from"], said["to"]) == ("l4", L4.ready, 3)
+
+
+async def test_what_another_process_acts_on_now_is_not_told_again() -> None:
+    receiver, owner = Receiver(*[AttemptResult(503)] * ATTEMPTS), [True]
+    told = ScalingHooks(
+        HookSettings(webhook=URL, retry_s=0.0, retell_s=0.001),
+        lambda: owner[0],
+        receiver,
+        lambda at_s: ("whsec_YWJj",),
+    )
+    async with running(told) as logs:
+        told.changed(verdict(), "l4", 1, 3)
+        owner[0] = False
+        await until(logs, "scaling_hook_failed")
+        while told._failed:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
     assert len(receiver.got) == ATTEMPTS
 
 
