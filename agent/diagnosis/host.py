@@ -35,7 +35,7 @@ from shared.protocol.errors import TrunklineError
 
 NOT_TOLD = "http://127.0.0.1:8700"
 """Stands for a gateway that only the running agent's command line names."""
-JOIN = "On the gateway: trunkline token create; here: trunkline agent --gateway URL --join TOKEN"
+JOIN = "To join: on the gateway, trunkline token create; here, trunkline agent --gateway URL --join TOKEN"
 DAY_S = 86_400.0
 
 
@@ -198,7 +198,7 @@ class AgentHost:
         if found is None:
             return failed(
                 f"The gateway does not know agent {record.name}, or has revoked it.",
-                f"trunkline agents list on the gateway says which. If it may serve again: {JOIN}",
+                f"trunkline agents list on the gateway says which. {JOIN}",
             )
         if not found.get("connected"):
             return warned(

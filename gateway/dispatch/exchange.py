@@ -207,6 +207,7 @@ class RequestExchange:
             self.lost(attempt, ErrorCode.ENGINE_FAILED, "the stream ended without a response")
 
     def lost(self, attempt: Attempt, code: ErrorCode, reason: str) -> None:
+        self._context.decisions.failed(attempt, reason)
         """A stream was reset from the other side."""
         if self._answer is not None:
             self._answer.lost(attempt, code, reason)

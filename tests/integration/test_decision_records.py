@@ -181,6 +181,9 @@ async def test_a_retry_has_its_reason(pair: Pair) -> None:
     first, second = retried[0]["decisions"][:2]
     assert first["outcome"]["code"] == second["why"]["code"] != "answered"
     assert first["deployment"] != second["deployment"]
+    assert first["outcome"]["said"] == "the engine closed the connection without an answer"
+    told = await asyncio.to_thread(pair.why, retried[0]["id"])
+    assert "the engine closed the connection without an answer" in told.stdout
     avoided = {each["deployment"]: each["excluded"] for each in second["candidates"]}[first["deployment"]]
     assert avoided is not None
 

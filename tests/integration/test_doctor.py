@@ -336,12 +336,22 @@ def _no_engine(place: Place) -> Iterator[Sequence[str]]:
     yield "--on", "agent", "--engine", f"http://127.0.0.1:{free_port()}", "--only", "engine-generates"
 
 
-@setup("a host that has not joined", "--join TOKEN", agent_identity="failed", agent_known="skipped")
+@setup(
+    "a host that has not joined",
+    "To join: on the gateway, trunkline",
+    agent_identity="failed",
+    agent_known="skipped",
+)
 def _not_joined(place: Place) -> Iterator[Sequence[str]]:
     yield "--on", "agent", "--agent-state", str(place.directory), "--only", "agent-known"
 
 
-@setup("an agent that was revoked", "--join TOKEN", agent_identity="ok", agent_known="failed")
+@setup(
+    "an agent that was revoked",
+    "says which. To join: on the gateway,",
+    agent_identity="ok",
+    agent_known="failed",
+)
 def _revoked(place: Place) -> Iterator[Sequence[str]]:
     site = place.site
     agent = site.house.agent(site.gateway, site.engine.url, name="revoked")

@@ -19,6 +19,9 @@ MOST_CANDIDATES = 8
 MOST_DECISIONS = 16
 """That are kept of one request: the first ones."""
 
+SAID_CHARS = 200
+"""Of what an agent says of its failure."""
+
 
 class Decision:
     """One deployment got a request. Times are of the gateway's clock."""
@@ -39,6 +42,7 @@ class Decision:
         "opened_s",
         "output_tokens",
         "policy",
+        "said",
         "second_copy",
         "slack_s",
         "waits",
@@ -65,6 +69,8 @@ class Decision:
         self.ended_s: float | None = None
         """When its slot was free."""
         self.gpu_s: float | None = None
+        self.said = ""
+        """Why the agent gave it up, in its words. Empty: it did not, or said nothing."""
 
 
 class PlacedAttempt(Protocol):
@@ -124,6 +130,11 @@ class DecisionLog:
             decision.ended_s, decision.gpu_s = now, gpu_s
             decision.first_byte_s = attempt.first_byte_s
             decision.first_piece_s = attempt.first_piece_s
+
+    def failed(self, attempt: PlacedAttempt, reason: str) -> None:
+        """The agent gave ``attempt`` up for this reason, which is fit for the client to read."""
+        if attempt.decision is not None:
+            attempt.decision.said = reason[:SAID_CHARS]
 
     def left(self, ticket: Ticket, now: float) -> None:
         """A request has left the queue without a slot."""

@@ -111,7 +111,7 @@ def _decisions(record: KeptRequest) -> list[Json]:
                 "considered": decision.considered,
                 "candidates": [_candidate(each, decision) for each in decision.candidates],
                 "actual": _actual(decision, outcome),
-                "outcome": coded(outcome, OUTCOMES),
+                "outcome": coded(outcome, OUTCOMES) | {"said": decision.said or None},
             }
         )
     return shown

@@ -42,7 +42,7 @@ TROUBLES: Mapping[str, str] = {
     "unreachable": "there was no engine",
     "overloaded": "its engine had enough to do and said so",
     "status": "its engine answered with an error",
-    "broken": "its answer was malformed or was cut",
+    "broken": "its engine failed before its answer was whole",
     "timeout": "its engine took longer than it may",
     "stalled": "its answer stopped for longer than its rhythm explains",
     "lost": "its agent's session was over",
@@ -139,8 +139,10 @@ def _placing(record: Json, number: int, decision: Json) -> list[str]:
     lines.append(f"{first}, because {why['words']}." if why else f"{first}.")
     lines += _choosing(decision)
     lines += _compared(decision)
-    if decision["outcome"]["code"] != "answered":
-        lines.append(f"What came of it there: {decision['outcome']['words']}.")
+    outcome = decision["outcome"]
+    if outcome["code"] != "answered":
+        said = f": {outcome['said'].rstrip('.')}" if outcome.get("said") else ""
+        lines.append(f"What came of it there: {outcome['words']}{said}.")
     return lines
 
 
@@ -174,7 +176,8 @@ def _choosing(decision: Json) -> list[str]:
         f"Not {each['deployment']}: {each['excluded']['words']}." for each in others if each["excluded"]
     ]
     if (left_out := considered - len(decision["candidates"])) > 0:
-        lines.append(f"{left_out} more deployments were there, of which no facts are kept.")
+        more = "1 more deployment was" if left_out == 1 else f"{left_out} more deployments were"
+        lines.append(f"{more} there, of which no facts are kept.")
     return lines
 
 
@@ -227,10 +230,10 @@ def _ending(record: Json) -> list[str]:
     if not record["decisions"] and state == "answered":
         lines.append("No engine was asked: the answer was kept from another request.")
     used = [
-        f"{count} {words}"
+        f"{count} {words.format(s='' if count == 1 else 's')}"
         for count, words in (
-            (record["tokens"]["prompt"], "prompt tokens"),
-            (record["tokens"]["completion"], "tokens written"),
+            (record["tokens"]["prompt"], "prompt token{s}"),
+            (record["tokens"]["completion"], "token{s} written"),
             (record["tokens"]["cached"], "of the prompt cached"),
         )
         if count

@@ -116,7 +116,11 @@ def _model(name: str | None, deployments: Mapping[str, object], option: str) -> 
             raise BadSpec(option, f"nothing serves a model {name!r} now; there are: {_listed(deployments)}")
         return name
     if len(deployments) != 1:
-        raise BadSpec(option, f"say of which model; there are: {_listed(deployments)}")
+        raise BadSpec(
+            option,
+            f"say of which model (in a body as the member model, on a command line behind an @, as in "
+            f"2*l4@{min(deployments, default='MODEL')}); there are: {_listed(deployments)}",
+        )
     return next(iter(deployments))
 
 

@@ -17,13 +17,13 @@ def whatif_command(options: WhatIfOptions) -> None:
     The simulation of the fleet as it is stands beside what was measured, so that its error is seen. Without a
     change that is all there is to see.
 
-    Example: trunkline whatif --add '2*l4'
+    Example: trunkline whatif --add '2*l4@MODEL'
 
     Example: trunkline whatif --policy least-outstanding --scale 1.5
 
     Example: trunkline whatif --export facts.jsonl
 
-    Example: trunkline whatif --facts facts.jsonl --add '2*l4'
+    Example: trunkline whatif --facts facts.jsonl --add '2*l4@MODEL'
     """
     from gateway.tools.whatif.asking import carry_out  # the help does without the simulator
 

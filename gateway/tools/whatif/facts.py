@@ -37,16 +37,32 @@ REFUSED = frozenset(
 OF_LIMITS = frozenset(("rate_limit_exceeded", "insufficient_quota"))
 """Codes of errors of requests that limits of their key or tenant refuse: they ask for nothing."""
 
-LEFT_OUT: Mapping[str, str] = {
-    "limits": "were refused for the limits of their key or tenant",
-    "client": "were refused for what their client had sent",
-    "reused": "were answered without an engine, from answers that are kept",
-    "unreadable": "are recorded in a way that cannot be read",
-    "earlier": "came before the time that is replayed",
-    "no_tokens": "are for models whose engines count no tokens",
-    "not_served": "are for models that nothing serves now",
+LEFT_OUT: Mapping[str, tuple[str, str]] = {
+    "limits": (
+        "was refused for the limits of its key or tenant",
+        "were refused for the limits of their key or tenant",
+    ),
+    "client": ("was refused for what its client had sent", "were refused for what their client had sent"),
+    "reused": (
+        "was answered without an engine, from answers that are kept",
+        "were answered without an engine, from answers that are kept",
+    ),
+    "unreadable": ("is recorded in a way that cannot be read", "are recorded in a way that cannot be read"),
+    "earlier": ("came before the time that is replayed", "came before the time that is replayed"),
+    "no_tokens": (
+        "is for a model whose engines count no tokens",
+        "are for models whose engines count no tokens",
+    ),
+    "not_served": ("is for a model that nothing serves now", "are for models that nothing serves now"),
 }
-"""Why requests are not replayed, by code; the subject is "N requests"."""
+"""Why one request, or several, are not replayed, by code."""
+
+
+def why_left_out(code: str, count: int) -> str:
+    """What :data:`LEFT_OUT` says of ``count`` requests; a code that is not known says itself."""
+    one, several = LEFT_OUT.get(code, (code, code))
+    return one if count == 1 else several
+
 
 _Seconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 _Time = Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)]

@@ -17,8 +17,8 @@ class WhatIfOptions:
     add: Annotated[
         list[str] | None,
         typer.Option(
-            help="More deployments, as 2*l4 or '2*l4@MODEL,slots=8,tokens_per_s=40,gpu_hour=0.8'. "
-            "1*same is of the class that most of the model's have.",
+            help="More deployments, as '2*l4@MODEL' or '2*l4@MODEL,slots=8,tokens_per_s=40,gpu_hour=0.8'; "
+            "without @MODEL where only one is served. 1*same is of the class that most of the model's have.",
             metavar="N*CLASS[@MODEL]",
         ),
     ] = None

@@ -14,6 +14,8 @@ Json = Mapping[str, Any]
 NONE = "–"
 _COLUMNS = ("measured", "before", "after")
 COLUMNS = ("", "MEASURED", "SIMULATED AS NOW", "WITH THE CHANGES", "DIFFERENCE")
+ERROR_COLUMNS = (*COLUMNS[:3], "ERROR")
+"""Where nothing is different."""
 
 
 def print_answer(answer: Json) -> None:
@@ -21,12 +23,14 @@ def print_answer(answer: Json) -> None:
     for line in head(answer):
         typer.echo(printable(line))
     typer.echo()
-    print_table(COLUMNS, rows_of(answer["total"]), "nothing was replayed")
+    changed = bool(answer["changes"])
+    columns = COLUMNS if changed else ERROR_COLUMNS
+    print_table(columns, rows_of(answer["total"], changed=changed), "nothing was replayed")
     if len(answer["models"]) > 1:
         for each in answer["models"]:
             typer.echo()
-            typer.echo(printable(f"{each['model']}, {each['measured']['requests']:,} requests"))
-            print_table(COLUMNS, rows_of(each), "nothing was replayed")
+            typer.echo(printable(f"{each['model']}, {_requests(each['measured']['requests'])}"))
+            print_table(columns, rows_of(each, changed=changed), "nothing was replayed")
     typer.echo("\nHow fast devices are:")
     for each in answer["speeds"]:
         typer.echo(printable(speed_line(each)))
@@ -39,23 +43,26 @@ def head(answer: Json) -> list[str]:
     """What was replayed, and what is different."""
     begin, end = (datetime.fromtimestamp(answer[name], UTC) for name in ("from", "until"))
     lines = [
-        f"{answer['requests']:,} requests from {begin:%Y-%m-%d %H:%M:%S} to {end:%H:%M:%S} UTC, from "
+        f"{_requests(answer['requests'])} from {begin:%Y-%m-%d %H:%M:%S} to {end:%H:%M:%S} UTC, from "
         f"{answer['source']}."
     ]
-    lines += [f"Not replayed: {each['requests']:,} {each['words']}." for each in answer["left_out"]]
+    lines += [
+        f"Not replayed: {_requests(each['requests'])} that {each['words']}." for each in answer["left_out"]
+    ]
     changes = (
         "; ".join(answer["changes"]) or "nothing, so that only the error of the simulation is to be seen"
     )
     return [*lines, f"What is different: {changes}."]
 
 
-def rows_of(figures: Json) -> list[list[str]]:
-    """A row for each figure of ``measured``, ``before`` and ``after``."""
+def rows_of(figures: Json, *, changed: bool = True) -> list[list[str]]:
+    """A row for each figure of ``measured``, ``before`` and ``after``; the last where something is
+    ``changed``. It ends with how the last two differ."""
     rows = []
     for words, value, form in _FIGURES:
-        values = [value(figures[name]) for name in _COLUMNS]
+        values = [value(figures[name]) for name in (_COLUMNS if changed else _COLUMNS[:2])]
         if any(each is not None for each in values):
-            difference = _difference(values[1], values[2])
+            difference = _difference(*values[-2:])
             rows.append([words, *(NONE if each is None else form(each) for each in values), difference])
     return rows
 
@@ -68,6 +75,10 @@ def speed_line(row: Json) -> str:
         f"- {counts} × {device} with {row['model']}: {row['tokens_per_s']:.3g} tokens/s alone, "
         f"{row['prompt_tokens_per_s']:,.0f} prompt tokens/s. {row['words']}"
     )
+
+
+def _requests(count: int) -> str:
+    return "1 request" if count == 1 else f"{count:,} requests"
 
 
 def _difference(before: float | None, after: float | None) -> str:

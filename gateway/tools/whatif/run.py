@@ -14,7 +14,7 @@ from typing import Any
 from gateway.api.admin.whatif_body import WhatIfBody
 from gateway.tools.simulate.inputs import BadSpec
 from gateway.tools.whatif.changes import FleetPlan, PlannedChange, PlannedDeployment, planned
-from gateway.tools.whatif.facts import LEFT_OUT, ReplayFact
+from gateway.tools.whatif.facts import ReplayFact, why_left_out
 from gateway.tools.whatif.fleet import FleetNow
 from gateway.tools.whatif.outcomes import (
     FleetCost,
@@ -86,7 +86,7 @@ def run_whatif(
         "requests": sum(len(each.facts) for each in found.values()),
         "seen": recording.seen,
         "left_out": [
-            {"code": code, "requests": count, "words": LEFT_OUT.get(code, code)}
+            {"code": code, "requests": count, "words": why_left_out(code, count)}
             for code, count in left_out.most_common()
         ],
         "estimated": sum(each.replayed.estimated for each in found.values()),
@@ -118,8 +118,12 @@ def _jobs(
 
 def _nothing(recording: ReplayRecording, left_out: Counter[str]) -> str:
     if not recording.seen:
-        return f"no request was over in the {recording.span_s / 60:.0f} minutes before"
-    why = "; ".join(f"{count:,} {LEFT_OUT.get(code, code)}" for code, count in left_out.most_common())
+        minutes = f"{recording.span_s / 60:.0f}"
+        before = "minute" if minutes == "1" else f"{minutes} minutes"
+        return f"no request was over in the {before} before"
+    why = "; ".join(f"{count:,} {why_left_out(code, count)}" for code, count in left_out.most_common())
+    if recording.seen == 1:
+        return f"the only request cannot be replayed: {why}"
     return f"of {recording.seen:,} requests none can be replayed: {why}"
 
 

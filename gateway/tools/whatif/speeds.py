@@ -134,7 +134,8 @@ def speeds_there(model: str, device: str, learnt: Sequence[LearntSpeeds]) -> Spe
         enough = own.answers >= KNOWN
         origin = SpeedOrigin.MEASURED if enough else SpeedOrigin.FEW
         few = "" if enough else "only "
-        words = f"The gateway has learnt it from {few}{own.answers:,} answers of {model} on {name}."
+        counted = "1 answer" if own.answers == 1 else f"{own.answers:,} answers"
+        words = f"The gateway has learnt it from {few}{counted} of {model} on {name}."
         return SpeedsThere(model, device, own.reading, own.writing, origin, words)
     elsewhere = [each for each in known if each.model == model]
     figures = _figures_in_words(device)

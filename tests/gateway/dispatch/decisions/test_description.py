@@ -59,6 +59,23 @@ def test_a_request_that_was_tried_again_says_why_and_what_became_of_each_attempt
     )
 
 
+@pytest.mark.parametrize("begun", [False, True], ids=["before its answer began", "in the middle of it"])
+def test_why_an_agent_gave_an_attempt_up_is_kept_in_its_words(begun: bool) -> None:
+    fleet = Fleet(policy="cost")
+    agent = fleet.connect("a", deployment(slots=1))
+    client = fleet.submit(fleet.request(streaming=True))
+    (stream,) = agent.open_streams
+    if begun:
+        stream.stream.send_head(ResponseHead(200, ()))
+        stream.stream.send_data(b"data: {}\n\n")
+        fleet.advance(0.1)
+    stream.stream.reset(ErrorCode.ENGINE_FAILED, "the engine closed the connection" + "!" * 300)
+    fleet.advance(0.1)
+    (decision,) = describe(kept(client.request, status=502), "p", 5.0)["decisions"]
+    assert decision["outcome"]["code"] == "broken"
+    assert decision["outcome"]["said"] == ("the engine closed the connection" + "!" * 300)[:200]
+
+
 def test_what_gave_its_slot_back_is_told_so() -> None:
     fleet = Fleet(policy="cost")
     fleet.connect("a", deployment(slots=1))

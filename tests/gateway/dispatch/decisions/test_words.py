@@ -142,6 +142,10 @@ def test_further_attempts_are_told_with_their_reasons(more: dict[str, Any], line
         ),
         ({"decisions": []}, "No engine was asked: the answer was kept from another request."),
         ({"alias": "best", "target": "m"}, "A request for best (which stood for m), chat"),
+        (
+            {"tokens": {"prompt": 1, "completion": 1, "cached": 1}},
+            "It used 1 prompt token, 1 token written, 1 of the prompt cached, 1 GPU-seconds.",
+        ),
         ({"cost": 0.0125}, "It used 10 prompt tokens, 20 tokens written, 1 GPU-seconds, cost 0.0125."),
         (
             {"queue": {"waited_s": 9.0, "ahead": 3, "reasons": [coded("no_slot", WAITS) | {"s": 9.0}]}},
@@ -152,6 +156,33 @@ def test_further_attempts_are_told_with_their_reasons(more: dict[str, Any], line
 def test_what_became_of_it_is_told(more: dict[str, Any], line: str) -> None:
     one = decision(candidate("a/d", chosen=True))
     assert any(each.startswith(line) for each in explain(record(one) | more)), explain(record(one) | more)
+
+
+@pytest.mark.parametrize(
+    ("code", "said", "line"),
+    [
+        (
+            "broken",
+            "the engine closed the connection without an answer",
+            "What came of it there: its engine failed before its answer was whole: the engine closed the "
+            "connection without an answer.",
+        ),
+        ("unreachable", "", "What came of it there: there was no engine."),
+        (
+            "timeout",
+            "silent for 60 s.",
+            "What came of it there: its engine took longer than it may: silent for 60 s.",
+        ),
+    ],
+)
+def test_what_the_agent_says_of_a_failure_is_told(code: str, said: str, line: str) -> None:
+    came = coded(code, OUTCOMES) | {"said": said or None}
+    assert line in explain(record(decision(candidate("a/d", chosen=True), outcome=came), state="failed"))
+
+
+def test_one_deployment_more_is_told_of_in_the_singular() -> None:
+    one = decision(candidate("a/d", chosen=True), candidate("b/d"), considered=3)
+    assert "1 more deployment was there, of which no facts are kept." in explain(record(one))
 
 
 def test_names_cannot_steer_a_terminal() -> None:

@@ -65,7 +65,7 @@ def test_prices_are_those_that_somebody_said() -> None:
 @pytest.mark.parametrize(
     ("members", "option", "words"),
     [
-        ({"add": [{"device": "l4"}]}, "add", "say of which model; there are: m, n"),
+        ({"add": [{"device": "l4"}]}, "add", r"say of which model .*2\*l4@m\); there are: m, n"),
         ({"add": [{"device": "l4", "model": "x"}]}, "add", "nothing serves a model 'x' now"),
         ({"add": [{"device": "my-npu", "model": "m"}]}, "add", "nothing is known of a device 'my-npu'"),
         ({"remove": [{"model": "m", "count": 2}]}, "remove", "no deployment of m would be left"),

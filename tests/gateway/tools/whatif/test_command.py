@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 from gateway.tools.whatif.command import register
 from gateway.tools.whatif.recording import export, write_facts
 from tests.gateway.cli.test_live import KEY, Server, server
-from tests.gateway.tools.whatif.kit import fleet_json, recording
+from tests.gateway.tools.whatif.kit import deployment, fleet_json, recording
 from tests.gateway.tools.whatif.test_run import busy
 
 __all__ = ["server"]
@@ -40,6 +40,36 @@ def test_facts_are_replayed_here_as_text_and_as_json(facts: Path) -> None:
     assert "As you said: 40 tokens/s for one request alone." in shown.stdout
     found = json.loads(run(*arguments, "--json").stdout)
     assert found["total"]["after"]["slots"] == 18
+
+
+def test_without_changes_only_the_error_of_the_simulation_is_shown(facts: Path) -> None:
+    shown = run("--facts", str(facts))
+    assert shown.exit_code == 0, shown.stderr
+    heads = next(line for line in shown.stdout.splitlines() if "MEASURED" in line)
+    assert heads.split() == ["MEASURED", "SIMULATED", "AS", "NOW", "ERROR"]
+    assert "WITH THE CHANGES" not in shown.stdout
+    with_changes = run("--facts", str(facts), "--scale", "2").stdout
+    assert "WITH THE CHANGES" in with_changes
+    assert "ERROR" not in with_changes
+
+
+def test_who_names_no_model_where_several_are_served_is_shown_how(tmp_path: Path) -> None:
+    path = tmp_path / "facts.jsonl"
+    both = [deployment(1), deployment(2, model="n")]
+    write_facts(path, export(recording(busy()), fleet_json(*both)))
+    refused = run("--facts", str(path), "--add", "2*l4")
+    assert refused.exit_code == 2
+    assert "2*l4@m" in " ".join(refused.stderr.replace("│", " ").split())
+    assert run("--facts", str(path), "--add", "2*l4@m").exit_code == 0
+
+
+def test_the_examples_of_the_help_name_the_model() -> None:
+    """They work however many models are served."""
+    shown = " ".join(run("--help").stdout.split())
+    examples = shown.count("Example: trunkline whatif"), shown.count("--add '2*l4@MODEL'")
+    assert examples[0] >= 4
+    assert "--add '2*l4' " not in shown
+    assert examples[1] >= 2
 
 
 @pytest.mark.parametrize(

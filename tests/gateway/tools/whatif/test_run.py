@@ -67,10 +67,12 @@ def test_what_is_not_replayed_is_counted_with_the_reason() -> None:
 
 
 def test_nothing_to_replay_is_said_with_the_reasons() -> None:
-    with pytest.raises(NothingToReplay, match="no request was over in the 1 minutes before"):
+    with pytest.raises(NothingToReplay, match="no request was over in the minute before"):
         answer([])
-    with pytest.raises(NothingToReplay, match="of 1 requests none can be replayed: 1 are for models whose"):
+    with pytest.raises(NothingToReplay, match="the only request cannot be replayed: 1 is for a model whose"):
         answer([fact(1.0, tokens_in=None, tokens_out=None)])
+    with pytest.raises(NothingToReplay, match="of 2 requests none can be replayed: 2 are for models whose"):
+        answer([fact(at_s, tokens_in=None, tokens_out=None) for at_s in (1.0, 2.0)])
 
 
 def test_progress_is_told_of_both_runs() -> None:

@@ -22,6 +22,8 @@ def test_what_was_measured_is_taken_as_it_is() -> None:
 def test_few_answers_are_said_to_be_few() -> None:
     found = speeds_there("m", "h100", fleet(speeds=[learnt(answers=3)]).speeds)
     assert (found.origin, "only 3 answers" in found.words) == (SpeedOrigin.FEW, True)
+    one = speeds_there("m", "h100", fleet(speeds=[learnt(answers=1)]).speeds)
+    assert "only 1 answer of" in one.words
 
 
 def test_another_class_is_scaled_by_public_figures_and_says_so() -> None:

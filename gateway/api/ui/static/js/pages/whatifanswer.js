@@ -46,13 +46,14 @@ export class WhatIfAnswer {
   show(answer) {
     this.answer = answer;
     const { total, models } = answer;
+    const changed = answer.changes.length > 0;
     fill(this.node,
       h("p", { class: "notice", role: "status" }, h("strong", {}, headline(answer)), h("br"), h("span", { class: "small" }, whatWasReplayed(answer))),
-      panel("Before and after", figuresTable(total, "Before and after")),
+      panel("Before and after", figuresTable(total, "Before and after", changed)),
       this.plot(),
-      models.length > 1 && panel("By model", models.map((each) => h("details", {}, h("summary", {}, `${each.model} · ${plural(each.measured.requests, "request")} · first token p90 ${change(each, at("first_token_s", "p90"), seconds)}`), figuresTable(each, each.model)))),
+      models.length > 1 && panel("By model", models.map((each) => h("details", {}, h("summary", {}, `${each.model} · ${plural(each.measured.requests, "request")} · first token p90 ${change(each, at("first_token_s", "p90"), seconds)}`), figuresTable(each, each.model, changed)))),
       panel("How fast devices are taken to be", this.speeds().node),
-      panel("What to keep in mind", h("ul", { class: "steps-words" }, answer.left_out.map((each) => h("li", {}, `${count(each.requests)} requests ${each.words}, and are not replayed.`)), answer.notes.map((words) => h("li", {}, words)))));
+      panel("What to keep in mind", h("ul", { class: "steps-words" }, answer.left_out.map((each) => h("li", {}, `${plural(each.requests, "request")} ${each.words}: not replayed.`)), answer.notes.map((words) => h("li", {}, words)))));
   }
 
   plot() {
@@ -88,13 +89,15 @@ export class WhatIfAnswer {
   }
 }
 
-function figuresTable(figures, caption) {
+// Without changes the last column says how far the simulation is off, which is neither better nor worse.
+function figuresTable(figures, caption, changed) {
   const rows = FIGURES.map(([title, value, format, better]) => {
-    const [real, before, after] = LINES.map(({ name }) => value(figures[name]));
-    if ([real, before, after].every((each) => each === null)) return null;
-    return h("tr", {}, h("th", { scope: "row" }, title), [real, before, after].map((each) => h("td", { class: "number" }, format(each))), h("td", { class: "number" }, difference(before, after, better)));
+    const shown = (changed ? LINES : LINES.slice(0, 2)).map(({ name }) => value(figures[name]));
+    if (shown.every((each) => each === null)) return null;
+    const [from, to] = shown.slice(-2);
+    return h("tr", {}, h("th", { scope: "row" }, title), shown.map((each) => h("td", { class: "number" }, format(each))), h("td", { class: "number" }, difference(from, to, changed ? better : 0)));
   });
-  const heads = ["", "Measured", "Simulated as now", "With the changes", "Difference"];
+  const heads = ["", "Measured", "Simulated as now", ...(changed ? ["With the changes", "Difference"] : ["Error"])];
   return h("div", { class: "scroll" }, h("table", {}, h("caption", { class: "skip" }, caption),
     h("thead", {}, h("tr", {}, heads.map((title, index) => h("th", { scope: "col", class: index ? "number" : null }, title)))), h("tbody", {}, rows)));
 }
