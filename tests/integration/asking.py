@@ -25,14 +25,14 @@ async def error_of(response: aiohttp.ClientResponse) -> dict[str, Any]:
     return dict(body["error"])
 
 
-async def ask_at_once(site: Site, count: int, text: str = "hi") -> None:
-    """So many streamed chats at the same time, each answered with 12 tokens in a fifth of a second."""
+async def ask_at_once(site: Site, count: int, text: str = "hi", tokens_per_s: float = 60.0) -> None:
+    """So many streamed chats at the same time, each answered with 12 tokens."""
     headers = {"authorization": f"Bearer {site.key}"}
     async with aiohttp.ClientSession(site.gateway.url, headers=headers) as client:
 
         async def ask() -> None:
             messages = [{"role": "user", "content": text}]
-            body = chat(messages=messages, max_tokens=12, stream=True, script={"tokens_per_s": 60})
+            body = chat(messages=messages, max_tokens=12, stream=True, script={"tokens_per_s": tokens_per_s})
             async with client.post(CHAT, json=body) as response:
                 assert response.status == 200
                 await response.read()

@@ -41,7 +41,7 @@ def test_tests_run_knows_its_suites_from_any_directory(tmp_path: Path) -> None:
         (["nonsense"], 2, "no suite"),
         (["--help"], 0, "tests/run"),
     ):
-        done = subprocess.run([run, *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+        done = subprocess.run([run, *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=600)
         assert (done.returncode, said in done.stdout + done.stderr) == (code, True), done.stderr
 
 

@@ -3,8 +3,10 @@
 import asyncio
 import time
 from collections.abc import Callable
+from typing import Any
 
 import aiohttp
+import httpx
 import openai
 import pytest
 from openai import AsyncOpenAI
@@ -30,9 +32,9 @@ def _client(site: Site) -> aiohttp.ClientSession:
     return aiohttp.ClientSession(site.gateway.url, headers={"authorization": f"Bearer {site.key}"})
 
 
-async def _occupy(site: Site, client: aiohttp.ClientSession, **script: object) -> aiohttp.ClientResponse:
-    """Take the only slot, by default until :func:`_let_go`."""
-    body = chat(stream=True, max_tokens=80 if script else 3, script=script or {"stepped": True})
+async def _occupy(site: Site, client: aiohttp.ClientSession) -> aiohttp.ClientResponse:
+    """Take the only slot, until :func:`_let_go`."""
+    body = chat(stream=True, max_tokens=3, script={"stepped": True})
     response = await client.post(CHAT, json=body)
     await asyncio.to_thread(until, "the slot is taken", lambda: site.engine.stats()["running"] == 1)
     return response
@@ -86,24 +88,35 @@ async def test_beyond_the_places_to_wait_the_answer_is_429_and_says_when_to_come
 
 
 async def test_the_sdk_comes_back_when_the_429_said_and_is_answered(narrow: Site) -> None:
+    sent_s: list[float] = []
+    refused: list[tuple[float, float]] = []
+    """When a 429 came, and after how many seconds to come back."""
+
+    async def sends(request: httpx.Request) -> None:
+        sent_s.append(time.monotonic())
+
+    async def hears(response: httpx.Response) -> None:
+        if response.status_code == 429:
+            refused.append((time.monotonic(), int(response.headers["retry-after-ms"]) / 1000))
+
+    ask: dict[str, Any] = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}
+    carrier: Any = httpx.AsyncClient(event_hooks={"request": [sends], "response": [hears]})
     async with (
         _client(narrow) as client,
-        AsyncOpenAI(base_url=narrow.base_url, api_key=narrow.key, max_retries=0) as sdk,
+        AsyncOpenAI(base_url=narrow.base_url, api_key=narrow.key, max_retries=8, http_client=carrier) as sdk,
     ):
-        first = await _occupy(narrow, client, tokens_per_s=20)
+        first = await _occupy(narrow, client)
         second = asyncio.ensure_future(client.post(CHAT, json=chat(max_tokens=2)))
         await _until_waiting(narrow, 1)
-        ask = sdk.with_options(max_retries=0).chat.completions
-        with pytest.raises(openai.RateLimitError) as refused:
-            await ask.create(model=MODEL, messages=[{"role": "user", "content": "hi"}], max_tokens=2)
-        wait_s = int(refused.value.response.headers["retry-after-ms"]) / 1000
-        began_s = time.monotonic()
-        again = sdk.with_options(max_retries=8).chat.completions
-        answer = await again.create(model=MODEL, messages=[{"role": "user", "content": "hi"}], max_tokens=2)
-        assert answer.choices[0].message.content == answer_to("hi", 2)
-        assert time.monotonic() - began_s >= 0.8 * wait_s
-        await first.read()
+        with pytest.raises(openai.RateLimitError):
+            await sdk.with_options(max_retries=0).chat.completions.create(**ask)
+        again = asyncio.ensure_future(sdk.chat.completions.create(**ask))
+        await asyncio.to_thread(until, "it is refused, too", lambda: len(refused) > 1)
+        await _let_go(narrow, first)
+        assert (await again).choices[0].message.content == answer_to("hi", 2)
         (await second).release()
+    for (at_s, wait_s), again_s in zip(refused[1:], sent_s[2:], strict=True):
+        assert again_s - at_s >= 0.9 * wait_s
 
 
 async def test_a_client_that_stops_waiting_gives_its_place_to_another(narrow: Site) -> None:

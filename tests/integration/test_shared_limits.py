@@ -3,8 +3,9 @@
 import asyncio
 import json
 import shutil
+import statistics
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -95,14 +96,17 @@ class Load:
         tokens: int = 4,
         speed: float = 1e3,
         stream: bool = False,
+        enough: Callable[[], bool] = lambda: True,
     ) -> None:
-        """``clients`` at each gateway ask again and again."""
+        """``clients`` at each gateway ask again and again, for so long and on a slow machine until it is
+        ``enough``, for 45 seconds at most: the minute in which they began is not over then."""
         script = {"tokens": tokens, "tokens_per_s": speed}
         ask = chat(max_tokens=tokens, script=script, stream=stream)
         end_s = time.monotonic() + seconds
+        last_s = end_s if seconds > 45.0 else time.monotonic() + 45.0
 
         async def one(session: aiohttp.ClientSession, gateway: Gateway) -> None:
-            while time.monotonic() < end_s:
+            while (now_s := time.monotonic()) < end_s or (now_s < last_s and not enough()):
                 began_s = time.monotonic()
                 async with session.post(f"{gateway.url}{CHAT}", json=ask) as response:
                     text = await response.read()
@@ -132,21 +136,30 @@ def load(pair: Pair, name: str) -> Load:
 
 async def test_two_gateways_admit_one_limit_of_requests(pair: Pair) -> None:
     seen = load(pair, "requests")
-    await seen.run(4.0)
+    await seen.run(4.0, enough=lambda: seen.refused > 0 and len(seen.admitted_s) >= RPM - 2)
     assert seen.refused
     assert RPM - 2 <= len(seen.admitted_s) <= RPM
 
 
 async def test_two_gateways_admit_one_limit_of_tokens(pair: Pair) -> None:
     seen = load(pair, "tokens")
-    await seen.run(4.0, tokens=40)
+    await seen.run(4.0, tokens=40, enough=lambda: seen.refused > 0 and seen.tokens >= TPM / 2)
     assert seen.refused
     assert TPM / 2 <= seen.tokens <= TPM
 
 
 async def test_two_gateways_admit_one_limit_of_requests_at_once(pair: Pair) -> None:
     seen = load(pair, "at-once")
-    loading = asyncio.create_task(seen.run(4.0, clients=4, tokens=20, speed=200, stream=True))
+    loading = asyncio.create_task(
+        seen.run(
+            4.0,
+            4,
+            tokens=20,
+            speed=200,
+            stream=True,
+            enough=lambda: seen.refused > 0 and len(seen.admitted_s) >= 10,
+        )
+    )
     peak = 0
     while not loading.done():
         stats = await asyncio.to_thread(pair.engine.stats)
@@ -159,7 +172,7 @@ async def test_two_gateways_admit_one_limit_of_requests_at_once(pair: Pair) -> N
 
 async def test_two_gateways_spend_one_budget(pair: Pair) -> None:
     seen = load(pair, "budget")
-    await seen.run(5.0, tokens=10)
+    await seen.run(5.0, tokens=10, enough=lambda: seen.refused > 0 and seen.tokens >= BUDGET / 2)
     assert seen.refused
     assert BUDGET / 2 <= seen.tokens <= BUDGET
 
@@ -168,6 +181,7 @@ async def test_two_gateways_spend_one_budget(pair: Pair) -> None:
 async def test_limits_hold_while_redis_is_stopped_and_nobody_waits_for_it(pair: Pair) -> None:
     seen = load(pair, "stopped")
     await seen.run(1.0, clients=1)
+    usual_s = statistics.median(seen.took_s)
     pair.redis.pause()
     try:
         seen.took_s.clear()
@@ -175,12 +189,12 @@ async def test_limits_hold_while_redis_is_stopped_and_nobody_waits_for_it(pair: 
         slowest_s = sorted(seen.took_s)
     finally:
         pair.redis.go_on()
-    await seen.run(2.0)
+    await seen.run(2.0, enough=lambda: seen.refused > 0)
     assert seen.refused
     assert seen.most_in_a_minute <= RPM
     told = f"median {slowest_s[len(slowest_s) // 2] * 1000:.1f} ms, slowest {slowest_s[-1] * 1000:.1f} ms"
     print(f"{len(slowest_s)} answers while Redis stood still: {told}")  # noqa: T201
-    assert slowest_s[len(slowest_s) // 2] < 0.5, told
+    assert slowest_s[len(slowest_s) // 2] < max(0.5, 10 * usual_s), told
 
 
 @pytest.mark.slow

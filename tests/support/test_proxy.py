@@ -72,7 +72,7 @@ async def test_a_shaped_link_takes_as_long_as_its_rate_says(echo_port: int) -> N
         writer.write(bytes(200_000))
         writer.write_eof()
         assert len(await reader.read(-1)) == 200_000
-        assert 0.2 < loop.time() - began_s < 1.0
+        assert loop.time() - began_s > 0.2
         writer.close()
 
 

@@ -1,7 +1,6 @@
 """The scripted engine keeps to its script."""
 
 import asyncio
-import contextlib
 import hashlib
 import json
 
@@ -90,11 +89,15 @@ async def test_computed_tokens_are_counted_those_of_broken_off_answers_included(
         async with client.post("/v1/chat/completions", json=paced) as whole:
             assert (await whole.json())["usage"]["completion_tokens"] == 20
         assert engine.stats.computed_tokens == 25
-        slow = _chat(max_tokens=100_000, script={"whole_tokens_per_s": 10_000})
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(0.05), client.post("/v1/chat/completions", json=slow):
-                raise AssertionError("it answered before its tokens were computed")
-        async with asyncio.timeout(10):
+        slow = _chat(max_tokens=100_000, script={"whole_tokens_per_s": 1000})
+        asked = asyncio.ensure_future(client.post("/v1/chat/completions", json=slow))
+        async with asyncio.timeout(60):
+            while not engine.stats.running:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        await asyncio.sleep(0.05)
+        assert not asked.done(), "it answered before its tokens were computed"
+        asked.cancel()
+        async with asyncio.timeout(60):
             while engine.stats.running:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         assert 25 < engine.stats.computed_tokens < 100_000

@@ -37,7 +37,7 @@ class Recorder:
 
     async def until(self, name: str) -> Any:
         """Waits for a call of that name and returns its value."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while name not in self.names():
                 self.changed.clear()
                 await self.changed.wait()

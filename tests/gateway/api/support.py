@@ -361,14 +361,14 @@ class Call:
     def disconnect(self) -> None:
         self._inbox.put_nowait({"type": "http.disconnect"})
 
-    async def done(self, within_s: float = 5) -> "Call":
+    async def done(self, within_s: float = 60) -> "Call":
         async with asyncio.timeout(within_s):
             await self.task
         return self
 
     async def until(self, condition: Callable[["Call"], object]) -> None:
         """Return as soon as what was sent fulfils ``condition``."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while not condition(self):
                 self._news.clear()
                 await self._news.wait()

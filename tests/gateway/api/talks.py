@@ -92,7 +92,7 @@ class Talk:
             self.client.post(request, b"x-request-id: r")
         else:
             self.client.send(head + request)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await self.surface.dispatcher.arrived.wait()
         self.got += await self.client.until(b"\r\n\r\n")
 
@@ -157,7 +157,7 @@ async def told(scenario: Scenario, *, direct: bool) -> Talk:
     async with served(surface) as address, wire(address, SOCKETS_BYTES) as client:
         talk = Talk(client, surface)
         await scenario(talk)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await surface.lifecycle.wait_idle()
     talk.got = re.sub(rb"date: [^\r]*\r\n", b"", talk.got)
     talk.sent = sent

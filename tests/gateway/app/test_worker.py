@@ -63,7 +63,7 @@ class Supervised:
     async def said(self, length: int) -> bytes:
         loop, data = asyncio.get_running_loop(), b""
         while len(data) < length:
-            data += await asyncio.wait_for(loop.sock_recv(self.supervisor, 100), 10)
+            data += await asyncio.wait_for(loop.sock_recv(self.supervisor, 100), 60)
         return data
 
 
@@ -152,7 +152,7 @@ async def test_it_accepts_for_others_and_takes_what_they_pass_on(supervised: Sup
     server, loop = PlayedServer(), asyncio.get_running_loop()
 
     async def told() -> str:
-        return await asyncio.wait_for(server.told.get(), 10)
+        return await asyncio.wait_for(server.told.get(), 60)
 
     await supervised.member.begin(cast(GatewayServer, server))
     supervised.member.watch(supervised.stop)
@@ -180,4 +180,4 @@ async def test_it_accepts_for_others_and_takes_what_they_pass_on(supervised: Sup
 async def test_it_ends_at_once_when_the_supervisor_has_died(supervised: Supervised) -> None:
     supervised.member.watch(supervised.stop)
     supervised.supervisor.close()
-    await asyncio.wait_for(supervised.stop.forced.wait(), 10)
+    await asyncio.wait_for(supervised.stop.forced.wait(), 60)

@@ -22,7 +22,7 @@ from tests.gateway.fleet.fleet import FakeAgent
 from tests.gateway.fleet.manual_timers import Loop
 
 
-async def eventually(condition: Callable[[], object], within_s: float = 5.0) -> None:
+async def eventually(condition: Callable[[], object], within_s: float = 60.0) -> None:
     """Wait until something is true; sockets take their time."""
     deadline_s = time.monotonic() + within_s
     while not condition():

@@ -110,7 +110,7 @@ async def test_many_requests_share_one_round_trip() -> None:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110 - nothing tells a test
             await asyncio.sleep(0.001)
 

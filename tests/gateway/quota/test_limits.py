@@ -306,7 +306,7 @@ async def test_five_hundred_at_once_stay_within_a_limit_of_tokens() -> None:
 
     stage.dispatcher.serve, stage.limits.refused = serve, refused
     calls = [asyncio.create_task(stage.surface.post(CHAT, ask(max_tokens=100))) for _ in range(500)]
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await decided.wait()
     gate.set()
     statuses = [(await call).status for call in calls]

@@ -177,7 +177,7 @@ class SlowCopies(Backup):
 
     def keep(self, now_s: float) -> None:
         self.begun.set()
-        self.over.wait(5)
+        self.over.wait(60)
 
     def last(self) -> None:
         assert self.over.is_set(), "one copies at a time"
@@ -194,9 +194,9 @@ async def test_usage_is_written_while_a_backup_takes_its_time() -> None:
 
     settings = BackgroundWriterSettings(tick_s=0.001)
     keeper = BackgroundWriter(fleet.registry.index, book.note, ledger, added, settings, backup=copies)
-    async with asyncio.timeout(3), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         running = tasks.create_task(keeper.run())
-        await asyncio.to_thread(copies.begun.wait, 2)
+        await asyncio.to_thread(copies.begun.wait, 60)
         ledger.finished(fleet.request(), None)
         await written.wait()
         keeper.stop()
@@ -212,7 +212,7 @@ async def test_a_running_keeper_writes_at_once_and_ends_when_told() -> None:
     running = asyncio.create_task(keeper.run())
     await asyncio.sleep(0)
     fleet.connect("a", deployment())
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not book.served:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
         keeper.stop()

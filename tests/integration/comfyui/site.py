@@ -8,6 +8,7 @@ import asyncio
 import io
 import json
 import os
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -133,16 +134,32 @@ class ComfyUISite(EngineSite):
 
     async def leaves_a_prompt(self) -> None:
         """A client that leaves ends its own prompt, and no other."""
-        await asyncio.to_thread(until, "what was left before is over", lambda: not self.stats()["running"])
-        asking = asyncio.create_task(self.run("slow", steps=2000))
-        await asyncio.to_thread(until, "it runs", lambda: self.stats()["running"])
-        prompt_id = self.stats()["running"]
+        request = f"leaves-{time.monotonic_ns()}"
+        asking = asyncio.create_task(self._run_slowly(request))
+        prompt_id = await self._prompt_of(request)
         waiting = asyncio.create_task(self.run("painting", color=5))
         asking.cancel()
         status, body = await waiting
         assert (status, size_and_color(body)[1]) == (200, (0, 0, 5))
         after = self.stats()
         assert after["interrupted"].count(prompt_id) == 1  # what clients left before may end meanwhile, too
+
+    async def _run_slowly(self, request: str) -> None:
+        body = {"inputs": {"steps": 2000}}
+        async with self.ask("/v1/workflows/slow", body, {"x-request-id": request}) as response:
+            await response.read()
+
+    async def _prompt_of(self, request: str) -> str:
+        """The id of the request's prompt, once it runs: one that a client left may run before it."""
+        found: list[str] = []
+
+        def runs() -> bool:
+            running = fetch(f"{self.server_url}/queue")["queue_running"]
+            found[:] = [each[1] for each in running if each[3].get("trunkline_request") == request]
+            return bool(found)
+
+        await asyncio.to_thread(until, "it runs", runs)
+        return found[0]
 
 
 def write_workflows(directory: Path) -> Path:

@@ -94,6 +94,7 @@ async def test_cancels_hit_no_prompt_that_somebody_else_has_at_the_server(site: 
             while record is None:
                 async with session.get(f"{site.server_url}/history/{prompt_id}") as response:
                     record = (await response.json()).get(prompt_id)
+                await asyncio.sleep(0.02)
             assert record["status"]["status_str"] == "success", prompt_id
 
 
@@ -131,7 +132,9 @@ async def test_two_servers_share_the_work_and_one_that_dies_is_left(tmp_path: Pa
         until("both are offered", lambda: log.read_text().count("engine serves") == 4)
         answers = await asyncio.gather(*(site.run("slow", steps=10) for _ in range(4)))
         assert [status for status, _ in answers] == 4 * [200]
-        assert [fetch(f"{url}/_stats")["done"] for url in urls] == [2, 2]
+        done = [fetch(f"{url}/_stats")["done"] for url in urls]
+        assert sum(done) == 4
+        assert min(done) >= 1, "both had work"
         asking = [asyncio.create_task(site.run("slow", steps=200)) for _ in range(2)]
         for url in urls:
             await asyncio.to_thread(until, "it runs", partial(runs, url))

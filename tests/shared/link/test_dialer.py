@@ -262,7 +262,7 @@ async def test_closing_between_two_attempts_ends_it(tmp_path: Path) -> None:
             world.dialer.close("bye")
 
     world.dialer._sleep = sleep
-    await asyncio.wait_for(world.dialer.run(), 5)
+    await asyncio.wait_for(world.dialer.run(), 60)
     assert not world.tunnels
 
 
@@ -274,7 +274,7 @@ async def test_closing_while_the_gateway_is_dialled_ends_it(tmp_path: Path) -> N
         return await world._dial(*arguments)
 
     world.dialer._dial = dial
-    await asyncio.wait_for(world.dialer.run(), 5)
+    await asyncio.wait_for(world.dialer.run(), 60)
     assert world.tunnels[0].endpoint.closed
 
 
@@ -305,10 +305,10 @@ async def test_who_hears_that_the_gateway_was_started_anew_dials_at_once(tmp_pat
 
     world.dialer._sleep = sleep
     async with world.dialling():
-        await asyncio.wait_for(asleep.wait(), 30)
+        await asyncio.wait_for(asleep.wait(), 60)
         tried = 30 - len(world.plan)
         world.dialer.hurry()
-        await asyncio.wait_for(world.up.wait(), 30)
+        await asyncio.wait_for(world.up.wait(), 60)
     after = world.waits[world.waits.index(max(world.waits)) + 1 :]
     assert tried > 20
     assert max(after, default=0.0) <= 1.0

@@ -232,7 +232,7 @@ async def test_with_a_gateway_that_is_one_process_nothing_is_shared(tmp_path: Pa
         assert await acceptor.listener.until("slots") == {"d1": SLOTS}
         assert len(here.registry.slots) == 0
         here.links.close("done")
-        await asyncio.wait_for(running, 10)
+        await asyncio.wait_for(running, 60)
 
 
 @pytest.mark.parametrize("count", [3, 40])

@@ -79,7 +79,7 @@ def ask(
 
 
 async def until(condition: Any) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110  the server has no event for everything
             await asyncio.sleep(0.005)
 

@@ -185,7 +185,7 @@ def alive(pid: int) -> bool:
 
 
 async def gone(pid: int) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while alive(pid):  # noqa: ASYNC110  other processes do not tell
             await asyncio.sleep(0.005)
 
@@ -199,7 +199,7 @@ def number_in(path: Path) -> int:
 
 async def child_in(path: Path) -> int:
     """The process id that a shell writes there."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not (pid := number_in(path)):  # noqa: ASYNC110  other processes do not tell
             await asyncio.sleep(0.005)
     return pid
@@ -241,7 +241,7 @@ async def test_an_engine_that_ends_leaves_nothing_running(start: Started, tmp_pa
 
 async def test_it_may_end_in_order_within_its_grace(start: Started) -> None:
     process = await start.shell("trap 'echo bye; exit 0' TERM; echo ready; while :; do sleep 0.01; done")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not process._last:  # noqa: ASYNC110  the shell has set its trap
             await asyncio.sleep(0.005)
     await process.stop()

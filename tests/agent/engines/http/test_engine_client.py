@@ -158,7 +158,7 @@ async def test_an_engine_that_dies_is_its_failure(fault: Fault, after: int) -> N
 
 
 async def test_framing_that_breaks_while_the_reader_waits_is_its_failure() -> None:
-    async with ScriptedEngine() as engine, client(engine.url) as made, asyncio.timeout(10):
+    async with ScriptedEngine() as engine, client(engine.url) as made, asyncio.timeout(60):
         with pytest.raises(BackendFailed):
             await fetch(made, chat(tokens=5, fault=Fault.GARBAGE, after=2, tokens_per_s=50.0))
 

@@ -101,7 +101,7 @@ async def reached(made: KServeBackend, model: str, status: DeploymentStatus) -> 
     """Returns once the model is there; each change of it is told."""
     changed = asyncio.Event()
     made.subscribe(changed.set)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while states(made)[model] is not status:
             changed.clear()
             await changed.wait()

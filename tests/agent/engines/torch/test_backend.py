@@ -94,7 +94,7 @@ class House:
 
     async def until(self, status: DeploymentStatus, reason: str = "") -> DeploymentState:
         """Wait for a state that the backend tells of."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while True:
                 self._news.clear()
                 state = self.backend.deployments()[0]

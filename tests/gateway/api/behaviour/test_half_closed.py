@@ -5,7 +5,7 @@ import asyncio
 
 import pytest
 
-from gateway.api.server.protocol import PROBE_S
+from gateway.api.server.protocol import PROBE_AGAIN_S, PROBE_S
 from tests.gateway.api.server.test_server import ASK, HEAD, STREAM, wire
 from tests.gateway.api.support import EVENTS, FakeResponse, Surface, json_response
 
@@ -13,7 +13,7 @@ INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 async def arrived(surface: Surface) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await surface.dispatcher.arrived.wait()
 
 
@@ -49,19 +49,25 @@ async def test_a_stream_comes_whole(surface: Surface, address: str) -> None:
     assert [status for _, status, _ in surface.finished] == [200]
 
 
-async def test_one_that_closes_both_directions_is_gone_within_a_second(
-    surface: Surface, address: str
+async def test_one_that_closes_both_directions_is_found_out_by_the_second_probe(
+    surface: Surface, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert PROBE_AGAIN_S < PROBE_S
+    monkeypatch.setattr("gateway.api.server.protocol.PROBE_S", 3600.0)  # there is no third
     surface.dispatcher.hold()
     async with wire(address) as client:
         client.post(ASK)
         await arrived(surface)
         client.writer.close()
-        async with asyncio.timeout(PROBE_S):
+        async with asyncio.timeout(60):
             await surface.dispatcher.left.wait()
 
 
-async def test_one_that_leaves_after_it_half_closed_is_gone_soon(surface: Surface, address: str) -> None:
+async def test_one_that_leaves_after_it_half_closed_is_gone_soon(
+    surface: Surface, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert PROBE_S <= 1.0
+    monkeypatch.setattr("gateway.api.server.protocol.PROBE_S", 0.05)
     surface.dispatcher.hold()
     async with wire(address) as client:
         client.post(ASK)
@@ -71,7 +77,7 @@ async def test_one_that_leaves_after_it_half_closed_is_gone_soon(surface: Surfac
             await client.until(INTERIM)
         assert not surface.dispatcher.cancelled
         client.writer.transport.abort()
-        async with asyncio.timeout(3 * PROBE_S):
+        async with asyncio.timeout(60):
             await surface.dispatcher.left.wait()
 
 

@@ -35,7 +35,7 @@ class Client:
         return b"".join(message["body"] for message in self.sent[1:])
 
     async def until(self, count: int) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while len(self.sent) < count:
                 self.news.clear()
                 await self.news.wait()
@@ -168,7 +168,7 @@ async def test_a_comment_that_is_being_written_is_let_finish(client: Client) -> 
     client.open.clear()
     reply = reply_to(client)
     reply.keep_alive(TICK_S)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not reply.started:  # noqa: ASYNC110
             await asyncio.sleep(TICK_S)
     settling = asyncio.create_task(reply.settle())

@@ -66,7 +66,7 @@ async def served(server: GatewayServer, address: Address, scenario: Scenario) ->
     serving = asyncio.get_running_loop().create_task(server.serve([listener]))
     await server.ready.wait()
     try:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await scenario(listener.getsockname()[1], server)
             await empty(server)
     finally:

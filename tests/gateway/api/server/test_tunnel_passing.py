@@ -79,7 +79,7 @@ class Workers:
 async def said(port: int, data: bytes, end: bytes) -> tuple[bytes, asyncio.StreamWriter]:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(data)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         return await reader.readuntil(end), writer
 
 
@@ -117,7 +117,7 @@ async def test_the_path_of_any_process_is_not_passed_on(both: Workers) -> None:
 
 async def test_it_may_follow_a_request_on_the_same_connection(both: Workers) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", both.ports["a"])
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         writer.write(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
         assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
         writer.write(UPGRADE % b"b")

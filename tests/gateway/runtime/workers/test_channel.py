@@ -57,7 +57,7 @@ async def test_a_worker_hears_what_it_is_told_and_notices_the_end_of_the_supervi
     ours.sendall(STOP + END[:2])
     ours.sendall(END[2:])
     ours.close()
-    await asyncio.wait_for(over.wait(), 10)
+    await asyncio.wait_for(over.wait(), 60)
     assert heard == [STOP, END, b""]
     link.close()
 
@@ -87,7 +87,7 @@ async def test_sockets_come_along_with_what_it_is_told(
         socket.send_fds(ours, [COVER + b"2\n"], [first.fileno()])
         socket.send_fds(ours, [STOP], [second.fileno()])  # which nobody takes
     ours.close()
-    await asyncio.wait_for(over.wait(), 10)
+    await asyncio.wait_for(over.wait(), 60)
     assert heard == [(STOP, 0), (COVER + b"1\n", 2), (COVER + b"2\n", 1), (STOP, 0), (b"", 0)]
     link.close()
 

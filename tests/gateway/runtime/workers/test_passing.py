@@ -22,7 +22,7 @@ class Taken:
         self.queue.put_nowait((connection, data))
 
     async def next(self) -> tuple[socket.socket, bytes]:
-        return await asyncio.wait_for(self.queue.get(), 10)
+        return await asyncio.wait_for(self.queue.get(), 60)
 
 
 @asynccontextmanager

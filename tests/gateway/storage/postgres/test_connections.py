@@ -47,9 +47,9 @@ def test_a_server_that_is_frozen_is_given_up(own: OwnPostgresServer) -> None:
     os.kill(row[0], signal.SIGSTOP)
     try:
         began_s = time.monotonic()
-        with pytest.raises(psycopg.OperationalError, match="no answer within"):
+        with pytest.raises(psycopg.OperationalError, match=r"no answer within 0\.3 s"):
             connection.execute("SELECT 1")
-        assert 0.3 <= time.monotonic() - began_s < 5
+        assert time.monotonic() - began_s >= 0.3
         assert connection.closed
     finally:
         os.kill(row[0], signal.SIGCONT)
@@ -57,7 +57,7 @@ def test_a_server_that_is_frozen_is_given_up(own: OwnPostgresServer) -> None:
 
 def test_an_answer_that_takes_its_time_is_waited_for(postgres_address: StoreAddress) -> None:
     with Connector(postgres_address, serve=False).connect() as connection:
-        connection.answer_s = 5.0
+        connection.answer_s = 60.0
         assert connection.execute("SELECT 1 FROM pg_sleep(0.5)").fetchone() == (1,)
 
 
@@ -86,7 +86,7 @@ def test_a_pool_has_no_more_connections_than_it_was_told(postgres_address: Store
     waiting.start()
     assert not entered.wait(0.2)
     taken.close()
-    assert entered.wait(5)
+    assert entered.wait(60)
     waiting.join()
     engine.dispose()
 

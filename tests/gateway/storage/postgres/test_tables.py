@@ -32,7 +32,7 @@ def test_databases_that_are_opened_at_once_make_the_tables_once(postgres_address
 
     def open_it() -> None:
         try:
-            together.wait(10)
+            together.wait(60)
             PostgresDatabase(postgres_address).close()
         except BaseException as error:
             failed.append(error)

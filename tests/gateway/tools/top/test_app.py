@@ -46,7 +46,7 @@ class Terminal:
         await self.pilot.pause()
 
     async def until(self, true: Callable[[], object]) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not true():
                 await self.pilot.pause(0.01)
 

@@ -6,11 +6,11 @@ One process serves all tests of this file; the last ones end it.
 import asyncio
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,9 +30,9 @@ pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.slow]
 
 SLOTS, QUEUE = 2, 1
 ENDLESS: dict[str, Any] = {"model": "slow", "prompt": "tell me", "max_tokens": 16_000}
-"""Some ten seconds of computing: longer than any test waits."""
-SOON_S = 4.0
-"""Long before that, on a machine that has other things to do."""
+"""Some ten seconds of computing."""
+ENDLESS_STEPS = 16_000
+"""Of the engine, for such an answer alone: what was given up at once has cost far fewer."""
 
 
 @dataclass
@@ -72,8 +72,15 @@ class Served:
         load = await self.load()
         return load.running, load.waiting
 
-    async def until_busy(self, running: int, waiting: int, within_s: float) -> None:
-        async with asyncio.timeout(within_s):
+    async def steps(self) -> int:
+        """How many the engine has computed so far."""
+        async with self.http() as client:
+            text = (await client.get("/metrics")).text
+        (value,) = re.findall(r"^trunkline_engine_steps{.*} (\S+)$", text, re.MULTILINE)
+        return int(float(value))
+
+    async def until_busy(self, running: int, waiting: int) -> None:
+        async with asyncio.timeout(60):
             while await self.busy() != (running, waiting):  # noqa: ASYNC110  it is another process that changes
                 await asyncio.sleep(0.005)
 
@@ -141,17 +148,17 @@ async def test_the_sdk_gets_embeddings(served: Served) -> None:
 
 
 async def test_a_client_that_leaves_frees_its_slot_at_once(served: Served) -> None:
+    began = await served.steps()
     async with served.http() as client:
         async with client.stream("POST", "/v1/completions", json=ENDLESS | {"stream": True}) as response:
             await anext(response.aiter_bytes())
             assert await served.busy() == (1, 0)
-        began = time.monotonic()
-        await served.until_busy(0, 0, within_s=SOON_S)
+        await served.until_busy(0, 0)
         whole = asyncio.ensure_future(client.post("/v1/completions", json=ENDLESS))
-        await served.until_busy(1, 0, within_s=SOON_S)
+        await served.until_busy(1, 0)
         whole.cancel()
-        await served.until_busy(0, 0, within_s=SOON_S)
-    assert time.monotonic() - began < 2 * SOON_S
+        await served.until_busy(0, 0)
+    assert await served.steps() - began < ENDLESS_STEPS, "both together cost less than one to its end"
 
 
 async def test_a_full_engine_refuses_and_takes_again_when_somebody_leaves(served: Served) -> None:
@@ -160,38 +167,37 @@ async def test_a_full_engine_refuses_and_takes_again_when_somebody_leaves(served
             asyncio.ensure_future(sdk.completions.create(**ENDLESS | {"max_tokens": 16_000 - n}))
             for n in range(3)
         ]
-        await served.until_busy(SLOTS, QUEUE, within_s=5.0)
+        await served.until_busy(SLOTS, QUEUE)
         with pytest.raises(openai.RateLimitError) as caught:
             await sdk.completions.create(model="slow", prompt="x")
         assert int(caught.value.response.headers["retry-after-ms"]) > 0
         for request in requests:
             request.cancel()
-        await served.until_busy(0, 0, within_s=SOON_S)
+        await served.until_busy(0, 0)
         assert (await sdk.completions.create(model="slow", prompt="x")).usage is not None
 
 
 async def test_the_engine_answers_questions_while_it_computes(served: Served) -> None:
     async with served.sdk() as sdk, served.http() as client:
         requests = [asyncio.ensure_future(sdk.completions.create(**ENDLESS)) for _ in range(SLOTS)]
-        await served.until_busy(SLOTS, 0, within_s=5.0)
-        delays = []
+        await served.until_busy(SLOTS, 0)
+        began = await served.steps()
         for _ in range(50):
-            began = time.monotonic()
             assert (await client.get("/health")).json()["status"] == "BUSY"
-            delays.append(time.monotonic() - began)
+        took_steps = await served.steps() - began
         for request in requests:
             request.cancel()
-        await served.until_busy(0, 0, within_s=SOON_S)
+        await served.until_busy(0, 0)
     batches = (await served.load()).batches
     assert batches is not None
     assert batches.counts[1] > 0, "two requests were in a step"
-    assert sorted(delays)[len(delays) // 2] < 0.25
+    assert took_steps < 50 * ENDLESS_STEPS / 100, "each waited for a small part of an answer"
 
 
 async def test_an_engine_that_dies_is_failed_and_comes_back(served: Served) -> None:
     async with served.sdk() as sdk:
         running = asyncio.ensure_future(sdk.completions.create(**ENDLESS))
-        await served.until_busy(1, 0, within_s=5.0)
+        await served.until_busy(1, 0)
         os.kill(served.processes[-1].pid, signal.SIGKILL)
         await served.until(DeploymentStatus.FAILED)
         with pytest.raises(openai.APIConnectionError):
@@ -204,10 +210,9 @@ async def test_an_engine_that_dies_is_failed_and_comes_back(served: Served) -> N
 async def test_an_engine_that_is_told_to_end_ends_in_order(served: Served) -> None:
     async with served.sdk() as sdk:
         running = asyncio.ensure_future(sdk.completions.create(**ENDLESS))
-        await served.until_busy(1, 0, within_s=5.0)
-        began = time.monotonic()
-        await served.backend.close()
-        assert time.monotonic() - began < 2 * SOON_S
+        await served.until_busy(1, 0)
+        async with asyncio.timeout(60):
+            await served.backend.close()
         with pytest.raises((openai.APIConnectionError, openai.InternalServerError)):
             await running
     assert "status 0" in (await served.processes[-1].ended()).reason
@@ -235,7 +240,7 @@ async def test_an_engine_ends_with_the_agent_that_started_it(tiny_directory: Pat
     assert process.stderr is not None
     assert await process.stdout.readline() == b"started\n"
     process.kill()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await process.stderr.read()
         await process.wait()
     assert process.stdin is not None

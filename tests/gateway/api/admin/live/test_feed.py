@@ -30,7 +30,7 @@ class Page:
         self.events: list[tuple[str, dict[str, Any]]] = []
 
     async def take(self) -> tuple[str, dict[str, Any]]:
-        piece = await asyncio.wait_for(anext(self.pieces), 10)
+        piece = await asyncio.wait_for(anext(self.pieces), 60)
         for text in piece.decode().strip().split("\n\n"):
             fields = dict(line.split(": ", 1) for line in text.split("\n"))
             data = json.loads(fields["data"])
@@ -172,7 +172,7 @@ async def test_the_stream_ends_with_the_process(fleet: Fleet) -> None:
     page = Page(feed)
     await page.take()
     ending.append(True)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         rest = [piece async for piece in page.pieces]
     assert len(rest) <= 2
 

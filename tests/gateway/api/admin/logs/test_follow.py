@@ -29,7 +29,7 @@ class Reader:
 
     async def take(self) -> bool:
         """False: it is over."""
-        piece = await asyncio.wait_for(anext(self.pieces, b""), 10)
+        piece = await asyncio.wait_for(anext(self.pieces, b""), 60)
         if not piece:
             return False
         fields = dict(line.split(": ", 1) for line in piece.decode().strip().split("\n"))
