@@ -189,7 +189,7 @@ SIGNALS = {
 """What of each component is, by its ``metadata.yaml``."""
 
 
-class _NothingTwice(yaml.SafeLoader):  # type: ignore[misc, unused-ignore]
+class _NothingTwice(yaml.SafeLoader):  # type: ignore[misc, no-any-unimported, unused-ignore]
     """A key that comes twice is an error, as it is for the collector."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
