@@ -13,6 +13,7 @@ _ROOT = Path(__file__).parents[2]
 _NAMED = re.compile(r"trunkline\[([a-z0-9,]+)\]")
 _IMPORTS = {
     "audio": ("av",),
+    "forecast": ("numpy",),
     "guided": ("llguidance",),
     "keda": ("grpc", "google.protobuf"),
     "otel": ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http"),

@@ -57,6 +57,9 @@ class ClassFacts:
     """Of one replica; None: not known."""
     min_replicas: int = 0
     max_replicas: int = 1000
+    forecast_per_s: float = 0.0
+    """Requests in a second that are foreseen for when a replica that is wanted now is ready; 0: nothing is
+    foreseen, or may act."""
 
     @property
     def present(self) -> int:

@@ -20,7 +20,8 @@ def plan(load: ModelLoad, classes: Sequence[ClassFacts], rule: ScalingRule) -> S
     waiting = load.waiting + load.batch_waiting
     queued = {each.device: waiting * each.request_s for each in classes}
     arriving = {each.device: load.arriving_per_s * each.request_s for each in classes}
-    if rule.min_replicas == 0 and not load.active and load.idle_s >= rule.idle_s:
+    idle = not load.active and load.idle_s >= rule.idle_s
+    if rule.min_replicas == 0 and idle and not any(_is_foreseen(each, rule) for each in classes):
         wanted = {each.device: each.min_replicas for each in classes}
         return ScalingPlan(wanted, f"nothing was asked for {load.idle_s:.0f} s", (), queued, arriving)
     options = tuple(_option(each, load, classes, rule) for each in classes)
@@ -54,12 +55,16 @@ def _option(
 ) -> ScalingOption:
     """The fewest replicas of this class that are enough, beside the least of the others."""
     present_per_s = math.fsum(each.present * each.per_s for each in classes)
-    arriving = expected_per_s(load, facts.lead_s)
+    arriving = max(expected_per_s(load, facts.lead_s), facts.forecast_per_s)
     queue = expected_queue(load, present_per_s, rule, facts.lead_s)
     drained = queue / rule.queue_s + load.batch_waiting / rule.batch_queue_s
     base = [(each, each.min_replicas) for each in classes if each is not facts]
     others = sum(count for _, count in base)
-    lately = load.active or (load.idle_s < rule.idle_s and any(each.present for each in classes))
+    lately = (
+        load.active
+        or _is_foreseen(facts, rule)
+        or (load.idle_s < rule.idle_s and any(each.present for each in classes))
+    )
     least = max(facts.min_replicas, max(rule.min_replicas, int(lately)) - others)
     most = max(least, min(facts.max_replicas, rule.max_replicas - others))
 
@@ -76,6 +81,11 @@ def _option(
     cost = math.fsum((price or 0.0) * count for price, count in prices) if known else None
     why = _words(facts, replicas, most, missed, meets, load)
     return ScalingOption(facts.device, replicas, lasting, cost, meets, why)
+
+
+def _is_foreseen(facts: ClassFacts, rule: ScalingRule) -> bool:
+    """Whether so much is foreseen that something will be asked for before a replica is idle for too long."""
+    return facts.forecast_per_s * rule.idle_s >= 1.0
 
 
 def _filled(load: ModelLoad, facts: ClassFacts, base: Sequence[tuple[ClassFacts, int]]) -> int:
@@ -122,6 +132,8 @@ def _words(facts: ClassFacts, replicas: int, most: int, missed: str, meets: bool
         f"{load.arriving_per_s:.3g} requests/s of {facts.request_s:.3g} device-seconds each ({speed}), "
         f"{load.waiting + load.batch_waiting} wait"
     )
+    if facts.forecast_per_s > expected_per_s(load, facts.lead_s):
+        asked = f"{asked}, {facts.forecast_per_s:.3g} requests/s are foreseen in {facts.lead_s:.0f} s"
     if missed:
         return f"{asked}; {missed}"
     if not meets:

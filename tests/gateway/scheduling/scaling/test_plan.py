@@ -144,3 +144,16 @@ def test_a_queue_never_grows_beyond_what_would_have_been_refused(
         <= queue
         <= max(load.waiting, (load.arriving_per_s + 60 * load.rising_per_s2) * rule.most_wait_s) + 1e-6
     )
+
+
+def test_what_is_foreseen_is_made_ready_for_also_where_nothing_is_asked_for() -> None:
+    foreseen = replace(L4, forecast_per_s=4.0)
+    quiet, rule = ModelLoad(idle_s=1e6), ScalingRule(min_replicas=0)
+    assert plan(quiet, [L4], rule).wanted == {"l4": 0}
+    found = plan(quiet, [foreseen], rule)
+    assert found.wanted["l4"] >= 5
+    assert "4 requests/s are foreseen in 180 s" in found.why
+    assert plan(quiet, [replace(L4, forecast_per_s=1e-4)], rule).wanted == {"l4": 0}
+    assert plan(ModelLoad(arriving_per_s=8.0), [foreseen], rule).wanted == (
+        plan(ModelLoad(arriving_per_s=8.0), [L4], rule).wanted
+    ), "more comes than was foreseen"
