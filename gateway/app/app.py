@@ -41,6 +41,7 @@ from gateway.app.process_reads import (
     process_name,
 )
 from gateway.app.records import make_events, make_logs, make_records
+from gateway.app.regions import region_settings
 from gateway.app.reload import shown_settings, taken_up
 from gateway.app.scaling import ScalingParts
 from gateway.app.tracing import GatewayTraces
@@ -262,6 +263,8 @@ class Gateway:
         except ValueError as error:
             raise factories.no_such_policy(error) from error
         self._dispatcher.set_engine_paths(paths)
+        if self._dispatcher.regions is not None:
+            self._dispatcher.regions.retune(region_settings(taken_up(self._settings, settings).regions))
         self._tenant_weights = settings.queue.tenant_weights
         self._dispatcher.metrics.tenant_class = tenant_classes(settings.metrics.tenant_classes)
         self._reuse.retune(factories.reuse_rules(settings), by_header=settings.reuse.by_header)

@@ -16,6 +16,7 @@ from gateway.api.server.server import Address, GatewayServer, build_server
 from gateway.api.server.tls import TlsFiles
 from gateway.api.server.tunnel_passing import PassOn
 from gateway.app.cluster import Cluster
+from gateway.app.regions import region_settings
 from gateway.app.worker import WorkerMember
 from gateway.auth import AgentDirectory
 from gateway.dispatch.decisions.records import RequestRecords
@@ -208,6 +209,9 @@ def make_dispatcher(
     except ValueError as error:
         raise no_such_policy(error) from error
     dispatcher.set_engine_paths(paths)
+    if settings.regions.enabled:
+        gate = dispatcher.follow_regions(region_settings(settings.regions))
+        FamilyCollector(metrics.registry, gate.figures)
     if cluster.knowledge is not None:
         performance = dispatcher.scheduling.scheduler.performance
         cluster.knowledge.attach(dispatcher.room, performance, dispatcher.health)

@@ -21,6 +21,7 @@ from gateway.domain.errors import (
     RouteNotSupported,
 )
 from gateway.domain.request import Request, Tier
+from gateway.domain.residency import Residency
 from gateway.fleet.availability import Availability
 from gateway.fleet.model_index import ModelIndex
 from gateway.scheduling.base import DeploymentConstraints
@@ -75,6 +76,9 @@ class Admission:
         """How long requests wait for a model of which no replica is kept while nobody asks for it."""
         self.loads: Placer | None = None
         """None: nothing is loaded on demand."""
+        self.constrained: Callable[[Residency | None], Residency | None] | None = None
+        """Says where a request may run that may run there, if regions cost infinitely; None: regions are not
+        set."""
 
     def admit(self, request: Request, now: float) -> Ticket:
         """A place in the queue of the request's model.
@@ -87,6 +91,8 @@ class Admission:
         """
         _check_head(request)
         model = request.model
+        if self.constrained is not None:
+            request.where = self.constrained(request.where)
         availability = self._index.availability(model, request.need, request.where, request.agent)
         if availability is Availability.UNKNOWN:
             raise ModelNotFound(

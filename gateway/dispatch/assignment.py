@@ -59,6 +59,7 @@ class Assigner:
         self._looks: dict[str, tuple[float, Cancellable]] = {}
         """When models are looked at again though nothing has happened."""
         self._index.subscribe(self.changed, slots=True)
+        context.look_at = self.mark
 
     @property
     def timers_set(self) -> int:
@@ -85,6 +86,8 @@ class Assigner:
         self._grace.clear()
         self._looks.clear()
         self._marked.clear()
+        if self._context.regions is not None:
+            self._context.regions.close()
 
     def refuse(self, model: str, fits: Collection[DeploymentConstraints], error: NoDeployment) -> None:
         """Those of these fits that wait for ``model``, whatever they avoid, wait in vain."""
@@ -197,8 +200,8 @@ class Assigner:
     def _candidates(self, model: str, most: int, now: float, only: Ticket | None) -> list[PendingRequest]:
         """Those who wait for ``model``, which has slots free, and might be placed now, in order of turns: of
         each lane as many as there are slots, ``most`` of them."""
-        room, index = self._room, self._index
-        if only is not None and not only.lane.avoid and not only.request.gives_way:
+        room, index, regions = self._room, self._index, self._context.regions
+        if only is not None and not only.lane.avoid and not only.request.gives_way and regions is None:
             return [only.as_pending()] if index.free(model, only.lane, 1) else []
         limits = {fit: index.free(model, fit, most) for fit in room.lanes(model)}
         tickets = self._without_held_jobs(model, room.next_tickets(model, limits, now), now)
@@ -212,6 +215,13 @@ class Assigner:
             avoiding.update((ticket.number, fit.avoid) for ticket in shunning)
             if shunning and not at_once:
                 self._look_again(model, min(each.entered_s for each in shunning) + SHUN_S)
+        if regions is not None and tickets:
+            gated, again_s = regions.gate(model, tickets, now)
+            if again_s is not None:
+                self._look_again(model, again_s)
+            tickets = gated.tickets
+            for number, keys in gated.avoid.items():
+                avoiding[number] = avoiding.get(number, frozenset()) | keys
         return [ticket.as_pending(avoiding.get(ticket.number, frozenset())) for ticket in tickets]
 
     def _without_held_jobs(self, model: str, tickets: list[Ticket], now: float) -> list[Ticket]:
@@ -236,11 +246,13 @@ class Assigner:
         return tickets[:others] + let
 
     def _carry_out(self, assignment: Assignment, deployment: Deployment | None, now: float) -> None:
-        exchange = self._exchanges.get(assignment.number)
+        exchange, regions = self._exchanges.get(assignment.number), self._context.regions
         if exchange is None or not exchange.ticket.waiting or deployment is None or not deployment.free:
             return
         try:
             exchange.begin(deployment, now)
+            if regions is not None:
+                self._context.note_region(exchange.ticket, deployment)
         except SessionClosed:
             deployment.session.end()
         except TooManyStreams:

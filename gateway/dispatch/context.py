@@ -10,6 +10,7 @@ from gateway.dispatch.admission import Admission
 from gateway.dispatch.attempt import Attempt
 from gateway.dispatch.decisions.decision import DecisionLog
 from gateway.dispatch.recovery import RecordBudget
+from gateway.dispatch.region_gate import RegionGate
 from gateway.dispatch.response_buffers import UnreadBudget
 from gateway.dispatch.scheduler_adapter import SchedulerAdapter
 from gateway.dispatch.session_pinning import SessionPinning
@@ -28,6 +29,7 @@ from gateway.scheduling.health import AnswerTimes, HealthSettings, HedgeBudget, 
 from gateway.scheduling.health.failover import ENGINES_FAULT, Refusals, Trouble
 from gateway.scheduling.queue.tickets import Ticket
 from gateway.scheduling.queue.waiting_room import QueueSettings, WaitingRoom
+from gateway.scheduling.regions.settings import RegionSettings
 from gateway.scheduling.scaling.arrivals import ArrivalCounts
 from shared.protocol.messages import Usage
 from shared.protocol.routes import ANY_ROUTE
@@ -87,6 +89,10 @@ class DispatchContext(ABC):
         self.sliced_parser = SlicedParser(timers)
         self.records = RecordBudget(settings.records_total_bytes)
         self.arrivals = ArrivalCounts()
+        self.regions: RegionGate | None = None
+        """Says which regions requests may use; None: regions are not set."""
+        self.look_at: Callable[[str], None] = lambda model: None
+        """Has those looked at who wait for a model, once this turn is over."""
         self.demand = DemandSender(
             timers, lambda model: self.room.demand(model, timers.time()), self._sessions_serving
         )
@@ -95,6 +101,19 @@ class DispatchContext(ABC):
         self._hedges = HedgeBudget(settings.hedge_share)
         self._answer_times = AnswerTimes()
         self._tasks: set[asyncio.Task[None]] = set()
+
+    def follow_regions(self, settings: RegionSettings) -> RegionGate:
+        """From now on requests go to regions as these settings say."""
+        gate = RegionGate(settings, self.registry, self.room, self.timers, lambda model: self.look_at(model))
+        self.regions = gate
+        self.admission.constrained = gate.constrained
+        return gate
+
+    def note_region(self, ticket: Ticket, chosen: Deployment) -> None:
+        """With regions set: a request was given to ``chosen``."""
+        if self.regions is not None:
+            self.regions.placed(ticket.number, chosen)
+            self.decisions.note_regions(ticket, chosen, self.regions)
 
     # --- What becomes of attempts ---
 
@@ -178,6 +197,11 @@ class DispatchContext(ABC):
         request = ticket.request
         well = {key: each for key, each in self.index.open(request.model).items() if each.healthy}
         copy = ticket.as_pending(frozenset(request.attempts))
+        if self.regions is not None:
+            gated, _ = self.regions.gate(request.model, [ticket], now)
+            if not gated.tickets:
+                return None
+            copy = ticket.as_pending(copy.avoid | gated.avoid.get(ticket.number, frozenset()))
         chosen = self.scheduling.scheduler.assign(request.model, [copy], list(well.values()), now)
         if not chosen or not self._hedges.take(request.principal.tenant):
             return None

@@ -54,8 +54,8 @@ def head_for(
         head.gather_s = GATHER_S
     if deployment.asked_as:  # its agent is a gateway, which chooses among agents itself
         head.via = (*request.via, deployment.asked_as)
-        if request.where is not None:
-            head.where = {name: tuple(values) for name, values in request.where.to_dict().items()}
+        if request.where is not None and (allowed := request.where.to_dict()):
+            head.where = {name: tuple(values) for name, values in allowed.items()}
     return head
 
 

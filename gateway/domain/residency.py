@@ -7,6 +7,7 @@ said (``None``, not an empty :class:`Residency`) every deployment will do.
 
 import re
 from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -38,12 +39,36 @@ class EmptyResidency(ValueError):
         self.label = label
 
 
+class AllBut(frozenset[str | None]):
+    """All values of a label but these, and having none. It is a set of what it does not hold, so that whoever
+    asks a constraint whether it allows a value need not know of it."""
+
+    __slots__ = ()
+
+    def __contains__(self, value: object) -> bool:
+        return not super().__contains__(value)
+
+    def __and__(self, other: AbstractSet[object]) -> "frozenset[str | None]":
+        if isinstance(other, AllBut):
+            return AllBut(frozenset(self) | frozenset(other))
+        return frozenset(value for value in other if isinstance(value, str | None) and value in self)
+
+    __rand__ = __and__
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, AllBut) and frozenset(self) == frozenset(other)
+
+    def __hash__(self) -> int:
+        return hash(("all but", frozenset(self)))
+
+
 @dataclass(frozen=True, slots=True)
 class Residency:
     """A constraint. Equal constraints are equal and have equal hashes, however they were written.
 
     ``allowed`` holds the values that will do for each label named, in the order of the names: one label and
     one value at least. None among them: a deployment without the label will do (:meth:`inheriting`).
+    Values may be :class:`AllBut` some; no text and no other gateway says such a constraint.
     """
 
     allowed: tuple[tuple[str, frozenset[str | None]], ...]
@@ -65,12 +90,22 @@ class Residency:
         )
 
     def to_dict(self) -> dict[str, list[str]]:
-        """Values by label, in order."""
-        return {name: sorted(value for value in values if value is not None) for name, values in self.allowed}
+        """Values by label, in order; labels that may have all values :class:`AllBut` some are left out."""
+        return {
+            name: sorted(value for value in values if value is not None)
+            for name, values in self.allowed
+            if not isinstance(values, AllBut)
+        }
 
     def __str__(self) -> str:
-        """As :func:`read_where` reads it; equal constraints give equal texts."""
-        return ",".join(f"{name}={value}" for name, values in self.to_dict().items() for value in values)
+        """As :func:`read_where` reads it; equal constraints give equal texts. What must not be is written
+        ``region!=us``, which it does not read."""
+        said = [f"{name}={value}" for name, values in self.to_dict().items() for value in values]
+        for name, values in self.allowed:
+            if isinstance(values, AllBut):
+                barred = sorted(value for value in values if value is not None)
+                said += [f"{name}!={value}" for value in barred]
+        return ",".join(said)
 
 
 def label_values(text: str) -> frozenset[str]:

@@ -12,6 +12,7 @@ from grafana_foundation_sdk.cog.plugins import register_default_plugins  # type:
 from grafana_foundation_sdk.models.dashboard import Dashboard  # type: ignore[import-not-found, unused-ignore]
 
 from gateway.app.tracing import span_figures
+from gateway.dispatch.region_gate import region_figures
 from gateway.observability.gauges import families
 from gateway.observability.metrics import Metrics
 from shared.process.tracing.conventions import SERVER_METRICS
@@ -38,7 +39,8 @@ def there() -> set[str]:
     """The names of all samples that a gateway exposes, and of what the rules record."""
     exporter = SpanExporter(lambda: pytest.fail("nothing is sent"), 1)
     found = {rule["record"] for rule in rules() if "record" in rule}
-    for family in (*Metrics().registry.collect(), *families(span_figures(exporter))):
+    of_owners = (*span_figures(exporter), *region_figures({}, {}, {}))
+    for family in (*Metrics().registry.collect(), *families(of_owners)):
         if family.type == "histogram":
             found |= {f"{family.name}_{part}" for part in ("bucket", "count", "sum")}
         else:

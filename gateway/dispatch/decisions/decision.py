@@ -42,6 +42,7 @@ class Decision:
         "opened_s",
         "output_tokens",
         "policy",
+        "region",
         "said",
         "second_copy",
         "slack_s",
@@ -62,6 +63,8 @@ class Decision:
         self.ahead = 0
         self.second_copy = False
         """Another attempt of the request was still going on."""
+        self.region: tuple[str, str] | None = None
+        """Where it is, and why requests such as this went there; None: regions had no say in it."""
         self.slack_s: float | None = None
         self.waits: tuple[tuple[str, float], ...] = ()
         self.first_byte_s: float | None = None
@@ -81,6 +84,14 @@ class PlacedAttempt(Protocol):
     opened_s: float
     first_byte_s: float | None
     first_piece_s: float | None
+
+
+class RegionReasons(Protocol):
+    """:class:`gateway.dispatch.region_gate.RegionGate`."""
+
+    def region_of(self, view: DeploymentView) -> str: ...
+    def reason(self, number: int, chosen: DeploymentView) -> str | None: ...
+    def barred(self, number: int, view: DeploymentView) -> str | None: ...
 
 
 class DecisionLog:
@@ -122,6 +133,23 @@ class DecisionLog:
                 if view is not chosen and len(kept) < MOST_CANDIDATES:
                     kept.append(candidate_of(view, exclusion(view, item, avoid, chosen), item, knowledge))
         decision.candidates = kept
+
+    def note_regions(self, ticket: Ticket, chosen: Deployment, regions: RegionReasons) -> None:
+        """The request has just gone to ``chosen``: why that region was taken, and of others that could have
+        taken it why theirs were not."""
+        decisions = ticket.request.decisions if self.enabled else None
+        known = self._scheduler.models.get(chosen.model)
+        if not decisions or known is None or decisions[-1].key != chosen.key:
+            return
+        decision, number, views = decisions[-1], ticket.number, known.knowledge.views
+        if (reason := regions.reason(number, chosen)) is not None:
+            decision.region = regions.region_of(chosen), reason
+        decision.candidates = [
+            each._replace(excluded=regions.barred(number, views[each.key]))
+            if each.excluded is None and each.key != chosen.key and each.key in views
+            else each
+            for each in decision.candidates
+        ]
 
     def released(self, attempt: PlacedAttempt, now: float, gpu_s: float) -> None:
         """The slot of ``attempt`` is free, and the time that it held devices is known."""

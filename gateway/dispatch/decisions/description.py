@@ -5,7 +5,7 @@ from typing import Any
 
 from gateway.dispatch.decisions.decision import Decision
 from gateway.dispatch.decisions.records import KeptRequest
-from gateway.dispatch.decisions.words import EXCLUDED, OUTCOMES, TROUBLES, WAITS, coded, explain
+from gateway.dispatch.decisions.words import EXCLUDED, OUTCOMES, REGIONS, TROUBLES, WAITS, coded, explain
 from gateway.observability.audit import cost_of, why_not
 from gateway.scheduling.prediction import Candidate, Prediction, predict
 
@@ -105,6 +105,7 @@ def _decisions(record: KeptRequest) -> list[Json]:
                 "deployment": decision.key,
                 "agent": decision.agent,
                 "policy": decision.policy,
+                "region": _region(decision),
                 "continuing": decision.continuing,
                 "hedge": decision.second_copy,
                 "why": coded(before or late, TROUBLES) if number else None,
@@ -115,6 +116,14 @@ def _decisions(record: KeptRequest) -> list[Json]:
             }
         )
     return shown
+
+
+def _region(decision: Decision) -> Json | None:
+    """Where it went, and why there."""
+    if decision.region is None:
+        return None
+    name, code = decision.region
+    return {"name": name, **coded(code, REGIONS)}
 
 
 def _outcome(record: KeptRequest, number: int, trouble: str) -> str:

@@ -23,8 +23,22 @@ EXCLUDED: Mapping[str, str] = {
     "cannot_continue": "its engine cannot go on with an answer that another one began",
     "context": "its engine had no room for the request's context",
     "translated": "its agent would have to translate the request, and others need not",
+    "region_dearer": "its region is farther or costs more, and waiting at a nearer one cost less",
+    "region_pilot": "its region is used only when the others fail or are full",
+    "region_held": "its region was lost not long ago, and is left alone for a while",
+    "region_returning": "its region was lost not long ago, and gets a share of the requests only",
+    "region_shifted_away": "this request is among those that are moved to another region",
 }
-"""Why a deployment could not take a request, by code."""
+"""Why a deployment could not take a request, or did not get it for its region, by code."""
+
+REGIONS: Mapping[str, str] = {
+    "nearest": "it is the nearest, or costs least",
+    "spilled_over": "waiting at nearer ones cost more than going there",
+    "failed_over": "the nearest was lost not long ago",
+    "pilot_light": "the others failed or were full",
+    "shifted": "this request is among those that are moved there",
+}
+"""Why a request went to a region, by code."""
 
 WAITS: Mapping[str, str] = {
     "no_slot": "every slot of the model was used",
@@ -137,6 +151,8 @@ def _placing(record: Json, number: int, decision: Json) -> list[str]:
     else:
         first = f"{'It' if not number else 'Then it'} went to {where} after {seconds(decision['after_s'])}"
     lines.append(f"{first}, because {why['words']}." if why else f"{first}.")
+    if region := decision.get("region"):
+        lines.append(f"The region {region['name'] or 'without a name'} was taken: {region['words']}.")
     lines += _choosing(decision)
     lines += _compared(decision)
     outcome = decision["outcome"]

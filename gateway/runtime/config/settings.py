@@ -19,6 +19,7 @@ from gateway.runtime.config.cluster import ClusterTable, SettingsTable, StoreTab
 from gateway.runtime.config.jobs import JobsTable
 from gateway.runtime.config.metrics import MetricsTable
 from gateway.runtime.config.networks import Networks
+from gateway.runtime.config.regions import RegionsTable
 from gateway.runtime.config.scaling import ScalingTable
 from gateway.runtime.config.uplink import UplinkTable
 from shared.process.tracing.settings import OtelTable
@@ -352,6 +353,7 @@ class Settings(SettingsTable):
     agents: AgentsTable = AgentsTable()
     cluster: ClusterTable = ClusterTable()
     uplink: UplinkTable = UplinkTable()
+    regions: RegionsTable = RegionsTable()
     machine: MachineTable = MachineTable()
     oidc: Annotated[list[OidcTable], Field(max_length=16)] = []
     """Issuers whose tokens let clients in."""

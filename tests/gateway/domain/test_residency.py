@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from gateway.domain.residency import (
     WHERE_CHARS,
     WHERE_PAIRS,
+    AllBut,
     BadResidency,
     EmptyResidency,
     Residency,
@@ -127,3 +128,22 @@ def test_a_deployment_has_what_its_agents_identity_allows_of_what_is_said(
     identity: dict[str, str], said: dict[str, str], exact: bool, found: dict[str, str]
 ) -> None:
     assert labels_within(identity, said, exact=exact) == found
+
+
+def test_all_but_some_values_allow_every_other_and_none() -> None:
+    not_us = Residency((("region", AllBut({"us"})),))
+    found = [not_us.allows(labels) for labels in ({}, {"region": "eu"}, {"region": "us"})]
+    assert found == [True, True, False]
+    assert (str(not_us), not_us.to_dict()) == ("region!=us", {})
+    assert not_us == Residency((("region", AllBut({"us"})),))
+    assert hash(not_us) == hash(Residency((("region", AllBut({"us"})),)))
+    assert not_us != Residency((("region", frozenset({"us"})),))
+
+
+def test_all_but_some_values_narrow_either_way() -> None:
+    not_us, not_ap = (Residency((("region", AllBut({name})),)) for name in ("us", "ap"))
+    both = read_where("region=us,region=eu,tier=gold")
+    assert narrowed(both, not_us) == narrowed(not_us, both) == read_where("region=eu,tier=gold")
+    assert narrowed(not_us, not_ap) == Residency((("region", AllBut({"us", "ap"})),))
+    with pytest.raises(EmptyResidency):
+        narrowed(read_where("region=us"), not_us)

@@ -1,0 +1,276 @@
+"""Which regions requests get, by what is measured, set and lost; over real sessions joined in memory."""
+
+from dataclasses import replace
+from math import inf
+from typing import Any
+
+import pytest
+
+from gateway.dispatch.decisions.description import describe
+from gateway.dispatch.dispatcher import DispatchSettings
+from gateway.dispatch.region_gate import RegionGate
+from gateway.domain.errors import NoDeployment
+from gateway.domain.request import Principal
+from gateway.domain.residency import read_where
+from gateway.scheduling import POLICIES
+from gateway.scheduling.regions.settings import RegionSettings, TrafficShift
+from gateway.scheduling.regions.standing import Standing
+from tests.gateway.dispatch.answers import HEAD
+from tests.gateway.dispatch.decisions.test_description import kept
+from tests.gateway.fleet.fleet import Client, FakeAgent, Fleet, deployment
+from tests.gateway.fleet.tunnels import resume, suspend
+
+GRACE_S = 3.0
+PRICED = RegionSettings(home="eu", prices={"us": 5.0}, failback_s=60.0, ramp_s=60.0)
+
+
+class Regions:
+    """A fleet with an agent in each region, as far away as is said."""
+
+    def __init__(
+        self, settings: RegionSettings = PRICED, *, slots: int = 1, policy: str = "cost", **rtts_s: float
+    ) -> None:
+        dispatch = DispatchSettings(reconnect_grace_s=GRACE_S, slow_start_s=0)
+        self.fleet = Fleet(settings=dispatch, policy=policy)
+        self.gate: RegionGate = self.fleet.dispatcher.follow_regions(settings)
+        self.agents: dict[str, FakeAgent] = {}
+        for region, rtt_s in (rtts_s or {"eu": 0.0, "us": 0.0}).items():
+            self.come(region, slots, rtt_s)
+        self.fleet.advance(1.0)
+
+    def come(self, region: str, slots: int = 1, rtt_s: float = 0.0) -> FakeAgent:
+        labels = {"region": region}
+        agent = self.agents[region] = self.fleet.connect(region, deployment(slots=slots), labels=labels)
+        session = self.fleet.session(agent)
+        session.endpoint.session.rtt_s = rtt_s
+        session._round_trip_measured()
+        return agent
+
+    def ask(self, **more: Any) -> Client:
+        return self.fleet.submit(self.fleet.request(**more))
+
+    def went(self) -> list[str]:
+        """Where what was sent is, in order of the regions."""
+        return [region for region, agent in self.agents.items() for _ in agent.open_streams]
+
+    def end(self, region: str) -> None:
+        """All that runs there is answered."""
+        for each in self.agents[region].open_streams:
+            each.stream.send_head(HEAD)
+            each.stream.end(None)
+            each.closed = True
+        self.fleet.settle()
+
+    def standing(self, region: str) -> Standing:
+        return self.gate.standings[region].standing
+
+
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+def test_the_nearest_is_taken_while_it_has_room_whatever_the_policy(policy: str) -> None:
+    regions = Regions(RegionSettings(), slots=3, policy=policy, us=0.09, eu=0.01)
+    for _ in range(3):
+        regions.ask()
+    assert regions.went() == ["eu"] * 3
+
+
+def test_the_next_is_taken_once_waiting_is_worth_the_price() -> None:
+    regions = Regions()
+    regions.ask()
+    regions.ask()
+    assert regions.went() == ["eu"]
+    regions.fleet.advance(4.9)
+    assert regions.went() == ["eu"]
+    regions.fleet.advance(0.3)
+    assert regions.went() == ["eu", "us"]
+    assert dict(regions.gate.figures()[1].values) == {("eu", "nearest"): 1.0, ("us", "spilled_over"): 1.0}
+
+
+def test_who_waits_gets_the_nearest_if_that_has_room_before() -> None:
+    regions = Regions()
+    regions.ask()
+    regions.ask()
+    regions.fleet.advance(2.0)
+    regions.end("eu")
+    regions.fleet.advance(10.0)
+    assert regions.went() == ["eu"]
+
+
+def test_a_price_of_infinity_is_never_paid_and_who_would_have_to_is_refused_clearly() -> None:
+    regions = Regions(RegionSettings(home="eu", prices={"us": inf}))
+    regions.ask()
+    waiting = regions.ask()
+    regions.fleet.advance(30.0)
+    assert regions.went() == ["eu"]
+    regions.fleet.cut(regions.agents["eu"])
+    regions.fleet.advance(GRACE_S + 1.0)
+    error = waiting.error
+    assert isinstance(error, NoDeployment)
+    assert (error.status, error.code) == (503, "residency_unavailable")
+    assert "region!=us" in error.message
+    assert isinstance(regions.ask().error, NoDeployment)
+    regions.ask(where=read_where("region=us"))
+    assert len(regions.agents["us"].open_streams) == 1, "who asks for it by name gets it"
+    assert regions.agents["us"].streams[0].head.where is None, "the agent is no gateway"
+
+
+def test_who_is_bound_to_a_region_neither_spills_over_nor_fails_over() -> None:
+    regions = Regions(slots=1)
+    bound = [regions.ask(where=read_where("region=eu")) for _ in range(2)]
+    regions.fleet.advance(20.0)
+    assert regions.went() == ["eu"]
+    regions.fleet.cut(regions.agents["eu"])
+    regions.fleet.advance(GRACE_S + 1.0)
+    for each in bound:
+        assert isinstance(each.error, NoDeployment)
+        assert each.error.code == "residency_unavailable"
+    assert not regions.agents["us"].streams
+    regions.come("eu")
+    regions.fleet.advance(1.0)
+    assert regions.standing("eu") is Standing.HELD
+    regions.ask(where=read_where("region=eu"))
+    assert regions.went() == ["eu"], "it is left alone by those who may go elsewhere"
+
+
+def test_a_share_of_a_tenants_requests_is_moved_and_comes_back_when_there_is_no_room() -> None:
+    settings = replace(PRICED, shifts=(TrafficShift("us", 0.3, tenant="acme"),))
+    regions = Regions(settings, slots=300)
+    acme = Principal("k2", "key", "acme")
+    for _ in range(200):
+        regions.ask(principal=acme)
+        regions.ask()
+    assert 40 <= regions.went().count("us") <= 80
+    assert {each.head.request_id for each in regions.agents["us"].streams}
+
+
+def test_a_session_is_moved_whole_or_not_at_all() -> None:
+    regions = Regions(replace(PRICED, shifts=(TrafficShift("us", 0.5),)), slots=300)
+    for session in range(20):
+        before = regions.went().count("us")
+        for _ in range(5):
+            regions.ask(session_key=f"s{session}")
+        assert regions.went().count("us") - before in (0, 5)
+
+
+def test_a_shift_is_taken_up_while_requests_wait() -> None:
+    regions = Regions()
+    regions.ask()
+    regions.ask()
+    assert regions.went() == ["eu"]
+    regions.gate.retune(replace(PRICED, shifts=(TrafficShift("us", 1.0),)))
+    regions.fleet.settle()
+    assert regions.went() == ["eu", "us"]
+
+
+def test_a_pilot_light_waits_until_the_others_are_full_or_gone() -> None:
+    regions = Regions(RegionSettings(pilot=frozenset({"dr"}), pilot_wait_s=1.0), dr=0.0, eu=0.05)
+    regions.ask()
+    assert regions.went() == ["eu"]
+    regions.ask()
+    regions.fleet.advance(0.9)
+    assert regions.went() == ["eu"]
+    regions.fleet.advance(0.3)
+    assert regions.went() == ["dr", "eu"]
+    regions.end("dr")
+    suspend(regions.fleet, regions.agents["eu"])
+    regions.ask()
+    assert regions.went() == ["dr", "eu"], "at once, where nothing else is there"
+
+
+def test_a_region_that_comes_back_is_left_alone_and_then_gets_more_and_more() -> None:
+    regions = Regions(slots=500)
+    eu = regions.agents["eu"]
+    suspend(regions.fleet, eu)
+    regions.fleet.advance(1.0)
+    assert regions.standing("eu") is Standing.BLIP
+    regions.ask()
+    assert regions.went() == ["us"], "nothing waits for a region that is away"
+    regions.fleet.advance(5.0)
+    assert regions.standing("eu") is Standing.DOWN
+    resume(regions.fleet, eu)
+    regions.fleet.advance(0.5)
+    assert regions.standing("eu") is Standing.HELD
+    regions.ask()
+    assert regions.went() == ["us"] * 2
+    regions.fleet.advance(60.0)
+    assert regions.standing("eu") is Standing.RETURNING
+    shares = []
+    for _ in range(3):
+        for region in regions.agents:
+            regions.end(region)
+        for _ in range(100):
+            regions.ask()
+        shares.append(regions.went().count("eu"))
+        regions.fleet.advance(29.0)
+    assert shares[0] < 30 < shares[1] < 75 < shares[2]
+    regions.fleet.advance(5.0)
+    assert regions.standing("eu") is Standing.UP
+    states = {labels for labels, value in regions.gate.figures()[0].values.items() if value}
+    assert states == {("eu", "up"), ("us", "up")}
+    assert regions.gate.figures()[2].values == {("eu",): 1.0}
+
+
+def test_a_blip_costs_a_region_nothing() -> None:
+    regions = Regions()
+    suspend(regions.fleet, regions.agents["eu"])
+    regions.fleet.advance(1.0)
+    resume(regions.fleet, regions.agents["eu"])
+    regions.fleet.advance(0.5)
+    regions.ask()
+    assert regions.went() == ["eu"]
+
+
+def test_records_say_why_a_region_was_taken_and_why_not() -> None:
+    regions = Regions()
+    first, second = regions.ask(), regions.ask()
+    found = describe(kept(first.request), "p", 5.0)
+    (decision,) = found["decisions"]
+    assert decision["region"] == {
+        "name": "eu",
+        "code": "nearest",
+        "words": "it is the nearest, or costs least",
+    }
+    excluded = {each["deployment"]: each["excluded"] for each in decision["candidates"]}
+    assert excluded["us/d-m"]["code"] == "region_dearer"
+    assert "The region eu was taken: it is the nearest, or costs least." in found["words"]
+    assert any("waiting at a nearer one cost less" in line for line in found["words"])
+    regions.fleet.advance(6.0)
+    (decision,) = describe(kept(second.request), "p", 5.0)["decisions"]
+    assert (decision["region"]["name"], decision["region"]["code"]) == ("us", "spilled_over")
+
+
+def test_a_late_copy_stays_where_the_request_may_go() -> None:
+    regions = Regions(RegionSettings(home="eu", prices={"us": 50.0}))
+    client = regions.ask()
+    assert client.exchange is not None
+    regions.fleet.dispatcher._hedges.deposit("tenant")
+    assert regions.fleet.dispatcher.hedge(client.exchange.ticket, regions.fleet.loop.now_s) is None
+
+
+def test_agents_without_the_label_are_at_home() -> None:
+    regions = Regions(slots=1)
+    regions.fleet.connect("here", deployment(slots=1))
+    regions.fleet.advance(1.0)
+    regions.ask()
+    regions.ask()
+    assert regions.went() == ["eu"]
+    assert len(regions.fleet.agents[-1].open_streams) == 1
+
+
+def test_without_regions_nothing_is_asked() -> None:
+    fleet = Fleet()
+    fleet.connect("us", deployment(), labels={"region": "us"})
+    fleet.submit()
+    assert fleet.dispatcher.regions is None
+    assert fleet.dispatcher.admission.constrained is None
+    decisions = fleet.dispatcher.exchanges
+    assert len(decisions) == 1
+
+
+def test_it_leaves_no_timer_when_it_is_closed() -> None:
+    regions = Regions()
+    suspend(regions.fleet, regions.agents["eu"])
+    regions.fleet.advance(1.0)
+    regions.gate.close()
+    before = regions.gate.standings["eu"].standing
+    regions.fleet.advance(10.0)
+    assert regions.gate.standings["eu"].standing is before
