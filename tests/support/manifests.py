@@ -1,8 +1,10 @@
 """Objects held against JSON schemas, by a validator that is fetched into ``tests/.cache``."""
 
 import importlib
+import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -57,6 +59,22 @@ def kubernetes_errors(thing: dict[str, Any]) -> list[str] | None:
         return None
     validators = _library("jsonschema.validators")
     return _said(validators.Draft202012Validator(schema, registry=_registry()), thing)
+
+
+def custom_errors(things: Sequence[dict[str, Any]]) -> list[list[str] | None]:
+    """What the validators of Gateway API, KEDA and the Prometheus operator say against each object; None for
+    kinds of others."""
+    node, home = deploy_tools.custom_resources()
+    done = subprocess.run(
+        [node, str(Path(__file__).parent / "custom_resources.mjs"), home],
+        input=json.dumps(things),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    found: list[list[str] | None] = json.loads(done.stdout)
+    return found
 
 
 def _said(validator: Any, thing: object) -> list[str]:

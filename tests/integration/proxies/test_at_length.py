@@ -5,7 +5,7 @@ import json
 import re
 import shutil
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import aiohttp
@@ -41,6 +41,8 @@ pytestmark = [
 SHORT_S = 12
 """The longest silence that a proxy allows here: a little more than an agent's."""
 LONG_S = 30
+_BOTH_S = 120.0
+"""In which a proxy gives work to a gateway that has come back."""
 _SHORT: Mapping[str, Mapping[str, str]] = {
     NGINX.name: {SILENCE: f"{SHORT_S}s"},
     HAPROXY.name: {SILENCE: f"{SHORT_S}s", "timeout tunnel 1h": f"timeout tunnel {SHORT_S}s"},
@@ -151,15 +153,29 @@ async def test_two_gateways(
         pair = [_one_of_two(house, name, port) for name, port in zip("ab", ports, strict=True)]
         for gateway in pair:
             house.wait_for_model(gateway, key, MODEL)
-        until("the proxy knows both", lambda: all(proxy_answers(proxy) for _ in range(4)), 60.0)
+        before = await _until_both_are_asked(proxy, key, pair)
         both = await _ask(proxy, key, 24, at_once=True)
-        logs = [gateway.child.log.read_text().count(f'"path":"{CHAT}"') for gateway in pair]
+        logs = [after - asked for after, asked in zip(_asked(pair), before, strict=True)]
         pair[1].child.signal(signal.SIGKILL)
         alone = await _ask(proxy, key, 24, at_once=False)
     assert both == 24
     assert min(logs) > 0, logs
     assert alone == 24
     found.append(f"{logs[0]} and {logs[1]} of 24; one killed: {alone} of 24")
+
+
+async def _until_both_are_asked(proxy: FrontProxy, key: str, pair: Sequence[Gateway]) -> list[int]:
+    """What each was asked by then. After the first gateway's absence nginx tries it with one request in
+    ``fail_timeout``, and gives it more only when one that was tried is over: an agent's tunnel never is."""
+    async with asyncio.timeout(_BOTH_S):
+        while min(asked := _asked(pair)) == 0:
+            await _ask(proxy, key, 2, at_once=True)
+    return asked
+
+
+def _asked(pair: Sequence[Gateway]) -> list[int]:
+    """How many requests for chats each has answered."""
+    return [gateway.child.log.read_text().count(f'"path":"{CHAT}"') for gateway in pair]
 
 
 def _one_of_two(house: House, name: str, port: int) -> Gateway:

@@ -28,8 +28,33 @@ app.kubernetes.io/component: gateway
 {{- end -}}
 {{- end -}}
 
+{{- /* Who signed the gateways' certificate, as a volume's source; nothing for a public authority. */ -}}
+{{- define "trunkline.caVolume" -}}
+{{- $ca := .Values.tls.ca -}}
+{{- if eq .Values.tls.mode "generated" -}}
+configMap: {name: {{ include "trunkline.name" . }}-ca}
+{{- else if and (eq $ca.kind "ConfigMap") $ca.name -}}
+configMap: {name: {{ $ca.name }}, items: [{key: {{ $ca.key }}, path: ca.crt}]}
+{{- else if $ca.name -}}
+secret: {secretName: {{ $ca.name }}, defaultMode: 0444, items: [{key: {{ $ca.key }}, path: ca.crt}]}
+{{- end -}}
+{{- end -}}
+
+{{- /* The same as a selector of one key, with its kind. */ -}}
+{{- define "trunkline.caKey" -}}
+{{- if eq .Values.tls.mode "generated" -}}
+{{- dict "kind" "ConfigMap" "name" (printf "%s-ca" (include "trunkline.name" .)) "key" "ca.crt" | toJson -}}
+{{- else if .Values.tls.ca.name -}}
+{{- .Values.tls.ca | toJson -}}
+{{- end -}}
+{{- end -}}
+
 {{- define "trunkline.serviceHost" -}}
 {{ include "trunkline.name" . }}.{{ .Release.Namespace }}.svc
+{{- end -}}
+
+{{- define "trunkline.kedaHost" -}}
+{{ include "trunkline.name" . }}-keda.{{ .Release.Namespace }}.svc
 {{- end -}}
 
 {{- define "trunkline.clusterKeySecret" -}}
