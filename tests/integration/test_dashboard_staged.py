@@ -178,7 +178,9 @@ async def test_the_modules_compute_what_they_say(browser: Browser) -> None:
     assert found.get("polluted") is None
     assert found["events"] == [["a-1", "delta", '{"a":\n1}'], ["", "message", "2"]]
     assert found["moved"] == [[80, 20], [0, 60, 40], [40, 60]]
-    assert found["words"] == ["12.3 ms", "2.0 h", "80.0 GiB", "5.3 %", "1.23 M", "–"]
+    assert "".join(found["words"]).count("\N{NO-BREAK SPACE}") == 5, "a number keeps its unit"
+    words = [each.replace("\N{NO-BREAK SPACE}", " ") for each in found["words"]]
+    assert words == ["12.3 ms", "2.0 h", "80.0 GiB", "5.3 %", "1.23 M", "–"]
 
 
 @pytest.mark.browser

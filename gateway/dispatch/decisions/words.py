@@ -257,5 +257,10 @@ def _ending(record: Json) -> list[str]:
     if record["gpu_s"]:
         used.append(f"{record['gpu_s']:.3g} GPU-seconds")
     if record["cost"]:
-        used.append(f"cost {record['cost']:.6g}")
+        used.append(f"cost {_plain(record['cost'])}")
     return [*lines, f"It used {', '.join(used)}."] if used else lines
+
+
+def _plain(value: float) -> str:
+    """Without an exponent, to a billionth."""
+    return f"{value:.9f}".rstrip("0").rstrip(".")

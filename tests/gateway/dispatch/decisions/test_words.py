@@ -146,6 +146,7 @@ def test_further_attempts_are_told_with_their_reasons(more: dict[str, Any], line
             {"tokens": {"prompt": 1, "completion": 1, "cached": 1}},
             "It used 1 prompt token, 1 token written, 1 of the prompt cached, 1 GPU-seconds.",
         ),
+        ({"cost": 2.38e-05}, "It used 10 prompt tokens, 20 tokens written, 1 GPU-seconds, cost 0.0000238."),
         ({"cost": 0.0125}, "It used 10 prompt tokens, 20 tokens written, 1 GPU-seconds, cost 0.0125."),
         (
             {"queue": {"waited_s": 9.0, "ahead": 3, "reasons": [coded("no_slot", WAITS) | {"s": 9.0}]}},
