@@ -229,6 +229,11 @@ class AgentHost:
         if not probes:
             if own:
                 return skipped(f"The agent starts {', '.join(own)} itself; real-request asks them.")
+            if served := self._served():
+                return skipped(
+                    "The settings name no engine, so the agent's command line does: the gateway says that it "
+                    f"serves {', '.join(served)}. --engine URL looks at one."
+                )
             return failed("No engine is here.", f"{NO_ENGINE[0].upper()}{NO_ENGINE[1:]}.")
         outcomes = {probe.name: look(probe) for probe in probes}
         for state in (CheckState.FAILED, CheckState.WARNING, CheckState.OK, CheckState.SKIPPED):
@@ -238,6 +243,23 @@ class AgentHost:
                 facts = {name: dict(each.facts) for name, each in outcomes.items()}
                 return CheckOutcome(state, words, named[0].remedy, {"engines": facts})
         raise AssertionError("an outcome has a state")
+
+    def _served(self) -> list[str]:
+        """The models that the gateway has loaded at this agent; none where it cannot be asked."""
+        try:
+            record = self._record
+            known = () if record is None or self.host.agents is None else self.host.agents()
+        except (LookupError, MembershipError):
+            return []
+        return sorted(
+            {
+                deployment["model"]
+                for agent in known
+                if record is not None and agent["name"] == record.name and agent.get("connected")
+                for deployment in agent.get("deployments", ())
+                if deployment["status"] == "loaded"
+            }
+        )[:20]
 
     def _probes(self) -> Iterator[EngineProbe]:
         for engine in self.settings.engines:

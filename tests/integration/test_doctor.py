@@ -410,6 +410,21 @@ def test_at_a_set_up_that_works_nothing_fails(site: Site, viewer: str) -> None:
     assert {name: states[name] for name in measured} == dict.fromkeys(measured, "ok")
 
 
+def test_of_engines_that_only_the_agents_command_line_names_the_gateway_is_asked(
+    site: Site, viewer: str, tmp_path: Path
+) -> None:
+    settings = tmp_path / "agent.toml"
+    settings.write_text("find_engines = false\n")
+    host = ("--on", "agent", "--agent-config", str(settings), "--only", "engine-reachable")
+    host += ("--agent-state", str(site.house.directory / "agent-state"))
+    code, found = run_doctor(*host, "--url", site.gateway.url, "--key", viewer)
+    (check,) = (each for each in found["checks"] if each["id"] == "engine-reachable")
+    assert (code, check["state"]) == (0, "skipped"), json.dumps(found, indent=1)
+    assert f"serves {MODEL}" in check["words"]
+    code, found = run_doctor(*host)
+    assert (code, found["checks"][-1]["words"]) == (1, "No engine is here.")
+
+
 def test_nothing_is_changed(site: Site, viewer: str, tmp_path: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in (tmp_path, site.house.directory / "agent-state")}
     run_doctor("--state", str(tmp_path / "none"), "--agent-state", str(site.house.directory / "agent-state"))

@@ -162,7 +162,8 @@ class KeyedChecks:
                 "Look at trunkline status: is an agent connected, and does its engine work? There "
                 "`trunkline doctor` says more.",
             )
-        return passed(f"{len(names)} models are served.", models=names[:100])
+        counted = "1 model is" if len(names) == 1 else f"{len(names)} models are"
+        return passed(f"{counted} served.", models=names[:100])
 
     def _listed(self) -> list[Json]:
         found = self.gateway.json("/v1/models").get("data")

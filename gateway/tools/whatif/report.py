@@ -86,7 +86,10 @@ def _difference(before: float | None, after: float | None) -> str:
         return NONE
     if before == after:
         return "="
-    return NONE if not before else f"{(after - before) / before:+.0%}"
+    if not before:
+        return NONE
+    share = f"{(after - before) / before:+.0%}"
+    return "<1%" if share in ("+0%", "-0%") else share
 
 
 def _percentile(name: str, rank: str) -> Callable[[Json], float | None]:

@@ -57,7 +57,7 @@ function openOn(event) {
 }
 
 export const stateBadge = (row) => badge(row.error ?? row.state, row.error ? "bad" : undefined, row.status ? `HTTP ${row.status}` : "");
-const tokens = (row) => (row.tokens_in === null && row.tokens_out === null ? "–" : `${count(row.tokens_in)} / ${count(row.tokens_out)}`);
+const tokens = (row) => (row.tokens_in === null && row.tokens_out === null ? "–" : `${count(row.tokens_in)} → ${count(row.tokens_out)}`);
 
 const COLUMNS = [
   { title: "Arrived", value: (row) => row.at, cell: (row) => link(["request", row.id], h("time", { title: day(row.at) }, clock(row.at))) },
@@ -69,6 +69,6 @@ const COLUMNS = [
   { title: "Waited", number: true, value: (row) => row.queued_s, cell: (row) => seconds(row.queued_s) },
   { title: "First byte", number: true, value: (row) => row.first_byte_s, cell: (row) => seconds(row.first_byte_s) },
   { title: "Whole", number: true, value: (row) => row.total_s, cell: (row) => seconds(row.total_s) },
-  { title: "Tokens in / out", number: true, value: (row) => row.tokens_out, cell: tokens },
+  { title: "Tokens", number: true, value: (row) => row.tokens_out, cell: tokens },
 ];
 
