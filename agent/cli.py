@@ -88,7 +88,7 @@ def agent(
     drain_s: DrainSeconds = None,
     ca_file: Annotated[Path | None, typer.Option(help="Certificates to trust for the gateway's TLS.")] = None,
     config: Annotated[Path | None, typer.Option(help="A TOML file with settings.")] = None,
-    log_format: Annotated[str | None, typer.Option(help="text or json.")] = None,
+    log_format: Annotated[str | None, typer.Option(help="text, json, or auto: text on a terminal.")] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
 ) -> None:
     """Run an agent: dial out to a gateway and serve this host's engines through it.

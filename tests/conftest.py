@@ -22,6 +22,9 @@ settings.register_profile(
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 
+os.environ.setdefault("TRUNKLINE_AGENT_LOG_FORMAT", "text")  # agents' logs are read as text, in files too
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
     """What is imported and collected stays: it is not looked at for garbage, neither meanwhile nor later."""

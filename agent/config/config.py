@@ -93,7 +93,8 @@ class AgentConfig(BaseModel):
     """Its key; None if it is in the same file."""
     otel: OtelTable = OtelTable()
     """Spans of requests that the gateway traces; the agent begins no traces of its own."""
-    log_format: Literal["text", "json"] = "text"
+    log_format: Literal["auto", "text", "json"] = "auto"
+    """auto: text on a terminal, else JSON."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
     @model_validator(mode="after")

@@ -14,6 +14,7 @@ import typer
 from typer.testing import CliRunner
 
 from agent import cli
+from agent.config.config import AgentConfig
 from shared.process.logs import configure_logs
 from tests.support.identities import TOKEN
 
@@ -125,6 +126,26 @@ def test_logs_are_lines_of_json_when_asked_for() -> None:
     first, second = [json.loads(line) for line in out.getvalue().splitlines()]
     assert (first["event"], first["level"], first["gateway"]) == ("connected", "info", "abc")
     assert "RuntimeError: broken" in second["exception"]
+
+
+@pytest.mark.usefixtures("_logging")
+@pytest.mark.parametrize(("given", "is_json"), [({}, True), ({"log_format": "text"}, False)])
+def test_the_log_is_json_off_a_terminal_unless_text_is_asked_for(
+    given: dict[str, Any],
+    is_json: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    async def serve(config: AgentConfig) -> None:
+        structlog.get_logger("agent").info("connected", gateway="abc")
+
+    monkeypatch.delenv("TRUNKLINE_AGENT_LOG_FORMAT", raising=False)
+    monkeypatch.setattr("agent.app.serve", serve)
+    assert cli.run({"gateway": URL, "state": tmp_path, **given}, None) == 0
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("{") is is_json
+    assert "connected" in line
 
 
 @pytest.mark.usefixtures("_logging")

@@ -106,7 +106,8 @@ def _start(children: Children, directory: Path, port: int, model: str) -> tuple[
     _say(f"starting an agent with the model {model}")
     dial = ["--gateway", f"http://127.0.0.1:{port}", "--name", "quickstart"]
     serve = ["--torch", model, "--state", str(directory / "agent")]
-    children.start("agent", "agent", *dial, *serve, environment={"TRUNKLINE_AGENT_JOIN": token})
+    environment = {"TRUNKLINE_AGENT_JOIN": token, "TRUNKLINE_AGENT_LOG_FORMAT": "text"}
+    children.start("agent", "agent", *dial, *serve, environment=environment)
     children.wait_until(
         lambda: bool(client.models()),
         "a model is on offer",
