@@ -415,8 +415,9 @@ def test_of_engines_that_only_the_agents_command_line_names_the_gateway_is_asked
 ) -> None:
     settings = tmp_path / "agent.toml"
     settings.write_text("find_engines = false\n")
-    host = ("--on", "agent", "--agent-config", str(settings), "--only", "engine-reachable")
-    host += ("--agent-state", str(site.house.directory / "agent-state"))
+    state = site.house.directory / "agent-state"
+    host = ["--on", "agent", "--agent-config", str(settings), "--agent-state", str(state)]
+    host += ["--only", "engine-reachable"]
     code, found = run_doctor(*host, "--url", site.gateway.url, "--key", viewer)
     (check,) = (each for each in found["checks"] if each["id"] == "engine-reachable")
     assert (code, check["state"]) == (0, "skipped"), json.dumps(found, indent=1)
