@@ -119,7 +119,7 @@ async def an_operator_loads_and_evicts_a_model(browser: Browser, gateway: Gatewa
         await page.click(f"{row} button:has-text({button!r})")
         await page.click("dialog button[type=submit]")
         await page.wait_for_selector(f".toast:has-text('{ON_DEMAND} {done}')")
-        await page.wait_for_selector(f"{row} .badge:has-text({state!r})", timeout=20_000)
+        await page.wait_for_selector(f"{row} .badge:has-text({state!r})")
 
 
 async def an_operator_repeats_a_job_of_another_tenant(browser: Browser, gateway: Gateway, key: str) -> None:
@@ -199,8 +199,8 @@ async def a_page_goes_on_when_the_gateway_was_restarted(
     await page.wait_for_selector(".connection:has-text('Not connected')")
     await page.wait_for_selector("main .notice.warn:has-text('What you see is from before.')")
     house.gateway(port=gateway.port)
-    await page.wait_for_selector(".toast:has-text('The gateway was restarted')", timeout=40_000)
-    await page.wait_for_selector("tl-fleet tr:has-text('gpu-1') .badge:has-text('ready')", timeout=40_000)
+    await page.wait_for_selector(".toast:has-text('The gateway was restarted')")
+    await page.wait_for_selector("tl-fleet tr:has-text('gpu-1') .badge:has-text('ready')")
 
 
 async def test_a_browser_shows_and_does_what_the_keys_role_allows(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ class Browser:
         scheme = "dark" if dark else "light"
         context = await self._driven.new_context(viewport=size or WIDE, color_scheme=scheme)
         page = await context.new_page()
-        page.set_default_timeout(10_000)
+        page.set_default_timeout(60_000)
         page.on("pageerror", lambda error: self.problems.append(f"exception: {error}"))
         page.on("console", self._note)
         return page
