@@ -32,6 +32,9 @@ LOOK_S = 0.05
 MOST_REGIONS = 1000
 """That are followed; those beyond are there when they are there."""
 
+ENOUGH_FREE = 64
+"""With so many free slots a region has room, whatever else it has: a round seldom places more."""
+
 MOST_CHOICES = 16_384
 """Requests of which it is remembered why regions were barred to them."""
 
@@ -43,6 +46,8 @@ class _Served:
     """What serves one model, by region."""
 
     views: dict[str, list[Deployment]] = field(default_factory=dict)
+    rtts_s: dict[str, float] = field(default_factory=dict)
+    """To the nearest of each region, as last measured when anything of the model changed."""
     keys: dict[frozenset[str], frozenset[str]] = field(default_factory=dict)
     """Regions → the keys of their deployments."""
 
@@ -101,8 +106,12 @@ class RegionGate:
         self._look = self._due = None
 
     def region_of(self, view: DeploymentView) -> str:
-        """Its region; that of this gateway where it has no label."""
-        return view.labels.get(self.settings.label, self.settings.home)
+        """Its region. One without the label is at home, unless its agent is a gateway: that may be anywhere,
+        and has the region without a name."""
+        region = view.labels.get(self.settings.label)
+        if region is not None:
+            return region
+        return "" if isinstance(view, Deployment) and view.asked_as else self.settings.home
 
     def constrained(self, where: Residency | None) -> Residency | None:
         """Where a request may run that may run at ``where``: not in regions that cost infinitely."""
@@ -130,6 +139,8 @@ class RegionGate:
                 continue
             batch = ticket.request.tier is Tier.BATCH
             behind = max(0, waiting[batch] - 1)
+            tokens = ticket.request.input_tokens + ticket.request.output_tokens
+            offers = [each.for_context(tokens) for each in offers]
             choice = choose(offers, self._waiting(ticket, offers, behind, now), self.settings, now)
             self._choices[ticket.number] = choice
             if choice.look_in_s is not None:
@@ -167,27 +178,26 @@ class RegionGate:
         return Waiting(now - ticket.entered_s, behind, shifted_to, drawn)
 
     def _offers(self, served: _Served, lane: DeploymentConstraints, now: float) -> Iterator[RegionOffer]:
-        """What each region has for requests of that fit, as far as it is not to be avoided."""
-        everywhere = lane.where is None and lane.version is None and not lane.continuing
+        """What each region has for requests of that fit, as far as it is not to be avoided. Of one with much
+        room not all is looked at."""
+        everywhere, avoid = lane.where is None and lane.version is None and not lane.continuing, lane.avoid
         for region, views in served.views.items():
-            suiting = [
-                each
-                for each in views
-                if each.usable
-                and not each.shut
-                and each.key not in lane.avoid
-                and ((everywhere and lane.route in each.routes) or each.suits(lane))
-            ]
+            suiting, free = [], 0
+            for each in views:
+                if not each.usable or each.shut or each.key in avoid:
+                    continue
+                if (everywhere and lane.route in each.routes) or each.suits(lane):
+                    suiting.append(each)
+                    free += each.free
+                    if free >= ENOUGH_FREE:
+                        break
             if suiting:
-                standing = self.standings.get(region)
-                yield RegionOffer(
-                    region,
-                    min(each.rtt_s for each in suiting),
-                    sum(each.free for each in suiting),
-                    Standing.UP if standing is None else standing.standing,
-                    1.0 if standing is None else standing.share(now),
-                    suiting,
-                )
+                standing, rtt_s = self.standings.get(region), served.rtts_s[region]
+                if standing is None:
+                    yield RegionOffer(region, rtt_s, free, views=suiting)
+                else:
+                    share = standing.share(now)
+                    yield RegionOffer(region, rtt_s, free, standing.standing, share, suiting)
 
     def _serving(self, model: str) -> _Served:
         served = self._served.get(model)
@@ -195,6 +205,9 @@ class RegionGate:
             served = self._served[model] = _Served()
             for each in self._index.serving(model):
                 served.views.setdefault(self.region_of(each), []).append(each)
+            served.rtts_s = {
+                region: min(each.rtt_s for each in views) for region, views in served.views.items()
+            }
         return served
 
     # --- What is there ---
@@ -211,7 +224,7 @@ class RegionGate:
             if session.suspended:
                 continue
             for each in session.deployments.values():
-                if each.promising and not each.shut:
+                if (each.promising and not each.shut) or each.loadable:
                     there.add(self.region_of(each))
         for region in there.difference(self.standings):
             if len(self.standings) < MOST_REGIONS:

@@ -25,6 +25,9 @@ from tests.chaos.many.plan import ManyPlan
 from tests.chaos.many.run import as_json, run_many
 from tests.chaos.peer.house import install
 from tests.chaos.realtime import run_realtime
+from tests.chaos.regions.game import GamePlan
+from tests.chaos.regions.places import namespaces_work
+from tests.chaos.regions.run import run_regions
 from tests.chaos.report import Report
 from tests.chaos.run import Plan, run
 from tests.chaos.schedule import Kind
@@ -32,10 +35,10 @@ from tests.chaos.table import HEAD, measure
 
 T = TypeVar("T")
 
-PARTS = ("faults", "losses", "jobs", "queues", "realtime")
+PARTS = ("faults", "losses", "jobs", "queues", "realtime", "regions")
 """What it consists of: the schedule of faults, engines that are lost one after the other, batches whose
-gateways are killed again and again, queues of which the same is done, and a realtime session whose tunnel is
-cut every two seconds."""
+gateways are killed again and again, queues of which the same is done, a realtime session whose tunnel is cut
+every two seconds, and a game day: a region of child gateways that is cut off, comes back, and is killed."""
 
 _MANY_PER_S = 12.0
 """The engines of a run with several gateways have 16 slots."""
@@ -49,6 +52,10 @@ def _say(text: str) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="tests/run chaos", description=__doc__)
     parser.add_argument("--part", action="append", choices=PARTS, help="may be repeated; default: all")
+    parser.add_argument("--regions", action="store_true", help="the game day alone: --part regions")
+    parser.add_argument(
+        "--loopback", action="store_true", help="of regions: a proxy in place of network namespaces"
+    )
     parser.add_argument("--minutes", type=float, default=2.0, help="of each run")
     parser.add_argument(
         "--budgets",
@@ -91,23 +98,30 @@ def main() -> int:
     if arguments.faults_table:
         return _table(arguments, directory)
     arguments.seed = secrets.randbelow(10**6) if arguments.seed is None else arguments.seed
-    parts = ("faults",) if arguments.peer is not None else tuple(arguments.part or PARTS)
+    chosen = [*(arguments.part or ()), *(["regions"] if arguments.regions else [])]
+    parts = (
+        ("faults",)
+        if arguments.peer is not None
+        else tuple(part for part in PARTS if part in (chosen or PARTS))
+    )
     several = arguments.gateways > 1 or arguments.workers > 1
-    failed = []
-    if "faults" in parts:
-        failed.append((_many_faults if several else _faults)(arguments, directory))
-    if "losses" in parts and not several:
-        failed.append(_told(_on_loop(run_losses(tuple(Loss), directory / "losses", _say)), directory))
-    if "jobs" in parts:
-        failed.append(_jobs(arguments, directory / "jobs"))
-    if "queues" in parts:
-        failed.append(_queues(arguments, directory / "queues"))
-    if "realtime" in parts:
-        session = run_realtime(arguments.minutes * 60, directory / "realtime", _say)
-        failed.append(_told(_on_loop(session).wrong(), directory))
+    failed = [_play(part, arguments, directory, several=several) for part in parts]
     if arguments.keep is None and not any(failed):
         shutil.rmtree(directory)
     return int(any(failed))
+
+
+def _play(part: str, arguments: argparse.Namespace, directory: Path, *, several: bool) -> bool:
+    """One part; whether something was wrong."""
+    if part == "faults":
+        return (_many_faults if several else _faults)(arguments, directory)
+    if part == "losses":
+        return not several and _told(_on_loop(run_losses(tuple(Loss), directory / "losses", _say)), directory)
+    if part == "realtime":
+        session = run_realtime(arguments.minutes * 60, directory / "realtime", _say)
+        return _told(_on_loop(session).wrong(), directory)
+    others = {"jobs": _jobs, "queues": _queues, "regions": _regions}
+    return others[part](arguments, directory / part)
 
 
 def _jobs(arguments: argparse.Namespace, directory: Path) -> bool:
@@ -122,6 +136,12 @@ def _queues(arguments: argparse.Namespace, directory: Path) -> bool:
     kinds = tuple(map(QueueKind, arguments.source or BROKERS))
     plan = QueuesPlan(arguments.seed, arguments.messages, arguments.kills, arguments.gateways, kinds)
     return _told(_on_loop(run_queues(plan, directory, _say)), directory)
+
+
+def _regions(arguments: argparse.Namespace, directory: Path) -> bool:
+    """A region that is lost and comes back; whether something was wrong."""
+    plan = GamePlan(namespaces=not arguments.loopback and namespaces_work())
+    return _told(_on_loop(run_regions(plan, directory, _say)).wrong, directory)
 
 
 def _faults(arguments: argparse.Namespace, directory: Path) -> bool:

@@ -8,7 +8,7 @@ left out as long as there is another.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isinf
 
 from gateway.scheduling.base import DeploymentView
@@ -34,6 +34,16 @@ class RegionOffer:
     """Of what would go there; less than 1 after it was away."""
     views: Sequence[DeploymentView] = ()
     """Its deployments that suit."""
+
+    def for_context(self, tokens: int) -> "RegionOffer":
+        """The same for a request of so many tokens: without the slots of deployments that say they have no
+        room for its context."""
+        short = [
+            each for each in self.views if each.kv_free_tokens is not None and each.kv_free_tokens < tokens
+        ]
+        if not short:
+            return self
+        return replace(self, free=max(0, self.free - sum(each.free for each in short)))
 
     def wait_s(self, waiting: "Waiting", now: float) -> float:
         """How long a request waits there, as far as is known: where no slot is free, what the last of those

@@ -36,7 +36,7 @@ class RegionSettings:
     label: str = "region"
     """Its values are the regions."""
     home: str = ""
-    """The region of this gateway, and of deployments without the label."""
+    """The region of this gateway, and of its own agents without the label."""
     nearest_first: bool = True
     """The round trip counts as part of the price."""
     price_s: float = 0.0

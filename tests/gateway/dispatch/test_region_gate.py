@@ -15,6 +15,7 @@ from gateway.domain.residency import read_where
 from gateway.scheduling import POLICIES
 from gateway.scheduling.regions.settings import RegionSettings, TrafficShift
 from gateway.scheduling.regions.standing import Standing
+from shared.protocol.messages import DeploymentStatus, Drain
 from tests.gateway.dispatch.answers import HEAD
 from tests.gateway.dispatch.decisions.test_description import kept
 from tests.gateway.fleet.fleet import Client, FakeAgent, Fleet, deployment
@@ -209,6 +210,23 @@ def test_a_region_that_comes_back_is_left_alone_and_then_gets_more_and_more() ->
     assert regions.gate.figures()[2].values == {("eu",): 1.0}
 
 
+def test_a_region_whose_models_would_be_loaded_is_not_lost() -> None:
+    regions = Regions()
+    idle = deployment(slots=1, status=DeploymentStatus.LOADABLE, managed=True)
+    regions.agents["eu"].serve(idle)
+    regions.fleet.advance(10.0)
+    assert regions.standing("eu") is Standing.UP
+
+
+def test_a_region_whose_child_drains_is_lost() -> None:
+    regions = Regions()
+    regions.fleet.session(regions.agents["eu"]).on_drain(Drain("restart", 10.0))
+    regions.fleet.advance(3.0)
+    assert regions.standing("eu") is Standing.DOWN
+    regions.ask()
+    assert regions.went() == ["us"]
+
+
 def test_a_blip_costs_a_region_nothing() -> None:
     regions = Regions()
     suspend(regions.fleet, regions.agents["eu"])
@@ -254,6 +272,25 @@ def test_agents_without_the_label_are_at_home() -> None:
     regions.ask()
     assert regions.went() == ["eu"]
     assert len(regions.fleet.agents[-1].open_streams) == 1
+
+
+def test_a_child_that_does_not_say_where_it_is_is_not_taken_for_home() -> None:
+    """A child of an earlier version whose token allows several values has none of them."""
+    regions = Regions(RegionSettings(home="eu", price_s=5.0), eu=0.0)
+    fleet = regions.fleet
+    fleet.registry.gateway_id = lambda: "0123456789abcdef"
+    child = fleet.connect("child", labels={"region": "us,ap"})
+    fleet.session(child).is_gateway = True
+    child.serve(deployment(slots=4))
+    fleet.advance(1.0)
+    (view,) = fleet.session(child).deployments.values()
+    assert (view.labels, regions.gate.region_of(view)) == ({}, "")
+    regions.ask()
+    regions.ask()
+    assert (len(regions.agents["eu"].open_streams), len(child.open_streams)) == (1, 0)
+    fleet.advance(6.0)
+    assert len(child.open_streams) == 1
+    assert child.open_streams[0].head.where is None
 
 
 def test_without_regions_nothing_is_asked() -> None:

@@ -57,14 +57,17 @@ class Connection:
 
 
 class FaultyProxy:
-    """A TCP proxy on an ephemeral port of 127.0.0.1. Use as an async context manager.
+    """A TCP proxy on an ephemeral port of ``listen_host``. Use as an async context manager.
 
     The faults act on all connections open at the time; ``connections`` allows more exact ones through
     ``Pipe.tamper`` and ``Pipe.end_at_bytes``.
     """
 
-    def __init__(self, host: str, port: int, link: Link | None = None) -> None:
+    def __init__(
+        self, host: str, port: int, link: Link | None = None, *, listen_host: str = "127.0.0.1"
+    ) -> None:
         self.target = (host, port)
+        self._listen_host = listen_host
         self.link = link or Link()
         self.connections: set[Connection] = set()
         self.accepted = 0
@@ -90,7 +93,7 @@ class FaultyProxy:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://{self._listen_host}:{self.port}"
 
     async def __aenter__(self) -> Self:
         self._listen(0)
@@ -191,7 +194,7 @@ class FaultyProxy:
     def _listen(self, port: int) -> None:
         self.link.prepare(self._listener)
         self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self._listener.bind(("127.0.0.1", port))
+        self._listener.bind((self._listen_host, port))
         self._listener.listen(1024)
         self._port = int(self._listener.getsockname()[1])
         asyncio.get_running_loop().add_reader(self._listener, self._accept)

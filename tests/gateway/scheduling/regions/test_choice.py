@@ -84,6 +84,14 @@ def test_an_engine_with_prompts_to_read_has_no_room_for_so_long() -> None:
     assert ask(open_("eu", reads_s=0.5), open_("us", rtt_s=0.2), settings=near).barred == {}
 
 
+def test_a_slot_without_room_for_the_context_is_none() -> None:
+    eu, us = open_("eu", free=2), open_("us")
+    eu.views[0].kv_free_tokens = 1000
+    assert eu.for_context(900) is eu
+    assert eu.for_context(1100).free == 0
+    assert ask(eu.for_context(1100), us, waited_s=3.0).barred == {}
+
+
 def test_a_slot_that_one_gets_is_taken_for_the_next() -> None:
     eu, us = open_("eu", free=1), open_("us", free=2)
     eu.views[0].load.begun(1, NOW, kv_tokens=0, output_s=9.0)
