@@ -18,16 +18,22 @@ class _Waiting(Generic[T]):
 class BatchQueue(Generic[T]):
     """Items that wait to be computed, oldest first.
 
-    A batch is due when as many wait as fit into one, or when the oldest has waited for ``max_wait_s``. It
-    holds the oldest item and, where items have lengths, those that are nearest to it in length, so that
-    little is padded; else the next oldest. Items to be computed alone, because a batch with them failed, come
-    first.
+    A batch is due when as many wait as fit into one, or when the oldest has waited for ``max_wait_s``. While
+    no other item is known to come, it waits no longer than a batch took of late: an item that comes later is
+    computed right after this batch, and waits no longer for that than the oldest would wait for it here
+    (Dooly, Goldman and Scott, "On-line analysis of the TCP acknowledgment delay problem", 2001).
+
+    A batch holds the oldest item and, where items have lengths, those that are nearest to it in length, so
+    that little is padded; else the next oldest. Items to be computed alone, because a batch with them failed,
+    come first.
 
     How many items there may be is the caller's to bound (:class:`agent.serve.server.ModelServer`).
     """
 
     def __init__(self, max_wait_s: float) -> None:
         self._max_wait_s = max_wait_s
+        self._batch_s = max_wait_s
+        """How long a batch takes: the mean, in which the last one counts for an eighth."""
         self._waiting: dict[int, _Waiting[T]] = {}
         """By the item's number, in the order in which batches begin."""
         self._alone: dict[int, T] = {}
@@ -54,13 +60,19 @@ class BatchQueue(Generic[T]):
         waited = self._waiting.pop(number, None) is not None
         return (self._alone.pop(number, None) is not None) or waited
 
-    def due_at(self, limit: int) -> float | None:
+    def observe(self, took_s: float) -> None:
+        """A batch was computed, in that time."""
+        self._batch_s += (took_s - self._batch_s) / 8
+
+    def due_at(self, limit: int, *, more_come: bool) -> float | None:
         """When the next batch of ``limit`` items at most is due, minus infinity for at once; None when
-        nothing waits."""
+        nothing waits. ``more_come`` says that further items are known to come."""
         if self._alone or len(self._waiting) >= limit:
             return float("-inf")
         first = next(iter(self._waiting.values()), None)
-        return None if first is None else first.since_s + self._max_wait_s
+        if first is None:
+            return None
+        return first.since_s + (self._max_wait_s if more_come else min(self._max_wait_s, self._batch_s))
 
     def take(self, limit: int) -> list[tuple[int, T]]:
         """The next batch, whether it is due or not; empty when nothing waits."""

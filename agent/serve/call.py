@@ -35,10 +35,11 @@ class ModelCall:
         """The answer, or how a streamed one begins. Raises RequestError."""
         codecs = self._codecs()
         order = DecodeOrder(codecs.number(), path, query, method, dict(headers), model, body)
-        decoded = await codecs.run(order)
-        if isinstance(decoded.result, ModelFault):
-            raise request_error_of(decoded.result)
-        self._computation = self._server.compute(decoded.result, decoded.length, self._tag)
+        with self._server.item_to_come():
+            decoded = await codecs.run(order)
+            if isinstance(decoded.result, ModelFault):
+                raise request_error_of(decoded.result)
+            self._computation = self._server.compute(decoded.result, decoded.length, self._tag)
         output = await self._computation.next()
         if isinstance(output, ModelFault):
             raise request_error_of(output)

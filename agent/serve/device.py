@@ -44,6 +44,8 @@ class SentBatch:
     number: int
     left: dict[int, Parcel] = field(default_factory=dict)
     size: int = 0
+    begun_s: float = 0.0
+    """When no batch was before it any more, on the event loop's clock."""
 
 
 class BatchEvents(Protocol):
@@ -118,6 +120,7 @@ class DeviceRunner:
         self._sent.append(batch)
         self._child.send(PredictOrder(batch.number, tuple(items)))
         if len(self._sent) == 1:
+            batch.begun_s = asyncio.get_running_loop().time()
             self._watch()
 
     def drop(self, item: int) -> None:
@@ -179,6 +182,8 @@ class DeviceRunner:
             self._events.on_outputs(self, said)
         elif isinstance(said, BatchDone) and self._sent and self._sent[0].number == said.batch:
             batch = self._sent.popleft()
+            if self._sent:
+                self._sent[0].begun_s = asyncio.get_running_loop().time()
             self._watch()
             if said.fault is None:
                 self._crashes = 0

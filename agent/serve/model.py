@@ -107,7 +107,8 @@ class Model:
     max_batch: int = 1
     """Most items in one call of ``predict``."""
     max_wait_s: float = 0.01
-    """How long the first item of a batch waits for others, in seconds."""
+    """How long the first item of a batch waits for others at most, in seconds: so long for requests that are
+    being decoded, else no longer than a batch took of late."""
     max_queue: int = 256
     """Requests that may wait, beside those that are computed; one more is answered with 429."""
     timeout_s: float = 60.0

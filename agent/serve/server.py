@@ -8,7 +8,8 @@ and stays so. What has begun to be answered is not computed again.
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from agent.engines.admission import EngineAdmission
@@ -87,6 +88,8 @@ class ModelServer:
         self.admission = EngineAdmission(1, 0, asyncio.get_running_loop().time)
         self.queue: BatchQueue[Computation] = BatchQueue(0.0)
         self.codecs: CodecPool | None = None
+        self._decoding = 0
+        """Requests whose items will come."""
         self.on_batch: Callable[[int], None] = lambda items: None
         """Is told of each batch that is given to a device, by the number of its items."""
         self.batches = 0
@@ -166,6 +169,17 @@ class ModelServer:
         if not codecs_work or all(device.back_in_s > PATIENCE_S for device in self.devices):
             raise NotReady(f"The model cannot compute now: {self.state().reason}", retry_after_s=PATIENCE_S)
 
+    @contextmanager
+    def item_to_come(self) -> Iterator[None]:
+        """A batch may wait for the item that is given to :meth:`compute` inside."""
+        self._decoding += 1
+        try:
+            yield
+        finally:
+            self._decoding -= 1
+            if not self._decoding:
+                self._pump()
+
     def compute(self, item: Parcel, length: float | None, tag: str) -> Computation:
         """Have ``item`` computed; to be given back with :meth:`release`."""
         computation = Computation(next(self._numbers), item, length, tag)
@@ -193,7 +207,7 @@ class ModelServer:
             device = self._next_device()
             if device is None:
                 return
-            due_s = self.queue.due_at(device.limit)
+            due_s = self.queue.due_at(device.limit, more_come=self._decoding > 0)
             if due_s is not None and due_s > now:
                 self._timer = asyncio.get_running_loop().call_at(due_s, self._pump)
                 return
@@ -236,6 +250,8 @@ class ModelServer:
                 computation.put(None)
 
     def on_batch_done(self, device: DeviceRunner, batch: SentBatch, fault: ModelFault | None) -> None:
+        if fault is None:
+            self.queue.observe(asyncio.get_running_loop().time() - batch.begun_s)
         left = [self._computations[number] for number in batch.left if number in self._computations]
         left = [computation for computation in left if not computation.over]
         fault = fault or ModelFault("raised", "predict gave no output for this item")

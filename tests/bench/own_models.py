@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import Coroutine, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -42,6 +43,8 @@ OURS, PEER = "ours", "litserve"
 _SHARE = 0.5
 """Of what the slower one can do: the rate at which latencies are compared."""
 _START_S = 60.0
+_IDLE_S = 2.0
+"""For so long a connection is used again; uvicorn's default closes one after 5 s."""
 _KEY = "bench"
 _BODY = json.dumps({"input": [round(i / WIDTH, 4) for i in range(WIDTH)]}).encode()
 
@@ -227,13 +230,15 @@ async def _load(port: int, connections: int, seconds: float) -> list[float]:
 
 async def _paced(port: int, per_s: float, seconds: float) -> list[float]:
     """How long after it was due each request was answered, in seconds."""
-    random, times, idle = Random(7), list[float](), list[_Connection]()
+    random, times, idle = Random(7), list[float](), deque[tuple[float, _Connection]]()
 
     async def ask(due_s: float) -> None:
-        connection = idle.pop() if idle else await asyncio.open_connection("127.0.0.1", port)
+        while idle and idle[0][0] < time.monotonic() - _IDLE_S:
+            idle.popleft()[1][1].close()
+        connection = idle.pop()[1] if idle else await asyncio.open_connection("127.0.0.1", port)
         await _one(*connection)
         times.append(time.monotonic() - due_s)
-        idle.append(connection)
+        idle.append((time.monotonic(), connection))
 
     due_s = time.monotonic()
     ends_s = due_s + seconds
@@ -241,7 +246,7 @@ async def _paced(port: int, per_s: float, seconds: float) -> list[float]:
         while (due_s := due_s + random.expovariate(per_s)) < ends_s:
             await asyncio.sleep(due_s - time.monotonic())
             tasks.create_task(ask(due_s))
-    for _, writer in idle:
+    for _, (_, writer) in idle:
         writer.close()
     return times
 

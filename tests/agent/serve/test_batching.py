@@ -1,5 +1,6 @@
 """Which items are computed together, and when."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,11 +20,23 @@ def taken(queue: BatchQueue[str], limit: int) -> str:
 
 
 def test_a_batch_is_due_when_it_is_full_or_its_oldest_item_has_waited() -> None:
-    assert queue_of().due_at(2) is None
-    assert queue_of(None).due_at(2) == 1.0
-    assert queue_of(None, None).due_at(2) == float("-inf")
+    assert queue_of().due_at(2, more_come=True) is None
+    assert queue_of(None).due_at(2, more_come=True) == 1.0
+    assert queue_of(None, None).due_at(2, more_come=True) == float("-inf")
     assert queue_of(None, None).is_full(2)
     assert not queue_of(None).is_full(2)
+
+
+def test_a_batch_waits_no_longer_than_one_takes_while_no_other_item_is_known_to_come() -> None:
+    queue = queue_of(None)
+    assert queue.due_at(2, more_come=False) == 1.0  # nothing is known of how long one takes
+    for _ in range(100):
+        queue.observe(0.25)
+    assert queue.due_at(2, more_come=False) == pytest.approx(0.25, abs=0.001)
+    assert queue.due_at(2, more_come=True) == 1.0
+    for _ in range(100):
+        queue.observe(30.0)
+    assert queue.due_at(2, more_come=False) == 1.0
 
 
 def test_without_lengths_the_oldest_are_taken() -> None:
@@ -31,7 +44,7 @@ def test_without_lengths_the_oldest_are_taken() -> None:
     assert taken(queue, 2) == "01"
     assert taken(queue, 9) == "234"
     assert taken(queue, 9) == ""
-    assert queue.due_at(1) is None
+    assert queue.due_at(1, more_come=True) is None
 
 
 def test_with_lengths_those_nearest_to_the_oldest_are_taken() -> None:
@@ -44,7 +57,7 @@ def test_with_lengths_those_nearest_to_the_oldest_are_taken() -> None:
 def test_what_is_to_be_computed_alone_comes_first_and_alone() -> None:
     queue = queue_of(None, None)
     queue.add_alone(7, "x")
-    assert queue.due_at(8) == float("-inf")
+    assert queue.due_at(8, more_come=True) == float("-inf")
     assert taken(queue, 8) == "x"
     assert taken(queue, 8) == "01"
 
@@ -54,7 +67,7 @@ def test_what_is_put_back_comes_before_what_waits_and_at_once() -> None:
     batch = queue.take(2)
     for number, item in reversed(batch):
         queue.put_back(number, item)
-    assert queue.due_at(8) == float("-inf")
+    assert queue.due_at(8, more_come=True) == float("-inf")
     assert taken(queue, 8) == "012"
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from agent.engines.torch.errors import ComputationFailed, OutOfMemory
+from agent.serve.batching import BatchQueue
 from agent.serve.call import ModelCall
 from agent.serve.errors import ComputationTooLong, NotReady
 from agent.serve.messages import ProgressReport
@@ -34,6 +35,19 @@ async def test_requests_are_computed_in_batches(tmp_path: Path) -> None:
         assert model.server.state().status == "READY"
         assert (model.server.running, model.server.waiting) == (0, 0)
         assert model.server.slots == 16
+
+
+async def test_a_batch_waits_for_items_that_are_being_decoded_and_for_nothing_else(tmp_path: Path) -> None:
+    async with running("Echo", tmp_path) as model:
+        assert await model.ask(0) == 0
+        queue = model.server.queue = BatchQueue(3600.0)
+        for _ in range(200):
+            queue.observe(0.001)
+        with model.server.item_to_come():
+            answer = asyncio.create_task(model.ask(1))
+            await model.until(lambda: len(queue) == 1)
+            assert queue.due_at(8, more_come=True) > asyncio.get_running_loop().time() + 3000.0
+        assert await answer == 1
 
 
 async def test_large_bodies_and_items_pass_through_shared_memory(tmp_path: Path) -> None:
