@@ -133,9 +133,10 @@ class ResilientManager(ContinuousBatchingManager):
             # cancels.
             batch_processor.scheduler.block_new_requests = False
         try:
-            working = batch_processor.prepare_next_batch()
-            if working:
-                batch_processor._generation_step(self.model)
+            with torch.inference_mode():  # less is noted of each operation than where only gradients are off
+                working = batch_processor.prepare_next_batch()
+                if working:
+                    batch_processor._generation_step(self.model)
         except Exception as error:
             self._isolate(batch_processor, error)
             return True

@@ -1,12 +1,13 @@
 """Attention of a step's sequences apart from each other on a CPU, where together costs more.
 
 The library computes the attention of all sequences of a step as one, with a mask that hides each from the
-others: of n sequences of like length it computes n times as much as is needed. Neighbours that get one token
-each and are of one length are computed as a batch, which takes one call instead of many.
+others: of n sequences of like length it computes n times as much as is needed. Where each sequence gets one
+token, as it does while texts are generated, all are computed as one batch in which the shorter ones are
+filled up; where their lengths differ too much for that, neighbours of one length are a batch.
 """
 
 from collections.abc import Iterator
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Any, NamedTuple
 
 import torch
@@ -16,6 +17,13 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 _CALL_PAIRS = 512
 """A call for one more sequence takes about as long as so many pairs of tokens that need not be computed."""
+
+_WHOLE = "full_attention"
+"""The type of layers that see whole sequences (transformers' ``layer_type``)."""
+_STEP = "_trunkline_decoding"
+"""The cache's attribute with the step's :class:`_Decoding`."""
+_FILL_SHARE = 0.5
+"""The sequences of a batch are filled up with so many tokens at most, as a share of their own."""
 
 _sdpa = sdpa_attention_forward
 
@@ -29,6 +37,19 @@ class _Part(NamedTuple):
     key_start: int
     key_to: int
     sequences: int
+
+
+class _Decoding(NamedTuple):
+    """A step in which each of n sequences gets one token. All layers that see whole sequences share it."""
+
+    read_index: list[torch.Tensor]
+    """The step's own, by which it is known."""
+    padded_index: list[torch.Tensor] | None
+    """Where in the cache the tokens are, for those layers of shape (n × longest,): shorter sequences are
+    filled up with their first token. None where that would be too much."""
+    longest: int
+    mask: torch.Tensor | None
+    """Shape (n, 1, 1, longest); None where all are of one length."""
 
 
 def install() -> None:
@@ -57,6 +78,8 @@ def attention_by_sequence(
         return together(cache=cache)
     if query.device.type != "cpu" or attention_mask is None or kwargs.get("position_bias") is not None:
         return together(cache=cache)
+    if (found := _decoded(module, query, key, value, cache, kwargs)) is not None:
+        return found, None
     if kwargs["cu_seq_lens_q"].numel() <= 2:
         return together(cache=cache)
     key, value = cache.update(key, value, module.layer_idx, kwargs)
@@ -66,7 +89,7 @@ def attention_by_sequence(
     parts = list(_parts(places))
     if query.size(2) * key.size(2) - needed < _CALL_PAIRS * len(parts):
         return together()
-    found = [
+    parted = [
         _batch(module, query, key, value, attention_mask, part, kwargs)
         if part.sequences > 1
         else _sdpa(
@@ -79,7 +102,53 @@ def attention_by_sequence(
         )[0]
         for part in parts
     ]
-    return torch.cat(found, dim=1), None
+    return torch.cat(parted, dim=1), None
+
+
+def _decoded(
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    cache: PagedAttentionCache,
+    kwargs: dict[str, Any],
+) -> torch.Tensor | None:
+    """The attention, of shape (1, sequences, heads, width), where each sequence gets one token and this layer
+    sees whole sequences; else None, and nothing was done."""
+    count, allocator = query.size(2), cache.layer_to_allocator[module.layer_idx]
+    if kwargs["cu_seq_lens_q"].numel() != count + 1 or allocator.layer_type != _WHOLE:
+        return None
+    if kwargs.get("block_table") is not None or not kwargs["read_index"][allocator.index].numel():
+        return None
+    step: _Decoding | None = getattr(cache, _STEP, None)
+    if step is None or step.read_index is not kwargs["read_index"]:
+        step = _decoding(kwargs["cu_seq_lens_k"][_WHOLE].tolist(), kwargs["read_index"], query.dtype)
+        setattr(cache, _STEP, step)
+    if step.padded_index is None:
+        return None
+    own = kwargs | {"read_index": step.padded_index}
+    keys, values = (
+        each.squeeze(0).transpose(0, 1).view(count, step.longest, each.size(1), each.size(3)).transpose(1, 2)
+        for each in cache.update(key, value, module.layer_idx, own)
+    )
+    alone = query.squeeze(0).transpose(0, 1).unsqueeze(2)
+    return _sdpa(module, alone, keys, values, step.mask, **own)[0].transpose(0, 1)
+
+
+def _decoding(bounds: list[int], read_index: list[torch.Tensor], dtype: torch.dtype) -> _Decoding:
+    """``bounds``: where the sequences begin and end among the tokens that are read."""
+    lengths = [to - start for start, to in pairwise(bounds)]
+    longest, total = max(lengths), bounds[-1]
+    if longest * len(lengths) - total > _FILL_SHARE * total:
+        return _Decoding(read_index, None, longest, None)
+    if min(lengths) == longest:
+        return _Decoding(read_index, read_index, longest, None)
+    place, length = torch.arange(longest), torch.tensor(lengths).unsqueeze(1)
+    filled = place >= length
+    where = (torch.tensor(bounds[:-1]).unsqueeze(1) + torch.where(filled, 0, place)).flatten()
+    mask = torch.zeros(filled.shape, dtype=dtype).masked_fill_(filled, torch.finfo(dtype).min)
+    padded = [each[where] if each.numel() == total else each for each in read_index]
+    return _Decoding(read_index, padded, longest, mask[:, None, None, :])
 
 
 def _parts(places: list[tuple[int, int, int, int]]) -> Iterator[_Part]:

@@ -74,11 +74,18 @@ async def test_texts_are_the_same_and_the_same_as_the_models_own(
         found[way] = await texts(PROMPTS), len(calls)
         calls.clear()
         found[f"{way}, alike"] = await texts(ALIKE), len(calls)
+    monkeypatch.setattr(paged_attention, "_FILL_SHARE", 100.0)
+    monkeypatch.setattr(paged_attention, "_CALL_PAIRS", 10**9)
+    for way, prompts in (("filled up", PROMPTS), ("filled up, alike", ALIKE)):
+        calls.clear()
+        found[way] = await texts(prompts), len(calls)
     assert manager.halt(timeout_s=5.0)
     assert found["one by one"][0] == found["together"][0]
     assert found["one by one"][1] > 2 * found["together"][1]
     assert found["one by one, alike"][0] == found["together, alike"][0]
     assert found["one by one, alike"][1] < 2.5 * found["together, alike"][1], "three of them are a batch"
+    assert found["filled up"][0] == found["together"][0]
+    assert found["filled up, alike"][0] == found["together, alike"][0]
     said = [*found["one by one"][0], *found["one by one, alike"][0]]
     for ids, text in zip([*PROMPTS, *ALIKE], said, strict=True):
         with torch.inference_mode():
