@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 
@@ -39,6 +39,8 @@ class AdmittedAgent:
     """Of the enrolment: stays with the key, whatever becomes of the name."""
     certificate: AgentCertificate
     """The one it came with, or was given since."""
+    software: str = ""
+    """Program and version, as it says."""
 
     @property
     def name(self) -> str:
@@ -96,9 +98,11 @@ class AgentDirectory:
         """
         try:
             if hello.join is not None:
-                return self._enrol(hello, hello.join, handshake, wall_s)
-            assert hello.certificate is not None
-            return self._recognise(hello.certificate, handshake.identity, wall_s)
+                admitted = self._enrol(hello, hello.join, handshake, wall_s)
+            else:
+                assert hello.certificate is not None
+                admitted = self._recognise(hello.certificate, handshake.identity, wall_s)
+            return replace(admitted, software=hello.software)
         except AgentKeyRevoked as error:
             raise HandshakeRejected(ErrorCode.REVOKED, str(error)) from error
         except EnrolmentRefused as error:

@@ -25,3 +25,5 @@ class AgentInfo:
     """Empty for agents of earlier versions."""
     reason: str = ""
     """Why it serves nothing."""
+    software: str = ""
+    """Program and version, as it says."""

@@ -282,7 +282,7 @@ class AgentEndpoint:
                 return session
         self._tunnels[tunnel] = session
         self._registry.agreed(session, tunnel.capabilities)
-        self._agents[session] = admitted
+        self._agents[session], session.software = admitted, admitted.software
         self._came.add(admitted.name)
         self._arrival.set()
         self._end_if_revoked(session, admitted)  # it may have been revoked while it was being admitted,

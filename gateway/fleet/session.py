@@ -79,12 +79,11 @@ class AgentSession:
         self.deployments: dict[str, Deployment] = {}
         """By id. One that the agent no longer names stays until its last stream is closed."""
         self.full = False  # it has as many streams as the agent allows; cleared when one closes
-        self.draining = False
-        self.closed = False
+        self.draining = self.closed = False
         self.suspended = False  # its tunnel is gone or silent: nothing new is sent, what runs waits to go on
         self.tells_gpu_s = self.tells_others = False
         """Its agent says how many GPU-seconds a request used; and what runs there for other processes."""
-        self.is_gateway = False  # its agent is one (PROTOCOL §7.6)
+        self.is_gateway, self.software = False, ""  # its agent is one (PROTOCOL §7.6); program and version
         self.lost_s: float | None = None  # when its tunnel went; None while there is one
         self._owner = owner
         self._levels: dict[str, int] = {}
@@ -133,6 +132,7 @@ class AgentSession:
             gpus=self._state.gpus,
             engines=self._state.engines,
             reason=self._state.reason,
+            software=self.software,
         )
 
     def close(self, code: ErrorCode, reason: str) -> None:

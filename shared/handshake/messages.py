@@ -109,7 +109,7 @@ class _HelloMembers:
     """Ed25519, raw, 32 bytes."""
     nonce: _Nonce
     software: Annotated[Text, Field(max_length=SOFTWARE_CHARS)]
-    """Program and version the agent says it is; for logs only."""
+    """Program and version the agent says it is; shown to operators, and nothing is decided by it."""
     session: ResumeRequest | None = None
     limits: Limits
     join: JoinProof | None = None

@@ -8,6 +8,7 @@ import pytest
 
 from gateway.domain.scopes import AdminRole
 from gateway.storage import Store
+from shared import __version__
 from tests.integration.conftest import MODEL
 from tests.support.browser import PHONE, Browser, chromium, missing_browser
 from tests.support.processes import Gateway, House, fetch
@@ -188,6 +189,7 @@ async def every_page_opens(browser: Browser, gateway: Gateway, key: str) -> None
     for name in ("flow", "models", "requests", "jobs", "usage", "keys", "alerts", "settings", "host/gpu-1"):
         await page.evaluate(f"location.hash = '#/{name}'")
         await page.wait_for_selector(f"tl-{name.partition('/')[0]} h1")
+    await page.wait_for_selector(f"tl-host dl.facts:has-text('trunkline {__version__}')")
 
 
 async def a_page_goes_on_when_the_gateway_was_restarted(

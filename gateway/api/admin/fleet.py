@@ -183,7 +183,7 @@ class FleetAdmin:
         }
 
     def _connected(self, info: AgentInfo) -> Json:
-        return facts_of(info, ("status", "draining", "rtt_s", "streams", "reason")) | {
+        return facts_of(info, ("status", "draining", "rtt_s", "streams", "reason", "software")) | {
             "connected": True,
             "labels": dict(info.labels),
             "connected_for_s": round(self.clock() - info.connected_s, 3),

@@ -36,6 +36,7 @@ async def test_an_agent_joins_serves_and_answers(tmp_path: Path) -> None:
         tunnel, agent = await Host(gateway).dial()
         agent.serve(deployment("m", 2))
         await eventually(lambda: gateway.registry.models())
+        assert [each.software for each in gateway.registry.agents()] == ["trunkline"]
         request = Fleet().request()
         request.arrived_s = asyncio.get_running_loop().time()
         running = asyncio.ensure_future(gateway.dispatcher.run(request))

@@ -83,6 +83,7 @@ export class HostPage extends Page {
       ["Round trip", seconds(agent.rtt_s)],
       ["Requests running", count(agent.streams)],
       ["Connected", known?.connected ? `for ${seconds(known.connected_for_s)}` : known ? `last seen ${ago(known.last_seen_s)}` : "–"],
+      known?.software && ["Program", known.software],
       ["Labels", labels(agent.labels)],
       known && ["May serve", list(known.may_serve ?? known.models)],
       known && ["Joined", day(known.joined_s)],
