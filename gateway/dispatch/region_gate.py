@@ -7,7 +7,7 @@ thread.
 
 from collections import Counter as Tally
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import structlog
 
@@ -21,7 +21,7 @@ from gateway.scheduling.base import DeploymentConstraints, DeploymentView
 from gateway.scheduling.queue.tickets import Ticket
 from gateway.scheduling.queue.waiting_room import WaitingRoom
 from gateway.scheduling.recent import RecentDict
-from gateway.scheduling.regions.choice import RegionChoice, RegionOffer, Waiting, choose
+from gateway.scheduling.regions.choice import RegionChoice, RegionOffer, Waiting, choose, is_nearer
 from gateway.scheduling.regions.settings import NeverRegions, RegionSettings, draw
 from gateway.scheduling.regions.standing import RegionStanding, Standing
 from shared.process.timers import Cancellable
@@ -34,6 +34,9 @@ MOST_REGIONS = 1000
 
 ENOUGH_FREE = 64
 """With so many free slots a region has room, whatever else it has: a round seldom places more."""
+
+MOST_MODELS = 4096
+"""Of which it is remembered where they were served."""
 
 MOST_CHOICES = 16_384
 """Requests of which it is remembered why regions were barred to them."""
@@ -86,6 +89,10 @@ class RegionGate:
         """By ticket's number, the latest."""
         self._requests = Tally[tuple[str, str]]()
         self._failovers = Tally[str]()
+        self._seen = RecentDict[str, dict[str, float]](MOST_MODELS)
+        """By model: the regions that served it, and their round trips then."""
+        self._away: frozenset[str] = frozenset()
+        """Regions that are lost, or have just gone."""
         self._look: Cancellable | None = None
         self._due: Cancellable | None = None
         self._index.subscribe(self._changed)
@@ -142,6 +149,8 @@ class RegionGate:
             tokens = ticket.request.input_tokens + ticket.request.output_tokens
             offers = [each.for_context(tokens) for each in offers]
             choice = choose(offers, self._waiting(ticket, offers, behind, now), self.settings, now)
+            if self._away and self._nearer_lost(model, lane, choice, offers):
+                choice = replace(choice, nearer_lost=True)
             self._choices[ticket.number] = choice
             if choice.look_in_s is not None:
                 at_s = now + max(choice.look_in_s, LOOK_S)
@@ -166,6 +175,18 @@ class RegionGate:
         choice = self._choices.get(number)
         code = None if choice is None else choice.barred.get(self.region_of(view))
         return None if code is None else f"region_{code}"
+
+    def _nearer_lost(
+        self, model: str, lane: DeploymentConstraints, choice: RegionChoice, offers: Sequence[RegionOffer]
+    ) -> bool:
+        """Whether a region that is away would have been taken before all that are there."""
+        label, where = self.settings.label, lane.where
+        lost = {
+            region: rtt_s
+            for region, rtt_s in self._seen.get(model, {}).items()
+            if region in self._away and (where is None or where.allows({label: region}))
+        }
+        return bool(lost) and is_nearer(lost, choice, offers, self.settings)
 
     def _waiting(self, ticket: Ticket, offers: Sequence[RegionOffer], behind: int, now: float) -> Waiting:
         request = ticket.request
@@ -208,6 +229,9 @@ class RegionGate:
             served.rtts_s = {
                 region: min(each.rtt_s for each in views) for region, views in served.views.items()
             }
+            seen = self._seen.renewed(model, dict)
+            if len(seen) < MOST_REGIONS:
+                seen.update(served.rtts_s)
         return served
 
     # --- What is there ---
@@ -236,6 +260,11 @@ class RegionGate:
                 standing.advance(now)
             if standing.standing is not before:
                 self._tell(region, standing)
+        self._away = frozenset(
+            region
+            for region, each in self.standings.items()
+            if each.standing in (Standing.BLIP, Standing.DOWN)
+        )
         self._wait()
 
     def _wait(self) -> None:

@@ -34,7 +34,7 @@ EXCLUDED: Mapping[str, str] = {
 REGIONS: Mapping[str, str] = {
     "nearest": "it is the nearest, or costs least",
     "spilled_over": "waiting at nearer ones cost more than going there",
-    "failed_over": "the nearest was lost not long ago",
+    "failed_over": "a nearer one is lost, or was not long ago",
     "pilot_light": "the others failed or were full",
     "shifted": "this request is among those that are moved there",
 }

@@ -3,7 +3,7 @@
 from math import isinf
 from typing import Annotated
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, field_serializer, model_validator
 
 from gateway.domain.residency import LABEL_CHARS, LABEL_VALUE
 from gateway.runtime.config.cluster import SettingsTable
@@ -77,6 +77,11 @@ class RegionsTable(SettingsTable):
     """After that its share grows, and is whole after so long."""
     forget_s: Time = 900.0
     """Losses longer ago than this count no more."""
+
+    @field_serializer("prices", when_used="json")
+    def _as_written(self, prices: dict[str, float]) -> dict[str, float | str]:
+        """JSON has no infinity."""
+        return {name: "inf" if isinf(price_s) else price_s for name, price_s in prices.items()}
 
     @model_validator(mode="after")
     def _fits_together(self) -> "RegionsTable":

@@ -16,6 +16,8 @@ from gateway.scheduling.policies.late_binding import READ_AHEAD_S
 from gateway.scheduling.regions.settings import RegionSettings
 from gateway.scheduling.regions.standing import Standing
 
+_LEFT_ALONE = frozenset((Standing.HELD.value, Standing.RETURNING.value))
+
 NEAR_S = 0.005
 """Prices that differ by less are equal: a measured round trip varies."""
 
@@ -77,6 +79,8 @@ class RegionChoice:
     """The cheapest that has something, whatever its standing."""
     shifted_to: str | None = None
     pilots: frozenset[str] = frozenset()
+    nearer_lost: bool = False
+    """One that was nearer, or cost less, is away."""
     look_in_s: float | None = None
     """When one that has a slot free may be used after all, though nothing else has changed."""
 
@@ -84,11 +88,11 @@ class RegionChoice:
         """Why the request went to ``region``: a code of :data:`gateway.dispatch.decisions.words.REGIONS`."""
         if region == self.shifted_to:
             return "shifted"
+        if region in self.pilots:
+            return "pilot_light"
         if region == self.nearest:
-            return "nearest"
-        if self.barred.get(self.nearest) in ("held", "returning"):
-            return "failed_over"
-        return "pilot_light" if region in self.pilots else "spilled_over"
+            return "failed_over" if self.nearer_lost else "nearest"
+        return "failed_over" if self.barred.get(self.nearest) in _LEFT_ALONE else "spilled_over"
 
 
 def choose(
@@ -117,7 +121,24 @@ def choose(
     if able:
         min(able, key=lambda each: (prices[each.region], each.region)).free -= 1
         look_in_s = None
-    return RegionChoice(barred, nearest, waiting.shifted_to, settings.pilot, look_in_s)
+    return RegionChoice(barred, nearest, waiting.shifted_to, settings.pilot, look_in_s=look_in_s)
+
+
+def is_nearer(
+    lost: Mapping[str, float], choice: RegionChoice, offers: Sequence[RegionOffer], settings: RegionSettings
+) -> bool:
+    """Whether one of ``lost``, regions that are away and how far they were in seconds, would have been taken
+    before the nearest of ``offers``."""
+    rtts_s = {**{each.region: each.rtt_s for each in offers}, **lost}
+
+    def price_s(region: str) -> float:
+        return settings.price_of(region) + (rtts_s[region] if settings.nearest_first else 0.0)
+
+    lit = choice.nearest in settings.pilot
+    return any(
+        (lit and region not in settings.pilot) or price_s(region) + NEAR_S < price_s(choice.nearest)
+        for region in lost
+    )
 
 
 def _prices(

@@ -187,6 +187,7 @@ def test_a_region_that_comes_back_is_left_alone_and_then_gets_more_and_more() ->
     assert regions.went() == ["us"], "nothing waits for a region that is away"
     regions.fleet.advance(5.0)
     assert regions.standing("eu") is Standing.DOWN
+    assert dict(regions.gate.figures()[1].values) == {("us", "failed_over"): 1.0}
     resume(regions.fleet, eu)
     regions.fleet.advance(0.5)
     assert regions.standing("eu") is Standing.HELD

@@ -17,6 +17,14 @@ def test_prices_are_seconds_or_never_by_region_or_pair() -> None:
     assert RegionsTable.model_validate(given).prices == {"us": 2.0, "eu>ap": inf, "us>eu": 3.5}
 
 
+def test_what_is_never_is_shown_as_it_is_written() -> None:
+    table = RegionsTable.model_validate({"prices": {"us": inf, "ap": 2.0}})
+    shown = table.model_dump(mode="json")
+    assert shown["prices"] == {"us": "inf", "ap": 2.0}
+    assert RegionsTable.model_validate(shown) == table
+    assert table.model_dump()["prices"]["us"] == inf
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [

@@ -1,12 +1,13 @@
 """Which regions a request may use: by price, wait, shift, pilot light and standing."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from gateway.scheduling.base import DeploymentView
-from gateway.scheduling.regions.choice import RegionChoice, RegionOffer, Waiting, choose
+from gateway.scheduling.regions.choice import RegionChoice, RegionOffer, Waiting, choose, is_nearer
 from gateway.scheduling.regions.settings import RegionSettings
 from gateway.scheduling.regions.standing import Standing
 
@@ -121,6 +122,18 @@ def test_a_region_that_was_lost_is_left_alone_unless_there_is_no_other() -> None
     assert (choice.barred, choice.reason("us")) == ({"eu": "held"}, "failed_over")
     assert ask(open_("eu", **held)).barred == {}
     assert ask(open_("eu", **held), full("us", 90.0)).barred == {"eu": "held"}
+
+
+def test_what_goes_elsewhere_while_a_nearer_one_is_lost_says_so() -> None:
+    settings = RegionSettings(prices={"ap": 3.0}, pilot=frozenset({"dr"}))
+    us, dr = open_("us", rtt_s=0.09), open_("dr")
+    choice = ask(us, settings=settings)
+    found = [is_nearer(lost, choice, [us], settings) for lost in ({"eu": 0.01}, {"ap": 0.01}, {"sa": 0.2})]
+    assert found == [True, False, False]
+    assert replace(choice, nearer_lost=True).reason("us") == "failed_over"
+    lit = ask(dr, settings=settings)
+    assert is_nearer({"ap": 0.01}, lit, [dr], settings)
+    assert replace(lit, nearer_lost=True).reason("dr") == "pilot_light"
 
 
 def test_one_that_returns_gets_its_share() -> None:
