@@ -12,6 +12,7 @@ from pathlib import Path
 
 import aiohttp
 
+from gateway.domain.scopes import AdminRole
 from gateway.observability.audit.segments import DIRECTORY
 from gateway.storage import Store, UsageGrouping
 from gateway.tools.quickstart.processes import Child
@@ -54,6 +55,7 @@ class Game:
         self.places: dict[str, Place] = {}
         self.children: dict[str, Child] = {}
         self._ports: dict[str, int] = {}
+        self._file = directory / "parent.toml"
         self._numbers = count(1)
         self._tasks: list[asyncio.Task[Told]] = []
 
@@ -66,7 +68,7 @@ class Game:
         async with AsyncExitStack() as stack:
             house = stack.enter_context(House(self.directory / "parent"))
             self.parent = await asyncio.to_thread(self._start_parent, house)
-            key = self.parent.key("game")
+            key = self.parent.key("game", role=AdminRole.VIEWER)
             for place, (name, delay_s) in enumerate(plan.regions):
                 directory, port = self.directory / name, self.parent.port
                 made = (
@@ -83,6 +85,7 @@ class Game:
             )
             await self._wait("all regions are used", self._all_there)
             await self._steady()
+            await self._shift()
             await self._cut()
             if plan.kill:
                 await self._kill()
@@ -100,19 +103,22 @@ class Game:
     # --- Processes ---
 
     def _start_parent(self, house: House) -> Gateway:
-        plan, prefix = self.plan, "TRUNKLINE_GATEWAY_"
-        environment = {
-            f"{prefix}REGIONS__ENABLED": "true",
-            f"{prefix}REGIONS__FAILBACK_S": str(plan.failback_s),
-            f"{prefix}REGIONS__RAMP_S": str(plan.ramp_s),
-            f"{prefix}HTTP__METRICS_PUBLIC": "true",
-        }
-        if plan.short:
-            environment |= {
+        prefix, environment = "TRUNKLINE_GATEWAY_", {}
+        if self.plan.short:
+            environment = {
                 f"{prefix}DISPATCH__CONTINUE_AFTER_S": "1",
                 f"{prefix}DISPATCH__FAILOVER_AFTER_S": "1",
             }
-        return house.gateway(name="parent", environment=environment)
+        self._file.write_text(self._settings())
+        return house.gateway("--config", str(self._file), name="parent", environment=environment)
+
+    def _settings(self, shifts: str = "[]") -> str:
+        """The parent's."""
+        plan = self.plan
+        return (
+            "[http]\nmetrics_public = true\n[regions]\nenabled = true\n"
+            f"failback_s = {plan.failback_s}\nramp_s = {plan.ramp_s}\nshifts = {shifts}\n"
+        )
 
     def _start_region(self, name: str) -> None:
         """A child gateway that joins, and its agent with an engine."""
@@ -172,6 +178,28 @@ class Game:
         if far := [str(each) for each in short if each.region != nearest]:
             self.findings.wrong.append(f"not at the nearest though that had room: {far[0]}")
 
+    async def _shift(self) -> None:
+        """All is moved to another region and back, while the parent runs."""
+        nearest, other = self.plan.regions[0][0], self.plan.regions[1][0]
+        for shifts, region, code in (
+            (f'[{{ to = "{other}", share = 1.0 }}]', other, "shifted"),
+            ("[]", nearest, "nearest"),
+        ):
+            self._file.write_text(self._settings(shifts))
+            self.parent.child.signal(signal.SIGHUP)
+            ends_s, said = time.monotonic() + START_S, ("", "")
+            while said != (region, code):
+                assert time.monotonic() < ends_s, f"requests go to {said}, not to {region}"
+                (told,) = await asyncio.gather(*self._send(1, tokens=2))
+                said = await self._reason(told)
+
+    async def _reason(self, told: Told) -> tuple[str, str]:
+        """Where it went and why, as its record says."""
+        async with self.session.get(f"/admin/requests/{told.id}") as answer:
+            assert answer.status == 200, await answer.text()
+            region = (await answer.json())["decisions"][0]["region"]
+        return region["name"], region["code"]
+
     async def _cut(self) -> None:
         """The nearest is cut off while streams run there; then it comes back."""
         name, figures, findings = self.plan.regions[0][0], self.findings.figures, self.findings
@@ -195,7 +223,11 @@ class Game:
         told = await asyncio.gather(*running)
         if running:
             figures.streams_go_on_s = max(each.gap_s for each in told)
-        figures.requests_wait_s = _longest([await each for each in asked])
+        waited = await asyncio.gather(*asked)
+        figures.requests_wait_s = _longest(waited)
+        said = await self._reason(waited[-1])
+        if said[0] == name or said[1] != "failed_over":
+            findings.wrong.append(f"the last request of the outage went to {said}")
         figures.bound_back_s = await self._until_answered(name, healed_s)
         refused = [each for each in await asyncio.gather(*bound) if each.refused_clearly]
         figures.bound_refused_s = min(((each.ended_s or 0.0) - cut_s for each in refused), default=None)
