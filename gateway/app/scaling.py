@@ -1,6 +1,8 @@
 """What of scaling a gateway is made of, and the slices of the settings that each part gets."""
 
 import asyncio
+import importlib.util
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +18,10 @@ from gateway.observability.gauges import FamilyCollector
 from gateway.runtime.config import ConfigError, Settings
 from gateway.runtime.config.scaling import ScalingModelTable, ScalingTable
 from gateway.scaling.autoscaler import Autoscaler
+from gateway.scaling.calendar_file import CalendarFile
+from gateway.scaling.forecaster import Forecaster, ForecasterSettings
+from gateway.scaling.foresight import Foresight
+from gateway.scaling.history import LoadHistory
 from gateway.scaling.hooks import HookSettings, ScalingHooks
 from gateway.scaling.observation import SeenModel, from_json, merge, observe, to_json
 from gateway.scaling.settings import ClassSettings, ModelSettings, ScalingSettings
@@ -50,7 +56,10 @@ class ScalingParts:
         chosen = scaling_settings(table, settings.queue.max_wait_s)
         performance, clock = dispatcher.scheduling.scheduler.performance, dispatcher.timers.time
         metrics = dispatcher.metrics
-        self.scaler = Autoscaler(chosen, self._see, performance, clock, metrics.know_model)
+        self._foresight = Foresight(time.time, LoadHistory(table.interval_s), may_act=table.forecast == "act")
+        self._foresight.off = why_off(table)
+        self.scaler = Autoscaler(chosen, self._see, performance, clock, metrics.know_model, self._foresight)
+        self._forecaster = _forecaster(table, self._foresight, store, ownership)
         self.admin = ScalingAdmin(self.scaler, dispatcher.index)
         if reads is not None:
             reads.answer(QUESTION, self._answer)
@@ -66,6 +75,7 @@ class ScalingParts:
         """Decide, and tell, until this is cancelled."""
         if self._enabled:
             async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._forecaster.run())
                 tasks.create_task(self.scaler.run())
                 for part in (self._hooks, self._keda):
                     if part is not None:
@@ -89,6 +99,22 @@ class ScalingParts:
 
     async def _answer(self, asked: dict[str, Any]) -> dict[str, Any]:
         return to_json(await self._see_here())
+
+
+def _forecaster(table: ScalingTable, foresight: Foresight, store: Store, ownership: Ownership) -> Forecaster:
+    names = ("quantile", "extra", "weeks", "every_s", "backtest_days")
+    settings = ForecasterSettings(**{name: getattr(table, f"forecast_{name}") for name in names})
+    calendar = None if table.calendar is None else CalendarFile(table.calendar)
+    return Forecaster(settings, foresight, store.scaling_history, lambda: ownership.owns, calendar)
+
+
+def why_off(table: ScalingTable) -> str | None:
+    """Why nothing is forecast; None: it is."""
+    if table.forecast == "off":
+        return "scaling.forecast is off"
+    if importlib.util.find_spec("numpy") is None:
+        return "numpy is not installed: pip install 'trunkline[forecast]'"
+    return None
 
 
 def _hooks(settings: Settings, store: Store, ownership: Ownership) -> ScalingHooks | None:

@@ -4,20 +4,22 @@ Every process of a gateway decides by what all of them see; only the one that ow
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import structlog
 
 from gateway.observability.gauges import Family
 from gateway.observability.metric_table import OTHER
 from gateway.scaling.class_facts import classes_of
+from gateway.scaling.foresight import STATES, Foreseen, Foresight
 from gateway.scaling.observation import UNNAMED, SeenModel
 from gateway.scaling.settings import ScalingSettings
 from gateway.scaling.verdict import ClassVerdict, ModelVerdict, class_verdict
 from gateway.scheduling.learning.devices import CLASSES
 from gateway.scheduling.learning.performance import Performance
 from gateway.scheduling.recent import RecentDict
-from gateway.scheduling.scaling.data import ClassFacts, ModelLoad
+from gateway.scheduling.scaling.data import ClassFacts, ModelLoad, ScalingRule
 from gateway.scheduling.scaling.plan import plan
 from gateway.scheduling.scaling.stabilisation import LeadTime, WantedReplicas
 
@@ -29,6 +31,8 @@ _log = structlog.get_logger(__name__)
 
 See = Callable[[], Awaitable[Mapping[str, SeenModel]]]
 """What all processes see now."""
+
+Figures = dict[tuple[str, ...], float]
 
 OnChange = Callable[[ModelVerdict, str, int, int], None]
 """Is told that another number of a class is wanted: the verdict, the class, from, to."""
@@ -44,8 +48,10 @@ class Autoscaler:
         performance: Performance,
         clock: Callable[[], float],
         label: Callable[[str], str] = str,
+        foresight: Foresight | None = None,
     ) -> None:
-        """``label`` gives what a model is called in metrics."""
+        """``label`` gives what a model is called in metrics; without ``foresight`` nobody looks ahead."""
+        self._foresight = foresight
         self.settings = settings
         self._see = see
         self._performance = performance
@@ -76,7 +82,7 @@ class Autoscaler:
         now = self._clock()
         found = {}
         for model, each in list(seen.items())[:MOST_MODELS]:
-            found[model] = self._verdict(model, each, now)
+            found[model] = self.decide_one(model, each, now)
             await asyncio.sleep(0)
         self.verdicts = found
         self._forget(now)
@@ -108,14 +114,32 @@ class Autoscaler:
         yield family("scaling_ready_replicas", "Replicas that can take work.", lambda each: each.ready)
         queued = "What waits, in seconds of one device of the class."
         yield family("scaling_queued_gpu_seconds", queued, lambda each: each.queued_gpu_s)
+        if self._foresight is not None:
+            yield from self._forecast_figures(rows)
+
+    def _forecast_figures(self, rows: Sequence[tuple[str, str, ClassVerdict]]) -> Iterator[Family]:
+        found = [(model, device, each.forecast) for model, device, each in rows if each.forecast is not None]
+        names = ["model", "class"]
+        states: Figures = {(model, device): float(STATES.index(each.state)) for model, device, each in found}
+        text = "Whether the forecast acts: 0 it is off, 1 it learns, 2 it is only told, 3 it acts."
+        yield Family("scaling_forecast_state", text, names, states)
+        uppers: Figures = {
+            (model, device): each.upper_gpu_s for model, device, each in found if each.upper_gpu_s is not None
+        }
+        text = "What is foreseen at the most for when a new replica is ready: device-seconds in a second."
+        yield Family("scaling_forecast_gpu_seconds", text, names, uppers)
+        errors: Figures = {
+            (model, device): each.error for model, device, each in found if each.error is not None
+        }
+        text = "How far forecasts were off on days that they had not learnt from, as a share of the load."
+        yield Family("scaling_forecast_error", text, names, errors)
 
     def _class_label(self, device: str) -> str:
         known = device in CLASSES or device in self.settings.classes or device == UNNAMED
         return device if known else OTHER
 
-    # --- Within ---
-
-    def _verdict(self, model: str, seen: SeenModel, now: float) -> ModelVerdict:
+    def decide_one(self, model: str, seen: SeenModel, now: float) -> ModelVerdict:
+        """Decide on one model, by what is seen of it; ``now`` is of the clock that was given."""
         rule, allowed = self.settings.of(model)
         if seen.replicas:
             self._latest[model] = next(iter(seen.replicas.values())).device
@@ -124,13 +148,20 @@ class Autoscaler:
         load = ModelLoad(
             seen.per_s, seen.rising_per_s2, seen.waiting, seen.batch_waiting, seen.in_flight, seen.idle_s
         )
-        needed = plan(load, facts, rule)
+        foreseen = self._foreseen(model, facts)
+        facts = [_with(each, foreseen.get(each.device), rule) for each in facts]
+        together = max((each.together for each in foreseen.values()), default=0)
+        least = max(rule.min_replicas, min(together, rule.max_replicas))
+        needed = plan(load, facts, replace(rule, min_replicas=least))
         before = {each.device: self._count(model, each, now) for each in facts}
         classes = {}
         for each in facts:
             steady = self._wanted[model, each.device]
             wanted = steady.need(needed.wanted[each.device], rule, each.lead_s, now)
             self._leads[model, each.device].note(wanted, each.ready, now)
+            ahead = foreseen.get(each.device)
+            if self._foresight is not None:
+                self._foresight.note(model, each, rule, needed.arriving_gpu_s[each.device])
             there = [replica for replica in seen.replicas.values() if replica.device == each.device]
             classes[each.device] = class_verdict(
                 each,
@@ -139,6 +170,7 @@ class Autoscaler:
                 needed.queued_gpu_s[each.device],
                 needed.arriving_gpu_s[each.device],
                 there,
+                None if ahead is None else ahead.verdict,
             )
         active = load.active or any(each.wanted for each in classes.values())
         waiting = seen.waiting + seen.batch_waiting
@@ -147,6 +179,13 @@ class Autoscaler:
             if verdict.wanted != before[device]:
                 self._changed(found, device, before[device], verdict.wanted)
         return found
+
+    # --- Within ---
+
+    def _foreseen(self, model: str, facts: Sequence[ClassFacts]) -> dict[str, Foreseen]:
+        if self._foresight is None:
+            return {}
+        return {each.device: self._foresight.foresee(model, each) for each in facts}
 
     def _count(self, model: str, facts: ClassFacts, now: float) -> int:
         """How many are wanted so far: of what was not looked at before, as many as there are."""
@@ -170,3 +209,11 @@ class Autoscaler:
         for key, seen_s in list(self._seen_s.items()):
             if now - seen_s > FORGET_S:
                 del self._seen_s[key], self._wanted[key], self._leads[key]
+
+
+def _with(facts: ClassFacts, foreseen: Foreseen | None, rule: ScalingRule) -> ClassFacts:
+    """What is foreseen counts, and what events want at least, as far as the rule allows it."""
+    if foreseen is None:
+        return facts
+    least = max(facts.min_replicas, min(foreseen.of_class, facts.max_replicas, rule.max_replicas))
+    return replace(facts, forecast_per_s=foreseen.per_s, min_replicas=least)

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from gateway.scaling.foresight import ForecastVerdict
 from gateway.scaling.observation import SeenReplica
 from gateway.scheduling.scaling.data import ClassFacts, ScalingOption
 
@@ -41,6 +42,8 @@ class ClassVerdict:
     replicas: Sequence[ReplicaCost] = ()
     ends: Sequence[str] = ()
     """The agents that would be ended, where fewer are wanted than are ready: those with the least left."""
+    forecast: ForecastVerdict | None = None
+    """What is foreseen, and whether it may act; None: nobody looks ahead here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +75,7 @@ def class_verdict(
     queued_gpu_s: float,
     arriving_gpu_s: float,
     replicas: Sequence[SeenReplica],
+    forecast: ForecastVerdict | None = None,
 ) -> ClassVerdict:
     """Of a class of which ``wanted`` are wanted and ``replicas`` are there."""
     costs = costs_of(replicas)
@@ -91,6 +95,7 @@ def class_verdict(
         facts.price_hour,
         costs,
         [each.agent for each in costs[:surplus]],
+        forecast,
     )
 
 

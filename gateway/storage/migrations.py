@@ -179,6 +179,12 @@ UPGRADES: dict[int, tuple[str, ...]] = {
     ),
     18: ("ALTER TABLE queue_jobs ADD COLUMN process {text}",),
     19: ("CREATE INDEX jobs_states_of_group ON jobs (group_id, state) WHERE group_id IS NOT NULL",),
+    20: (
+        "CREATE TABLE scaling_loads (model {text} NOT NULL, device {text} NOT NULL, day INTEGER NOT NULL, "
+        "loads {binary} NOT NULL, PRIMARY KEY (model, device, day))",
+        "CREATE TABLE scaling_forecasts (model {text} NOT NULL, device {text} NOT NULL, "
+        "made_s DOUBLE PRECISION NOT NULL, said JSON NOT NULL, PRIMARY KEY (model, device))",
+    ),
 }
 """The statements that bring a database from version n to n + 1; ``{binary}`` is its type for bytes,
 ``{text}`` that for text, ``{number}`` that for numbers it gives itself. A step stays as it was written: it

@@ -28,6 +28,7 @@ from gateway.storage.ownership import OwnershipStore
 from gateway.storage.process_name import PROCESS_NAME, keep_process_name, kept_process_name
 from gateway.storage.processes import ProcessStore
 from gateway.storage.queue_jobs import QueueJobStore
+from gateway.storage.scaling_history import ScalingHistoryStore
 from gateway.storage.secret_box import SecretBox
 from gateway.storage.sqlite import SqliteDatabase, backup_path, recover, restoring_path
 from gateway.storage.tokens import TokenStore
@@ -79,6 +80,7 @@ class Store:
         self.limits = LimitStore(database)
         self.acts = AdminActionStore(database)
         self.audit_heads = AuditHeadStore(database)
+        self.scaling_history = ScalingHistoryStore(database)
         self.processes = ProcessStore(database)
         self.ownership = OwnershipStore(database)
         self.files = FileStore(database)

@@ -1,7 +1,7 @@
 """What can be set of scaling: how many replicas are wanted, and who is told."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -75,6 +75,21 @@ class ScalingTable(SettingsTable):
     """Requests for a model of which none is kept wait for so long until one is ready."""
     ready_s: Annotated[float, Field(gt=0, le=86_400)] = 180.0
     """How long a new replica takes until it is ready, as long as that was not measured."""
+    forecast: Literal["act", "shadow", "off"] = "act"
+    """What the past weeks foretell: it acts while it beats what is decided without it in a back-test; is only
+    told; or is not made. Needs trunkline[forecast]."""
+    forecast_quantile: Annotated[float, Field(ge=0.5, le=0.999)] = 0.9
+    """So often no more shall come than was foreseen."""
+    forecast_extra: Annotated[float, Field(ge=0, le=10)] = 0.15
+    """The share of replica-hours that it may cost more."""
+    forecast_weeks: Annotated[int, Field(ge=3, le=26)] = 6
+    """What was asked for is kept for so long, and learnt from."""
+    forecast_every_s: Annotated[float, Field(ge=300, le=86_400)] = 3600.0
+    """Between two forecasts."""
+    forecast_backtest_days: Annotated[int, Field(ge=7, le=28)] = 14
+    """The last days, at most, that a forecast is judged by."""
+    calendar: Path | None = None
+    """Known events, a TOML file: docs/scaling.md."""
     classes: Annotated[dict[Name, ScalingClassTable], Field(max_length=100)] = {}
     """By class of device, such as h100 or l4."""
     models: Annotated[dict[Name, ScalingModelTable], Field(max_length=1000)] = {}

@@ -41,6 +41,30 @@ def test_a_line_for_each_class_says_what_is_wanted_and_who_would_end(server: Ser
     assert "0.1 requests/s" in lines[1]
 
 
+def test_each_forecast_says_on_demand_why_it_acts_or_does_not(server: Server) -> None:
+    ahead = {"state": "acting", "why": "it beats", "error": 0.12, "error_as_now": 0.2, "upper_gpu_s": 3.5}
+    learning: dict[str, Any] = {
+        "state": "learning",
+        "why": "2 days",
+        "error": None,
+        "upper_gpu_s": None,
+        "events": [],
+    }
+    classes = {
+        "l4": {**ONE, "forecast": {**ahead, "events": ["launch"]}},
+        "h100": {**ONE, "forecast": learning},
+    }
+    said = {"models": {"llama": {**SAID["models"]["llama"], "classes": classes}}}
+    server.answers["GET", "/admin/scaling"] = [(200, said), (200, said)]
+    assert "acting 12%" in run(server).stdout
+    lines = run(server, "--forecast").stdout.splitlines()
+    assert lines[-2] == "llama on h100: learning: 2 days"
+    assert lines[-1] == (
+        "llama on l4: acting: it beats; off by 12.0% on days it had not seen (20.0% if all stayed as it is); "
+        "3.5 device-seconds/s are foreseen at the most; events: launch"
+    )
+
+
 def test_json_is_all_that_the_gateway_says(server: Server) -> None:
     server.answers["GET", "/admin/scaling"] = [(200, SAID)]
     assert json.loads(run(server, "--json").stdout) == SAID["models"]

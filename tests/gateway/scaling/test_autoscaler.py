@@ -6,11 +6,13 @@ from dataclasses import replace
 import structlog
 
 from gateway.scaling.autoscaler import FORGET_S, Autoscaler
+from gateway.scaling.foresight import Foresight
 from gateway.scaling.observation import SeenModel, SeenReplica
 from gateway.scaling.settings import ClassSettings, ScalingSettings
 from gateway.scaling.verdict import ModelVerdict
 from gateway.scheduling.learning.performance import Performance
 from gateway.scheduling.scaling.data import ScalingRule
+from tests.gateway.scaling.test_foresight import LEARNT, NOW_S, event
 
 RULE = ScalingRule()
 
@@ -147,3 +149,33 @@ async def test_nothing_is_wanted_of_what_nobody_asks_for_where_the_rule_allows_n
     site.has(0, waiting=1)
     assert await site.wanted() == 1
     assert list(site.scaler.verdicts["m"].classes) == ["l4"], "on which it was served last"
+
+
+async def test_what_is_foreseen_is_made_ready_for_and_metrics_say_whether_it_acts() -> None:
+    site = Site()
+    ahead = Foresight(lambda: NOW_S)
+    ahead.learnt["m", "l4"] = LEARNT
+    site.scaler._foresight = ahead
+    site.has(1, per_s=0.1)
+    most = await site.wanted()
+    assert most > 5
+    verdict = site.scaler.verdicts["m"]
+    assert "are foreseen" in verdict.why
+    assert verdict.as_json()["classes"]["l4"]["forecast"]["state"] == "acting"
+    families = {each.name: each.values for each in site.scaler.figures()}
+    assert families["scaling_forecast_state"] == {("m", "l4"): 3.0}
+    assert families["scaling_forecast_gpu_seconds"] == {("m", "l4"): 9.0}
+    assert families["scaling_forecast_error"] == {("m", "l4"): 0.1}
+    assert ahead.known["m", "l4"][1] == RULE
+
+
+async def test_events_have_replicas_ready_as_far_as_the_rule_allows() -> None:
+    site = Site(replace(RULE, max_replicas=4), h100=ClassSettings())
+    ahead = Foresight(lambda: NOW_S)
+    ahead.events = [event(0.05, replicas=3)]
+    site.scaler._foresight = ahead
+    site.has(1)
+    assert await site.wanted() == 3
+    ahead.events = [event(0.05, replicas=9, classes=["h100"])]
+    await site.wanted()
+    assert site.scaler.verdicts["m"].classes["h100"].wanted == 4

@@ -101,6 +101,7 @@ ALLOWED = {
     "tools/doctor": "this host's clock and dates of certificates are what it checks",
     "api/exchange/job_runs": "when a job's answer is kept until",
     "app/job_runner": "when jobs were made, are due and expire",
+    "app/scaling": "days and weeks, of which forecasts are learnt, and events of a calendar",
     "scaling/hooks": "when a webhook was sent, which is signed",
     "jobs": "when files, jobs and deliveries were made, are due and expire",
     "app/cluster": "when this process was started, for people",

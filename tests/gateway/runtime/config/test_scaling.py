@@ -31,6 +31,9 @@ def test_patterns_keep_their_order_for_the_first_that_fits_counts() -> None:
         {"keda_client_ca": Path("ca.pem")},
         {"classes": {"l4": {"price_hour": -1.0}}},
         {"models": {"m": {"minimum": 1}}},
+        {"forecast": "perhaps"},
+        {"forecast_quantile": 1.0},
+        {"forecast_backtest_days": 3},
     ],
 )
 def test_what_does_not_fit_is_refused(given: dict[str, Any]) -> None:

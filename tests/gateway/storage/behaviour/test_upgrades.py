@@ -9,13 +9,23 @@ from gateway.domain.queues import QueueOrigin
 from gateway.storage import DATABASE_NAME, Account, Amount, Enrolment, Store, UsageGrouping
 from gateway.storage.jobs import JobBounds, JobClaim, Submission
 from gateway.storage.processes import ProcessRecord
+from gateway.storage.scaling_history import KeptForecast, NotedLoad
 from gateway.storage.sqlite.database import APPLICATION_ID
 from shared.protocol.progress import Preview, Progress
 
-BEFORE_20 = """
+BEFORE_21 = """
+    DROP TABLE scaling_loads;
+    DROP TABLE scaling_forecasts;
+    PRAGMA user_version = 20;
+"""
+
+BEFORE_20 = (
+    BEFORE_21
+    + """
     DROP INDEX jobs_states_of_group;
     PRAGMA user_version = 19;
 """
+)
 
 BEFORE_19 = (
     BEFORE_20
@@ -263,3 +273,14 @@ def test_the_states_of_a_group_are_counted_by_an_index_in_old_stores_too(tmp_pat
         query = "SELECT state, count(*) FROM jobs WHERE group_id = 'g' GROUP BY state"
         (plan,) = [row[3] for row in raw.execute(f"EXPLAIN QUERY PLAN {query}")]
     assert plan == "SEARCH jobs USING COVERING INDEX jobs_states_of_group (group_id=?)"
+
+
+def test_a_store_from_before_forecasts_gets_their_tables(tmp_path: Path) -> None:
+    Store.open(tmp_path).close()
+    with closing(sqlite3.connect(tmp_path / DATABASE_NAME)) as raw:
+        raw.executescript(BEFORE_21)
+    with Store.open(tmp_path) as store:
+        store.scaling_history.note([NotedLoad("m", "l4", 86_400.0, 1.5)])
+        store.scaling_history.keep_forecasts([KeptForecast("m", "l4", 5.0, {"state": "learning"})])
+        assert store.scaling_history.read([("m", "l4")], 0.0)["m", "l4"][1][0] == 1.5
+        assert len(store.scaling_history.forecasts(0.0)) == 1
