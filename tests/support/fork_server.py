@@ -8,12 +8,18 @@ the fork server ends, which ends with its client. ``tests.support.forks`` is the
 SOCKET is the descriptor of a socket with packets of JSON in both directions, one answer to each.
 ``{"run": {...}}`` with the three standard files begins a process: the answer is ``{"pid": NUMBER}``.
 ``{"reap": PID}`` is answered ``{"status": STATUS}``, as ``os.waitpid`` says it, or null if it runs still.
+
+With a further argument ``ALIVE`` it is one for several clients: SOCKET listens, and each connection is served
+by a fork of its own, which is to its client as a fork server. ALIVE is the descriptor of a pipe; no more
+connections are taken once nobody can write to it.
 """
 
+import contextlib
 import ctypes
 import json
 import os
 import runpy
+import select
 import signal
 import socket
 import sys
@@ -48,7 +54,8 @@ def main() -> None:
     connection = socket.socket(fileno=int(sys.argv[1]))
     module = sys.argv[2]
     _prepare(module)
-    order = _serve(connection)
+    accepted = connection if len(sys.argv) == 3 else _accept(connection, int(sys.argv[3]))
+    order = None if accepted is None else _serve(accepted)
     if order is not None:
         runpy.run_module(module, run_name="__main__", alter_sys=True)
 
@@ -64,6 +71,26 @@ def _prepare(module: str) -> None:
     threads = len(os.listdir("/proc/self/task"))
     if threads != 1:
         raise RuntimeError(f"{threads} threads: a module starts one at its import, and forks would lack it")
+
+
+def _accept(listener: socket.socket, alive: int) -> socket.socket | None:
+    """In a fork: the connection that it serves. In the process itself: None, when there will be no more."""
+    poll = select.poll()
+    poll.register(listener, select.POLLIN)
+    poll.register(alive, 0)
+    while True:
+        ready = [number for number, _ in poll.poll()]
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        if alive in ready:
+            return None
+        connection, _ = listener.accept()
+        if os.fork() == 0:
+            listener.close()
+            os.close(alive)
+            return connection
+        connection.close()
 
 
 def _serve(connection: socket.socket) -> dict[str, Any] | None:

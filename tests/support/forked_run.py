@@ -7,6 +7,7 @@ ran, and a new one goes on behind that test. Each has temporary directories of i
 ``PYTEST_XDIST_WORKER``. What is imported at collection may start no thread that a fork would need.
 """
 
+import gc
 import os
 import warnings
 from collections import deque
@@ -20,7 +21,12 @@ from typing import Any
 
 import pytest
 
+from tests.support.forks import share_forks
+
 _OPTION = "forks"
+
+gc.disable()
+"""Until all is imported and collected: that makes objects that stay, and no garbage."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -31,6 +37,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop(session: pytest.Session) -> bool | None:
     """True once all tests ran; None where this plugin does not run them."""
+    gc.freeze()  # nor need anything be looked for among those
+    gc.enable()
     number = session.config.getoption(_OPTION)
     if not number or session.config.option.collectonly or session.testsfailed:
         return None
@@ -68,6 +76,7 @@ class ForkedRun:
     def run(self) -> None:
         """Returns when all tests ran; in a fork, when it has nothing left to run."""
         self._config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]
+        share_forks()
         try:
             for _ in range(min(self._number, len(self._files))):
                 if self._fork():

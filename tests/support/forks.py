@@ -19,6 +19,7 @@ import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from secrets import token_hex
 from typing import IO, Any
 
 from gateway.tools.quickstart.processes import Child
@@ -26,7 +27,9 @@ from tests.support.fork_server import MODULES, PACKET_BYTES
 
 _ROOT = Path(__file__).parents[2]
 _READ_AT_IMPORT = frozenset({"TRUNKLINE_NATIVE"})
-_READ_LATER = frozenset({"PYTEST_CURRENT_TEST", "HOME", "PATH", "SSL_CERT_FILE", "TMPDIR", "COLUMNS"})
+_READ_LATER = frozenset(
+    {"PYTEST_CURRENT_TEST", "PYTEST_XDIST_WORKER", "HOME", "PATH", "SSL_CERT_FILE", "TMPDIR", "COLUMNS"}
+)
 _SWITCH = "TRUNKLINE_TEST_FORKS"
 
 
@@ -80,24 +83,65 @@ class ForkedProcess:
         return bool(poll.poll(None if timeout_s is None else timeout_s * 1000))
 
 
+class SharedForks:
+    """Fork servers for this process and all that are forked from it: the first that needs one starts it, and
+    each is served by a fork of its own, so that all import a module once. They end with the last process."""
+
+    def __init__(self) -> None:
+        self.environment = dict(os.environ)
+        self._address = f"\0trunkline-forks-{os.getpid()}-{token_hex(8)}-"
+        self._alive, self._writable = os.pipe()
+        self._started: list[subprocess.Popen[bytes]] = []
+
+    def connect(self, module: str) -> socket.socket:
+        """To the fork server of this module."""
+        address = self._address + module
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener, contextlib.suppress(OSError):
+            listener.bind(address)  # fails where another process did that
+            listener.listen(64)
+            self._started.append(_start(listener, module, self.environment, self._alive))
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        connection.connect(address)
+        return connection
+
+    def end(self) -> None:
+        """Nobody else uses them: end those that this process started."""
+        os.close(self._alive)
+        os.close(self._writable)
+        for process in self._started:
+            process.wait()
+
+
+def _start(
+    theirs: socket.socket, module: str, environment: Mapping[str, str], alive: int | None = None
+) -> "subprocess.Popen[bytes]":
+    line = [sys.executable, "-m", "tests.support.fork_server", str(theirs.fileno()), module]
+    return subprocess.Popen(
+        [*line, *(() if alive is None else (str(alive),))],
+        cwd=_ROOT,
+        env=environment,
+        pass_fds=(theirs.fileno(), *(() if alive is None else (alive,))),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
 class ForkServer:
     """A process of ``tests.support.fork_server`` for one module. Safe to use from several threads."""
 
-    def __init__(self, module: str) -> None:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.environment = dict(os.environ)
+    def __init__(self, module: str, shared: SharedForks | None = None) -> None:
+        """``shared``: not one of its own, but a fork of one of these."""
+        self.environment = dict(os.environ) if shared is None else shared.environment
         """What was set when it imported the module."""
         self._lock = threading.Lock()
-        self._connection = ours
+        self._process: subprocess.Popen[bytes] | None = None
+        if shared is not None:
+            self._connection = shared.connect(module)
+            return
+        self._connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.support.fork_server", str(theirs.fileno()), module],
-                cwd=_ROOT,
-                pass_fds=(theirs.fileno(),),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                start_new_session=True,
-            )
+            self._process = _start(theirs, module, self.environment)
 
     def run(
         self,
@@ -117,9 +161,10 @@ class ForkServer:
         return os.waitstatus_to_exitcode(self._ask({"reap": pid})["status"])
 
     def end(self) -> None:
-        """End it, and with SIGTERM everything that it started."""
+        """End it, and with SIGTERM everything that it started. One that is shared ends in its own time."""
         self._connection.close()
-        self._process.wait()
+        if self._process is not None:
+            self._process.wait()
 
     def _ask(self, order: Mapping[str, object], files: Sequence[int] = ()) -> dict[str, Any]:
         packet = json.dumps(order).encode()
@@ -128,7 +173,7 @@ class ForkServer:
             socket.send_fds(self._connection, [packet], files)
             answer = self._connection.recv(PACKET_BYTES)
         if not answer:
-            raise RuntimeError(f"the fork server ended with exit code {self._process.wait()}")
+            raise RuntimeError("the fork server ended: what it said is in this process's standard error")
         return dict(json.loads(answer))
 
 
@@ -154,6 +199,7 @@ class Forks:
 
     def __init__(self) -> None:
         self.used = False
+        self.shared: SharedForks | None = None
         self._servers: dict[str, ForkServer] = {}
         self._lock = threading.Lock()
 
@@ -163,7 +209,7 @@ class Forks:
             return None
         with self._lock:
             if module not in self._servers:
-                self._servers[module] = ForkServer(module)
+                self._servers[module] = ForkServer(module, self.shared)
             server = self._servers[module]
         return server if _same_imports(server.environment, environment) else None
 
@@ -192,6 +238,11 @@ atexit.register(_FORKS.end)
 def use_forks() -> None:
     """From now on :func:`child` forks where it can."""
     _FORKS.used = hasattr(os, "pidfd_open")
+
+
+def share_forks() -> None:
+    """From now on this process and those that are forked from it have fork servers together."""
+    _FORKS.shared = SharedForks()
 
 
 def child(

@@ -9,7 +9,7 @@ import psutil  # type: ignore[import-untyped]
 import pytest
 
 from gateway.tools.quickstart.processes import Child
-from tests.support.forks import ForkedChild, Forks, ForkServer
+from tests.support.forks import ForkedChild, Forks, ForkServer, SharedForks
 from tests.support.leaks import open_descriptors
 from tests.support.processes import until
 
@@ -81,6 +81,21 @@ def test_all_end_with_their_server(tmp_path: Path) -> None:
     listening(child)
     server.end()
     until("the fork ended", lambda: not runs(child.pid), PATIENCE_S)
+
+
+def test_one_that_is_shared_serves_each_process_by_itself(tmp_path: Path) -> None:
+    shared = SharedForks()
+    first, second = (ForkServer(ENGINE, shared) for _ in range(2))
+    children = []
+    for server, name in ((first, "first"), (second, "second")):
+        (tmp_path / name).mkdir()
+        children.append(engine(server, tmp_path / name))
+        listening(children[-1])
+    shared.end()
+    first.end()
+    until("the fork of the one has ended", lambda: not runs(children[0].pid), PATIENCE_S)
+    assert children[1].stop()
+    second.end()
 
 
 def test_what_cannot_be_forked_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
