@@ -24,7 +24,8 @@ from shared.process.request_errors import RequestError
 class Prompt:
     """Everything that decides a text. ``max_tokens`` fits the context together with ``ids``; 0: the text is
     at its end already. ``continued``: how many of ``ids`` are the beginning of the text, if it has one.
-    ``guide`` is that of this text alone. ``decode`` makes text of tokens, if not the generator's way does."""
+    ``guide`` is that of this text alone. ``decode`` makes text of tokens, if not the generator's way does.
+    ``whole``: nobody reads the text before its end, and nothing but its length and its last token ends it."""
 
     ids: tuple[int, ...]
     max_tokens: int
@@ -34,6 +35,7 @@ class Prompt:
     continued: int | None = None
     guide: Guide | None = field(default=None, compare=False)
     decode: Callable[[list[int]], str] | None = field(default=None, compare=False)
+    whole: bool = False
 
 
 class TextPiece(NamedTuple):
@@ -62,6 +64,7 @@ class Generation:
             begun=prompt.continued or 0,
             guide=prompt.guide,
             most_tokens=prompt.max_tokens,
+            whole=prompt.whole,
         )
         self.finish_reason: str | None = None
         """"stop" or "length" once the text is whole."""

@@ -14,7 +14,7 @@ suit an engine that must stay up. They are changed here, in the one place that k
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -32,7 +32,7 @@ from transformers.generation.continuous_batching.requests import (
 )
 
 from agent.engines.torch.errors import FAILURES_IN_A_ROW, is_out_of_memory
-from agent.engines.torch.sampling import PerRequestSampling
+from agent.engines.torch.sampling import KEYWORD, PerRequestSampling, TextSampling
 
 _log = logging.getLogger(__name__)
 
@@ -144,6 +144,7 @@ class ResilientManager(ContinuousBatchingManager):
             buffers: Any = batch_processor.inputs_and_outputs  # those of steps one after the other
             requests = len(buffers.requests_in_batch)
             batch_processor.update_batch()
+            _keep_silent(each.state for each in buffers.requests_in_batch)
             self.on_step(requests)
             self._failed_steps = 0
             self.steps += 1
@@ -191,6 +192,15 @@ class ResilientManager(ContinuousBatchingManager):
         self.output_router.fail_and_deliver(victim, error)
         if memory and torch.cuda.is_available():
             torch.cuda.empty_cache()
+
+
+def _keep_silent(states: Iterable[RequestState]) -> None:
+    """Texts that are read at their end are told of once they have begun, and then when they are whole: to
+    tell of each token takes a turn of the event loop and of the interpreter's lock."""
+    for state in states:
+        if state.streaming and state.generated_tokens:
+            text: TextSampling = state.logit_processor_kwargs[KEYWORD]
+            state.streaming = not text.whole
 
 
 def _likely_cause(states: Sequence[RequestState]) -> RequestState:

@@ -53,7 +53,7 @@ class PromptBuilder:
         prompt = self._prompt(rendered, request, "messages")
         reader = None
         if request.offered:
-            prompt = replace(prompt, decode=self._decoder(form))
+            prompt = replace(prompt, decode=self._decoder(form), whole=False)
             reader = partial(
                 ToolCallReader,
                 form,
@@ -108,6 +108,7 @@ class PromptBuilder:
             stop=tuple(request.stop),
             ignore_eos=request.ignore_eos,
             continued=rendered.continued,
+            whole=not (request.stream or request.stop or request.response_format),
         )
 
     def _echo(self, given: str | Sequence[int], ids: Sequence[int], request: CompletionRequest) -> TextPiece:

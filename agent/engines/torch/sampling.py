@@ -68,9 +68,12 @@ class TextSampling:
         begun: int = 0,
         guide: Guide | None = None,
         most_tokens: int | None = None,
+        whole: bool = False,
     ) -> None:
-        """``most_tokens``: that it may get; None: no limit is known."""
+        """``most_tokens``: that it may get; None: no limit is known. ``whole``: between its first token and
+        its last nobody wants to know of it."""
         self.sampling = sampling
+        self.whole = whole
         self.logprobs: list[TokenLogprob] = []
         self.error: str | None = None
         """Why the text cannot go on."""

@@ -5,13 +5,14 @@ torch raises then, for every step that holds a chosen token.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from transformers.generation.continuous_batching.requests import GenerationOutput
 
 from agent.engines.torch import batching, models
 from agent.engines.torch.errors import ComputationFailed, ModelUnusable, OutOfMemory
@@ -222,3 +223,26 @@ def test_a_containers_limit_counts(tmp_path: Path) -> None:
     assert batching._cgroup_free_bytes(tmp_path) == float("inf")
     (tmp_path / "memory.max").write_text("1000\n")
     assert batching._cgroup_free_bytes(tmp_path) == 900
+
+
+async def test_a_text_that_is_read_at_its_end_is_told_of_at_its_first_token_and_its_last(
+    computing: tuple[LoadedModel, ResilientManager],
+) -> None:
+    model, manager = computing
+    told: dict[bool, list[int]] = {True: [], False: []}
+    said: dict[bool, str] = {}
+    for whole in told:
+        texts = TextGenerator(manager, partial(plain_text, model.tokenizer), eos_ids=model.eos_ids, slots=1)
+        take = texts.on_outputs
+
+        def counting(outputs: Sequence[GenerationOutput], *, take: Any = take, whole: bool = whole) -> None:
+            told[whole] += [len(output.generated_tokens) for output in outputs]
+            take(outputs)
+
+        texts.on_outputs = counting  # type: ignore[method-assign]
+        manager.deliver_to(asyncio.get_running_loop(), texts)
+        how: dict[str, Any] = {"max_tokens": 12, "sampling": Sampling(), "ignore_eos": True, "whole": whole}
+        async with asyncio.timeout(60):
+            said[whole] = await rest_of(begin(texts, Prompt(ids=(5, 6, 7), **how)))
+    assert told == {True: [1, 12], False: list(range(1, 13))}
+    assert said[True] == said[False] != ""
