@@ -155,11 +155,17 @@ def _placing(record: Json, number: int, decision: Json) -> list[str]:
         lines.append(f"The region {region['name'] or 'without a name'} was taken: {region['words']}.")
     lines += _choosing(decision)
     lines += _compared(decision)
-    outcome = decision["outcome"]
-    if outcome["code"] != "answered":
-        said = f": {outcome['said'].rstrip('.')}" if outcome.get("said") else ""
-        lines.append(f"What came of it there: {outcome['words']}{said}.")
+    if decision["outcome"]["code"] != "answered":
+        lines.append(f"What came of it there: {_outcome(decision['outcome'])}.")
     return lines
+
+
+def _outcome(outcome: Json) -> str:
+    """What the code means, and how the agent puts it, which for a broken answer says all there is to say."""
+    said = str(outcome.get("said") or "").rstrip(".")
+    if not said:
+        return str(outcome["words"])
+    return said if outcome["code"] == "broken" else f"{outcome['words']}: {said}"
 
 
 def _choosing(decision: Json) -> list[str]:

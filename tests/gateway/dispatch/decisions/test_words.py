@@ -165,9 +165,9 @@ def test_what_became_of_it_is_told(more: dict[str, Any], line: str) -> None:
         (
             "broken",
             "the engine closed the connection without an answer",
-            "What came of it there: its engine failed before its answer was whole: the engine closed the "
-            "connection without an answer.",
+            "What came of it there: the engine closed the connection without an answer.",
         ),
+        ("broken", "", "What came of it there: its engine failed before its answer was whole."),
         ("unreachable", "", "What came of it there: there was no engine."),
         (
             "timeout",

@@ -82,7 +82,7 @@ function attempt(decision) {
     facts([
       ["Began", `${seconds(decision.after_s)} after the request came`],
       ["Chosen by", [decision.policy, decision.continuing && "going on with a begun answer", decision.hedge && "a second copy of a late request"].filter(Boolean).join("; ")],
-      ["Outcome", decision.outcome && h("span", {}, badge(decision.outcome.code), " ", decision.outcome.said ? `${decision.outcome.words}: ${decision.outcome.said}` : decision.outcome.words)],
+      ["Outcome", decision.outcome && h("span", {}, badge(decision.outcome.code), " ", decision.outcome.said ?? decision.outcome.words)],
       ["First token", `${seconds(actual.first_token_s ?? undefined)}; predicted ${seconds(chosen?.predicted?.first_token)}`],
       ["Whole", `${seconds(actual.total_s ?? undefined)}; predicted ${seconds(chosen?.predicted?.total)}`],
     ]),
