@@ -25,6 +25,7 @@ EXCLUDED: Mapping[str, str] = {
     "translated": "its agent would have to translate the request, and others need not",
     "region_dearer": "its region is farther or costs more, and waiting at a nearer one cost less",
     "region_pilot": "its region is used only when the others fail or are full",
+    "region_down": "its region was lost, and is only just back",
     "region_held": "its region was lost not long ago, and is left alone for a while",
     "region_returning": "its region was lost not long ago, and gets a share of the requests only",
     "region_shifted_away": "this request is among those that are moved to another region",

@@ -16,7 +16,7 @@ from gateway.scheduling.policies.late_binding import READ_AHEAD_S
 from gateway.scheduling.regions.settings import RegionSettings
 from gateway.scheduling.regions.standing import Standing
 
-_LEFT_ALONE = frozenset((Standing.HELD.value, Standing.RETURNING.value))
+_LEFT_ALONE = frozenset((Standing.DOWN.value, Standing.HELD.value, Standing.RETURNING.value))
 
 NEAR_S = 0.005
 """Prices that differ by less are equal: a measured round trip varies."""

@@ -5,7 +5,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as some
 
+from gateway.dispatch.decisions.words import EXCLUDED, REGIONS
 from gateway.scheduling.base import DeploymentView
 from gateway.scheduling.regions.choice import RegionChoice, RegionOffer, Waiting, choose, is_nearer
 from gateway.scheduling.regions.settings import RegionSettings
@@ -140,6 +143,54 @@ def test_one_that_returns_gets_its_share() -> None:
     back: dict[str, Any] = {"standing": Standing.RETURNING, "share": 0.4}
     assert ask(open_("eu", **back), open_("us"), drawn={"eu": 0.3}).barred == {"us": "dearer"}
     assert ask(open_("eu", **back), open_("us"), drawn={"eu": 0.5}).barred == {"eu": "returning"}
+
+
+@given(
+    some.lists(
+        some.tuples(
+            some.sampled_from(("eu", "us", "ap", "dr", "sa")),
+            some.integers(0, 3),
+            some.floats(0.0, 0.3),
+            some.sampled_from((Standing.UP, Standing.DOWN, Standing.HELD, Standing.RETURNING)),
+            some.floats(0.0, 1.0),
+        ),
+        min_size=1,
+        max_size=5,
+        unique_by=lambda each: each[0],
+    ),
+    some.floats(0.0, 30.0),
+    some.integers(0, 20),
+    some.sampled_from((None, "us", "dr", "nowhere")),
+    some.floats(0.0, 0.999),
+)
+def test_whatever_is_there_some_region_is_left_and_a_wait_that_is_long_enough_ends(
+    regions: list[tuple[str, int, float, Standing, float]],
+    waited_s: float,
+    behind: int,
+    shifted_to: str | None,
+    drawn: float,
+) -> None:
+    settings = RegionSettings(home="eu", prices={"us": 2.0, "sa": 7.0}, pilot=frozenset({"dr"}))
+    offers = [
+        replace(
+            open_(region, free, rtt_s) if free else full(region, 5.0, rtt_s=rtt_s),
+            standing=standing,
+            share=1.0 if standing is Standing.UP else share,
+        )
+        for region, free, rtt_s, standing, share in regions
+    ]
+    draws = dict.fromkeys((each.region for each in offers), drawn)
+    choice = ask(
+        *offers, settings=settings, waited_s=waited_s, behind=behind, shifted_to=shifted_to, drawn=draws
+    )
+    left = [each for each in offers if each.region not in choice.barred]
+    assert left
+    assert choice.look_in_s is None or choice.look_in_s >= 0.0
+    alone = {region for region, why in choice.barred.items() if why in ("down", "held", "returning")}
+    if waited_s > 20.0 and any(each.free > 0 for each in offers if each.region not in alone):
+        assert any(view.free > 0 for each in left for view in each.views)
+    assert all(choice.reason(each.region) in REGIONS for each in left)
+    assert all(f"region_{why}" in EXCLUDED for why in choice.barred.values())
 
 
 def test_a_region_that_costs_infinitely_is_like_others_to_who_asked_for_it() -> None:
