@@ -16,7 +16,16 @@ from websockets.exceptions import ConnectionClosed
 from gateway.domain.scopes import AdminRole
 from shared.process.ports import free_port
 from tests.integration.asking import CHAT, chat
-from tests.integration.proxies.places import FULL, MODEL, SETTINGS, Gateways, Place, place, proxy_answers
+from tests.integration.proxies.places import (
+    FULL,
+    MODEL,
+    SETTINGS,
+    THINKS_S,
+    Gateways,
+    Place,
+    place,
+    proxy_answers,
+)
 from tests.integration.proxies.test_checks import text_of
 from tests.support import programs
 from tests.support.echo_engine import echo_engine
@@ -120,7 +129,7 @@ async def test_http2(front: Place, found: Words) -> None:
     curl = programs.find("curl")
     if curl is None:
         pytest.skip("curl is not installed")
-    body = json.dumps(chat(stream=True, max_tokens=20, script={"tokens_per_s": 50}))
+    body = json.dumps(chat(stream=True, max_tokens=20, script={"tokens_per_s": 50, "delay_s": THINKS_S}))
     process = await asyncio.create_subprocess_exec(
         *(curl, "-sN", "--http2", "--cacert", str(front.proxy.at.certificate), "-w", "%{http_version}"),
         *("-H", f"authorization: Bearer {front.behind.key}", "-H", "content-type: application/json"),
@@ -188,7 +197,7 @@ async def _ask(proxy: FrontProxy, key: str, count: int, *, at_once: bool) -> int
     place = Place(Gateways(None, None, None, key), proxy)  # type: ignore[arg-type]
 
     async def one(client: aiohttp.ClientSession) -> bool:
-        body = chat(stream=True, max_tokens=20, script={"tokens_per_s": 40})
+        body = chat(stream=True, max_tokens=20, script={"tokens_per_s": 40, "delay_s": THINKS_S})
         async with client.post(CHAT, json=body) as response:
             return text_of(await response.read()) == answer_to("hi", 20)
 

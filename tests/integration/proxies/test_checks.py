@@ -27,6 +27,7 @@ from tests.integration.proxies.places import (
     FULL,
     MIB,
     SLASHED,
+    THINKS_S,
     Place,
     forget_peak,
     peak_bytes,
@@ -44,6 +45,8 @@ GROWTH_MIB = 48
 _PIECE = os.urandom(MIB)
 _UNTIL_S = 30.0
 
+_LATER = {"delay_s": THINKS_S}
+
 Words = list[str]
 
 
@@ -51,7 +54,7 @@ async def test_stream(front: Place, found: Words) -> None:
     """Events leave one by one: the engine writes a token only when it is told to. It stops when the client
     goes."""
     engine = front.behind.engine
-    body = chat(stream=True, max_tokens=400, script={"stepped": True})
+    body = chat(stream=True, max_tokens=400, script={"stepped": True, "delay_s": THINKS_S})
     received = b""
 
     async def read(response: aiohttp.ClientResponse) -> None:
@@ -202,7 +205,7 @@ async def test_client_address(front: Place, found: Words) -> None:
             "x-real-ip": "203.0.113.9",
             "forwarded": "for=203.0.113.9",
         }
-        async with client.post(CHAT, json=chat(max_tokens=1), headers=claimed) as response:
+        async with client.post(CHAT, json=chat(max_tokens=1, script=_LATER), headers=claimed) as response:
             assert response.status == 200
             asked = response.headers["x-request-id"]
     lines = front.behind.gateway.child.log
@@ -253,7 +256,7 @@ async def test_one_gateway_away(front: Place, found: Words) -> None:
     """At the second address nobody listens, and no client notices."""
     async with front.client() as client:
         for count in range(20):
-            async with client.post(CHAT, json=chat(max_tokens=3)) as response:
+            async with client.post(CHAT, json=chat(max_tokens=3, script=_LATER)) as response:
                 assert response.status == 200, (count, await response.text())
                 answer = await response.json()
                 assert answer["choices"][0]["message"]["content"] == answer_to("hi", 3)

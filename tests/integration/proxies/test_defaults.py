@@ -16,6 +16,7 @@ from tests.integration.asking import CHAT, chat
 from tests.integration.proxies.places import (
     FULL,
     MIB,
+    THINKS_S,
     Gateways,
     Place,
     place,
@@ -94,7 +95,7 @@ async def _long_upload_arrives(at: Place) -> bool:
 
 async def _long_stream_is_whole(at: Place) -> bool:
     """A stream of eighteen seconds."""
-    body = chat(stream=True, max_tokens=90, script={"tokens_per_s": 5})
+    body = chat(stream=True, max_tokens=90, script={"tokens_per_s": 5, "delay_s": THINKS_S})
     try:
         async with at.client() as client, client.post(CHAT, json=body) as response:
             return text_of(await response.read()) == answer_to("hi", 90)
