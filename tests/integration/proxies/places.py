@@ -25,8 +25,8 @@ BODY_BYTES = 2 * MIB
 ELSEWHERE = "127.0.0.5"
 """Where a client comes from that is none of the proxy's own networks."""
 THINKS_S = 0.1
-"""Until an engine's first token here. Traefik now and then cuts an answer to a POST that begins as soon as the
-body's last byte has been sent: docs/proxies.md#what-was-found."""
+"""Until an engine's first token here. Traefik now and then cuts an answer to a POST that begins as soon as
+the body's last byte has been sent: docs/proxies.md#what-was-found."""
 SETTINGS = {
     "TRUNKLINE_GATEWAY_BEHIND_TLS_TERMINATOR": "true",
     "TRUNKLINE_GATEWAY_TRUSTED_PROXIES": '["127.0.0.1/32"]',

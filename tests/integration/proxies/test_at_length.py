@@ -25,6 +25,7 @@ from tests.integration.proxies.places import (
     Place,
     place,
     proxy_answers,
+    until_true,
 )
 from tests.integration.proxies.test_checks import text_of
 from tests.support import programs
@@ -164,6 +165,7 @@ async def test_two_gateways(
             house.wait_for_model(gateway, key, MODEL)
         before = await _until_both_are_asked(proxy, key, pair)
         both = await _ask(proxy, key, 24, at_once=True)
+        await until_true("the logs have all", lambda: sum(_asked(pair)) >= sum(before) + 24)
         logs = [after - asked for after, asked in zip(_asked(pair), before, strict=True)]
         pair[1].child.signal(signal.SIGKILL)
         alone = await _ask(proxy, key, 24, at_once=False)
@@ -176,10 +178,12 @@ async def test_two_gateways(
 async def _until_both_are_asked(proxy: FrontProxy, key: str, pair: Sequence[Gateway]) -> list[int]:
     """What each was asked by then. After the first gateway's absence nginx tries it with one request in
     ``fail_timeout``, and gives it more only when one that was tried is over: an agent's tunnel never is."""
+    count = 0
     async with asyncio.timeout(_BOTH_S):
-        while min(asked := _asked(pair)) == 0:
-            await _ask(proxy, key, 2, at_once=True)
-    return asked
+        while min(_asked(pair)) == 0:
+            count += await _ask(proxy, key, 2, at_once=True)
+    await until_true("the logs have all", lambda: sum(_asked(pair)) >= count)
+    return _asked(pair)
 
 
 def _asked(pair: Sequence[Gateway]) -> list[int]:
