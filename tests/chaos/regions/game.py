@@ -160,6 +160,8 @@ class GameFindings:
     figures: Figures = field(default_factory=Figures)
     wrong: list[str] = field(default_factory=list)
     tokens_booked: int = 0
+    nearest: tuple[int, int] = (0, 0)
+    """Of the requests while all was well: those that the nearest region got, and all."""
     rtts_s: dict[str, float] = field(default_factory=dict)
     ran: dict[str, list[str]] = field(default_factory=dict)
     """By request's id: the deployments that got it, as the audit log says."""
@@ -192,7 +194,8 @@ class GameFindings:
             f"regions: {self.how}; round trips "
             + ", ".join(f"{name} {rtt_s * 1000:.0f} ms" for name, rtt_s in sorted(self.rtts_s.items())),
             f"  {len(self.told)} requests, {sum(each.right for each in self.told)} whole, {refused} refused "
-            f"for their region, {self.tokens_booked} tokens booked",
+            f"for their region, {self.tokens_booked} tokens booked; while all was well, {self.nearest[0]} of "
+            f"{self.nearest[1]} were at the nearest",
         ]
         for name in Figures.__slots__:
             most_s, found_s = getattr(promised, name), getattr(self.figures, name)
