@@ -238,3 +238,13 @@ def test_values_that_cannot_work_are_refused(values: str, settings: tuple[str, .
     done = charts.template(values, settings)
     assert done.returncode != 0
     assert said in done.stderr
+
+
+def test_kustomizes_gateways_trust_each_other() -> None:
+    """Their names are none that a public authority signs."""
+    given = environment(_gateway(charts.built("example"))[1])
+    assert given["TRUNKLINE_GATEWAY_CLUSTER__ADDRESS"].startswith("https://$(POD_NAME).trunkline-pods.")
+    assert (
+        given["TRUNKLINE_GATEWAY_CLUSTER__CA_FILE"]
+        == f"{given['TRUNKLINE_GATEWAY_TLS__CERT'].rpartition('/')[0]}/ca.crt"
+    )
