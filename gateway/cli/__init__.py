@@ -35,6 +35,9 @@ COMMANDS: dict[str, dict[str, str]] = {
     "gateway.tools.doctor": {"doctor": "What is wrong here or on the way, and what to do about it."},
     "gateway.tools.bench": {"bench": "Load an OpenAI endpoint; report times and throughput."},
     "gateway.tools.simulate": {"simulate": "Run scheduling policies on simulated GPUs."},
+    "gateway.tools.simulate.week_command": {
+        "simulate-week": "A week of requests with replicas that come and go, scaled in different ways."
+    },
     "gateway.tools.whatif": {"whatif": "The last hour replayed with another fleet or another policy."},
 }
 """Module → its commands, each with a line for the list of commands. Each is imported when it is used."""

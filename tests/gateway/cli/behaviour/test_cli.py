@@ -71,7 +71,7 @@ def test_what_works_on_the_state_imports_no_server(tmp_path: Path, command: str)
 
 def test_no_help_imports_what_its_command_needs() -> None:
     """In one process, so that it takes a second; the first that imports something names it."""
-    last = ["simulate", "gateway", "bench"]
+    last = ["simulate", "simulate-week", "gateway", "bench"]
     names = [name for commands in COMMANDS.values() for name in commands if name not in last]
     program = (
         "import sys; from shared.process.cli import build\n"
