@@ -45,7 +45,7 @@ from shared.protocol.peers import PROGRESS
 log = structlog.get_logger("agent")
 
 GPU_SAMPLE_S = 1.0
-"""How often GPUs are read. A STATE has the newest figures, every other second at most."""
+"""How often GPUs are read. A STATE has the newest figures (:mod:`shared.link.publisher`)."""
 
 SERVICE = "trunkline-agent"
 """The agent's name in traces."""

@@ -28,13 +28,16 @@ TICK_S = 1.0
 """How often engines' queues are looked at, and figures that only drift are compared."""
 
 DRIFT_S = 2.0
-"""Figures that only drift (load, GPUs, busy or not) are sent no more often than this: a STATE carries
-everything, and the slots, which are what counts, are sent at once."""
+"""Figures that only drift (load, busy or not) are sent no more often than this: a STATE carries everything,
+and the slots, which are what counts, are sent at once. Those of GPUs are sent every ``TICK_S``."""
 
 STATE_UNITS = limits.CONTROL_FRAMES_BURST / 2
 STATE_UNITS_PER_S = limits.CONTROL_FRAMES_PER_S / 2
 """STATE takes half of the control frames that a gateway lets an agent send (PROTOCOL §2.6), and one frame
 more, of 193 units at most: after that a change waits, with all that come meanwhile."""
+
+GPU_UNITS = STATE_UNITS_PER_S / 4
+"""A STATE that costs more is sent every ``DRIFT_S`` only, GPUs or not, so that changes need not wait."""
 
 SLOTS_UNITS = limits.CONTROL_FRAMES_BURST / 8
 SLOTS_UNITS_PER_S = limits.CONTROL_FRAMES_PER_S / 4
@@ -103,6 +106,7 @@ class Publisher:
         self._state: AgentState | None = None
         self._levels: Mapping[str, int] = {}
         self._sent_s = 0.0
+        self._drift_s = DRIFT_S
         self._moves = 0
         """The registry's count of starts and ends of requests when SLOTS were last sent."""
         self._late: asyncio.TimerHandle | None = None
@@ -151,7 +155,7 @@ class Publisher:
         """Sends what is late or has drifted; to be called every ``TICK_S``."""
         if self._late is not None:
             self._flush()
-        if self._endpoint is not None and self._clock() - self._sent_s >= DRIFT_S:
+        if self._endpoint is not None and self._clock() - self._sent_s >= self._drift_s:
             self._publish(lambda old, new: old != new)
 
     def _flush(self) -> None:
@@ -199,8 +203,11 @@ class Publisher:
             self._send_later(wait_s)
             return
         endpoint.send_state(state)
+        units = control_frame_units(len(state.to_payload()))
         self._state, self._sent_s = state, now
-        self._state_limiter.spend(control_frame_units(len(state.to_payload())), now)
+        # At every tick, which is never quite on time, unless one has just been sent.
+        self._drift_s = TICK_S / 2 if state.gpus and units <= GPU_UNITS else DRIFT_S
+        self._state_limiter.spend(units, now)
 
     def _send_slots(self, endpoint: SessionEndpoint, levels: Mapping[str, int]) -> None:
         """Now if a request of the session came or went since the last; else at the pace of its own."""

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_a_trace_is_replayed_on_engines_of_several_speeds() -> None:
-    jobs = [Job(at_s=0.1 * number, input_tokens=100, output_tokens=4) for number in range(10)]
+    jobs = [Job(at_s=0.3 * number, input_tokens=100, output_tokens=40) for number in range(10)]
     (seen,) = live.run(jobs, 2.0, ["round-robin"]).seen
     assert (seen.policy, seen.requests, seen.failed) == ("round-robin", 10, 0)
     assert 0 < seen.first_p50_s <= seen.first_p99_s <= seen.whole_p99_s

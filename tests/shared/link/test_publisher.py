@@ -3,10 +3,11 @@
 import asyncio
 from dataclasses import replace
 
+import pytest
 import structlog
 
 from agent.capacity.engine_registry import EngineRegistry
-from shared.link.publisher import DRIFT_S, Publisher
+from shared.link.publisher import DRIFT_S, TICK_S, Publisher
 from shared.protocol.engine_state import EngineState
 from shared.protocol.messages import AgentStatus, DeploymentState, DeploymentStatus, Drain, GpuState
 from tests.agent.support.canned import until
@@ -90,6 +91,24 @@ async def test_figures_that_drift_are_told_now_and_then() -> None:
     here.publisher.tick()
     await here.settled()
     assert len(here.states()) == 2
+
+
+@pytest.mark.parametrize(("models", "seconds"), [(1, 1), (60, 2)])
+async def test_gpus_are_told_every_second_unless_a_state_is_long(models: int, seconds: int) -> None:
+    here = Here()
+    here.gpus = (GpuState(0, "GPU", 10, 5, utilisation=0.0),)
+    here.backend.offer(
+        *(DeploymentState(id=f"e/{'m' * 60}{n}", model=f"{'m' * 60}{n}", slots=4) for n in range(models))
+    )
+    here.publisher.attach(here.joined.agent, "s")
+    await here.settled()
+    before = len(here.states())
+    for number in range(1, 11):
+        here.clock.advance(TICK_S)
+        here.gpus = (GpuState(0, "GPU", 10, 5, utilisation=number / 10),)
+        here.publisher.tick()
+        await here.settled()
+    assert len(here.states()) == before + 10 // seconds
 
 
 async def test_draining_takes_all_slots_back_at_once() -> None:
