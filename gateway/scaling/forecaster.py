@@ -112,7 +112,8 @@ class Forecaster:
                 await asyncio.to_thread(self._store.note, loads)
                 loads = []
             await self._read(now)
-            if self._owns() and not 0 <= now - (self._made_s or 0.0) < self._settings.every_s:
+            is_due = not 0 <= now - (self._made_s or 0.0) < self._settings.every_s
+            if is_due and self._owns() and self._foresight.known:
                 self._made_s = now
                 await self._learn(now)
                 await self._read(now)

@@ -94,6 +94,11 @@ async def test_forecasts_are_made_anew_when_it_is_time(store: Store, monkeypatch
 
     monkeypatch.setattr(forecaster, "_learnt", learnt)
     owner = Process(store, MONDAY_S + 86_400)
+    known = dict(owner.foresight.known)
+    owner.foresight.known.clear()
+    await owner.forecaster.look()
+    assert made == [], "nothing was decided yet"
+    owner.foresight.known.update(known)
     for passed_s in (0, 60, SETTINGS.every_s, 60):
         owner.now += passed_s
         await owner.forecaster.look()
