@@ -29,7 +29,7 @@ from tests.support.sqs_server import set_credentials, sqs_server
 
 __all__ = ["world"]
 
-LIMIT_S = 30.0
+LIMIT_S = 120.0
 
 
 def table(**given: Any) -> QueueTable:

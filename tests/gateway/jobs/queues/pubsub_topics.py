@@ -10,7 +10,7 @@ from google.pubsub_v1 import PublisherAsyncClient, SubscriberAsyncClient
 from google.pubsub_v1.services.publisher.transports import PublisherGrpcAsyncIOTransport
 from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcAsyncIOTransport
 
-LIMIT_S = 30.0
+LIMIT_S = 120.0
 _AT_ONCE = 500
 
 

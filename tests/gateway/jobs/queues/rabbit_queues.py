@@ -12,7 +12,7 @@ from aio_pika.abc import AbstractChannel
 
 PORT = 5672
 URL = f"amqp://guest:guest@127.0.0.1:{PORT}/"
-LIMIT_S = 30.0
+LIMIT_S = 120.0
 
 
 @asynccontextmanager

@@ -10,7 +10,7 @@ import aiobotocore.session
 
 from tests.support.sqs_server import REGION
 
-LIMIT_S = 30.0
+LIMIT_S = 120.0
 _AT_ONCE = 10
 """SQS takes and gives no more in one request."""
 SESSION = aiobotocore.session.get_session()

@@ -8,7 +8,7 @@ import pytest
 from gateway.jobs.queues.held import HeldMessages
 from gateway.jobs.queues.source import BrokerAway
 
-LIMIT_S = 30.0
+LIMIT_S = 120.0
 
 
 class Lender:
