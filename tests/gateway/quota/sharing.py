@@ -13,6 +13,7 @@ from gateway.quota.spending import Amounts, Spending
 from gateway.storage import DailySpending
 from gateway.storage.leases.memory import MemoryLeaseEngine
 from gateway.storage.leases.rules import EngineAway, EngineForgot, LeaseEngine, LeaseGrant, LeaseStatement
+from tests.support.clock import ManualClock
 
 MIDNIGHT_S = 1_795_219_200.0
 """2026-11-21, 00:00 UTC."""
@@ -95,3 +96,10 @@ class Sharing:
 
     async def admitted(self, tokens: int = 1) -> bool:
         return isinstance(await self.ask(tokens), Reservation)
+
+
+def pair(engine: MemoryLeaseEngine, clock: ManualClock, rates: Rates) -> tuple[Sharing, Sharing]:
+    both = Sharing(engine, clock, "a"), Sharing(engine, clock, "b")
+    for each in both:
+        each.limit(rates)
+    return both
