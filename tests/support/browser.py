@@ -25,7 +25,7 @@ def missing_browser() -> str | None:
     if find_spec("playwright") is None:
         return "the package playwright is not installed (pip install playwright)"
     if chromium_path() is None:
-        return "no Chromium is installed (apt-get install chromium)"
+        return "no Chromium is installed (as root: apt-get install chromium)"
     return None
 
 
