@@ -34,7 +34,7 @@ _OTHER_MODEL = "elsewhere"
 _OTHER_SLOTS = 8
 """About as many as a batch gets beside the requests."""
 _DRAWS = 1000
-_READING_S = (0.0, 0.05)
+READING_MS = (0, 50)
 """Before the first token. An H100 reads the median prompt of Azure's trace of 2023 (code), 1,469 tokens, with
 a model of 8 billion parameters so fast, at half of its printed arithmetic; other devices take longer."""
 
@@ -49,11 +49,13 @@ class Batch(Enum):
 
 @dataclass(frozen=True, slots=True)
 class BesideSizes:
-    """Slices of ``seconds``: ``rounds`` of each kind."""
+    """Slices of ``seconds``: ``rounds`` of each kind with each kind of engine."""
 
     rounds: int = 6
     seconds: float = 15.0
     settle_s: float = 2.0
+    reading_ms: Sequence[int] = READING_MS
+    """What engines take before their first token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +158,7 @@ def run(house: House, sizes: BesideSizes) -> Beside:
     house.wait_for_model(site.gateway, site.key, _OTHER_MODEL)
     engines = {Batch.BESIDE: site.engine, Batch.ELSEWHERE: other}
     client = JobClient(site.gateway, site.key)
-    slices = [_Slices(reading_s) for reading_s in _READING_S]
+    slices = [_Slices(reading_ms / 1000) for reading_ms in sizes.reading_ms]
     for where, of in product([*Batch] * sizes.rounds, slices):
         batch_id = "" if where is Batch.NONE else _fill(engines[where], where.value, client, sizes)
         time.sleep(sizes.settle_s)

@@ -45,7 +45,7 @@ def _file(directory: Path, arguments: argparse.Namespace) -> PartFigures:
 
 
 def _beside(directory: Path, arguments: argparse.Namespace) -> PartFigures:
-    sizes = beside.BesideSizes(rounds=arguments.slices)
+    sizes = beside.BesideSizes(rounds=arguments.slices, reading_ms=arguments.reading_ms or beside.READING_MS)
     if arguments.seconds is not None:
         sizes = replace(sizes, seconds=arguments.seconds)
     with House(directory) as house:
@@ -71,6 +71,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--slices", type=int, default=beside.BesideSizes().rounds, help="of jobs: of each kind, with beside"
+    )
+    parser.add_argument(
+        "--reading-ms",
+        action="append",
+        type=int,
+        metavar="MS",
+        help="of jobs: what the engine takes before a first token, with beside; may be repeated",
     )
     parser.add_argument("--file-mebibyte", type=int, default=512, help="of jobs: of the large file")
 
