@@ -1,16 +1,15 @@
 """Keeps requests from regions that they are not to use now, before the policy chooses among deployments.
 
-What decides is pure (:mod:`gateway.scheduling.regions`); here it is asked for those who wait, with what the
-index knows. Any policy gets deployments of barred regions as ones to avoid. Belongs to the event loop's
-thread.
+What decides is pure (:mod:`gateway.scheduling.regions.choice`); here it is asked for those who wait, with
+what the index knows and how each region stands (:mod:`gateway.dispatch.region_watch`). Any policy gets
+deployments of barred regions as ones to avoid. Belongs to the event loop's thread.
 """
 
 from collections import Counter as Tally
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-import structlog
-
+from gateway.dispatch.region_watch import LOOK_S, MOST_REGIONS, RegionWatch
 from gateway.domain.request import Tier
 from gateway.domain.residency import Residency
 from gateway.domain.timers import Timers
@@ -24,13 +23,6 @@ from gateway.scheduling.recent import RecentDict
 from gateway.scheduling.regions.choice import RegionChoice, RegionOffer, Waiting, choose, is_nearer
 from gateway.scheduling.regions.settings import NeverRegions, RegionSettings, draw
 from gateway.scheduling.regions.standing import RegionStanding, Standing
-from shared.process.timers import Cancellable
-
-LOOK_S = 0.05
-"""Regions are looked at again so soon after something of the fleet has changed."""
-
-MOST_REGIONS = 1000
-"""That are followed; those beyond are there when they are there."""
 
 ENOUGH_FREE = 64
 """With so many free slots a region has room, whatever else it has: a round seldom places more."""
@@ -40,8 +32,6 @@ MOST_MODELS = 4096
 
 MOST_CHOICES = 16_384
 """Requests of which it is remembered why regions were barred to them."""
-
-_log = structlog.get_logger(__name__)
 
 
 @dataclass(slots=True)
@@ -77,54 +67,35 @@ class RegionGate:
     ) -> None:
         """``mark`` has those looked at who wait for a model."""
         self.settings = settings
-        self.standings: dict[str, RegionStanding] = {}
+        self.watch = RegionWatch(settings, registry, timers, self._look_at_all)
+        self.region_of = self.watch.region_of
+        """The region of a deployment."""
         self._never = NeverRegions(settings)
-        self._registry, self._index = registry, registry.index
+        self._index = registry.index
         self._room = room
-        self._timers = timers
         self._mark = mark
         self._served: dict[str, _Served] = {}
         """By model, as long as it is true."""
         self._choices = RecentDict[int, RegionChoice](MOST_CHOICES)
         """By ticket's number, the latest."""
         self._requests = Tally[tuple[str, str]]()
-        self._failovers = Tally[str]()
         self._seen = RecentDict[str, dict[str, float]](MOST_MODELS)
         """By model: the regions that served it, and their round trips then."""
-        self._away: frozenset[str] = frozenset()
-        """Regions that are lost, or have just gone."""
-        self._look: Cancellable | None = None
-        self._due: Cancellable | None = None
         self._index.subscribe(self._changed)
 
     def retune(self, settings: RegionSettings) -> None:
         """Prices, shifts and times from now on, for what waits, too. The label stays."""
         self.settings, self._never = settings, NeverRegions(settings)
-        for standing in self.standings.values():
-            standing.settings = settings
-        for model in self._room.depths():
-            self._mark(model)
+        self.watch.retune(settings)
+        self._look_at_all()
 
     def close(self) -> None:
-        """Looks no more."""
-        for timer in (self._look, self._due):
-            if timer is not None:
-                timer.cancel()
-        self._look = self._due = None
-
-    def region_of(self, view: DeploymentView) -> str:
-        """Its region. One without the label is at home, unless its agent is a gateway: that may be anywhere,
-        and has the region without a name."""
-        region = view.labels.get(self.settings.label)
-        if region is not None:
-            return region
-        return "" if isinstance(view, Deployment) and view.asked_as else self.settings.home
+        """Follows regions no more."""
+        self.watch.close()
 
     def constrained(self, where: Residency | None) -> Residency | None:
         """Where a request may run that may run at ``where``: not in regions that cost infinitely."""
         return self._never.constrained(where)
-
-    # --- Who may go where ---
 
     def gate(self, model: str, tickets: Sequence[Ticket], now: float) -> tuple["GatedTickets", float | None]:
         """Of tickets in order of turns those that may go somewhere now, each with the deployments it must not
@@ -149,7 +120,7 @@ class RegionGate:
             tokens = ticket.request.input_tokens + ticket.request.output_tokens
             offers = [each.for_context(tokens) for each in offers]
             choice = choose(offers, self._waiting(ticket, offers, behind, now), self.settings, now)
-            if self._away and self._nearer_lost(model, lane, choice, offers):
+            if self.watch.away and self._nearer_lost(model, lane, choice, offers):
                 choice = replace(choice, nearer_lost=True)
             self._choices[ticket.number] = choice
             if choice.look_in_s is not None:
@@ -184,7 +155,7 @@ class RegionGate:
         lost = {
             region: rtt_s
             for region, rtt_s in self._seen.get(model, {}).items()
-            if region in self._away and (where is None or where.allows({label: region}))
+            if region in self.watch.away and (where is None or where.allows({label: region}))
         }
         return bool(lost) and is_nearer(lost, choice, offers, self.settings)
 
@@ -213,7 +184,7 @@ class RegionGate:
                     if free >= ENOUGH_FREE:
                         break
             if suiting:
-                standing, rtt_s = self.standings.get(region), served.rtts_s[region]
+                standing, rtt_s = self.watch.standings.get(region), served.rtts_s[region]
                 if standing is None:
                     yield RegionOffer(region, rtt_s, free, views=suiting)
                 else:
@@ -234,73 +205,16 @@ class RegionGate:
                 seen.update(served.rtts_s)
         return served
 
-    # --- What is there ---
-
     def _changed(self, model: str) -> None:
         self._served.pop(model, None)
-        if self._look is None:
-            self._look = self._timers.call_at(self._timers.time() + LOOK_S, self._take_look)
 
-    def _take_look(self) -> None:
-        self._look = None
-        now, there = self._timers.time(), set[str]()
-        for session in self._registry.sessions:
-            if session.suspended:
-                continue
-            for each in session.deployments.values():
-                if (each.promising and not each.shut) or each.loadable:
-                    there.add(self.region_of(each))
-        for region in there.difference(self.standings):
-            if len(self.standings) < MOST_REGIONS:
-                self.standings[region] = RegionStanding(self.settings, now)
-        for region, standing in self.standings.items():
-            before = standing.standing
-            standing.advance(now)
-            if standing.found(now) if region in there else standing.lost(now):
-                standing.advance(now)
-            if standing.standing is not before:
-                self._tell(region, standing)
-        self._away = frozenset(
-            region
-            for region, each in self.standings.items()
-            if each.standing in (Standing.BLIP, Standing.DOWN)
-        )
-        self._wait()
-
-    def _wait(self) -> None:
-        """Look again when a standing is due."""
-        if self._due is not None:
-            self._due.cancel()
-        times = [each.until_s for each in self.standings.values() if each.until_s is not None]
-        due_s = min(times, default=None)
-        self._due = None if due_s is None else self._timers.call_at(due_s, self._time_passed)
-
-    def _time_passed(self) -> None:
-        self._due = None
-        self._take_look_once()
+    def _look_at_all(self) -> None:
         for model in self._room.depths():
             self._mark(model)
 
-    def _take_look_once(self) -> None:
-        if self._look is not None:
-            self._look.cancel()
-        self._take_look()
-
-    def _tell(self, region: str, standing: RegionStanding) -> None:
-        now_is = standing.standing
-        if now_is is Standing.DOWN:
-            self._failovers[region] += 1
-            _log.warning("region_lost", region=region, failures=standing.failures)
-        elif now_is is Standing.HELD:
-            _log.info("region_held", region=region, hold_s=standing.hold_s, failures=standing.failures)
-        elif now_is is Standing.RETURNING:
-            _log.info("region_returning", region=region, ramp_s=self.settings.ramp_s)
-        elif now_is is Standing.UP:
-            _log.info("region_up", region=region)
-
     def figures(self) -> list[Family]:
         """For metrics."""
-        return region_figures(self.standings, self._requests, self._failovers)
+        return region_figures(self.watch.standings, self._requests, self.watch.failovers)
 
 
 def region_figures(

@@ -2,68 +2,20 @@
 
 from dataclasses import replace
 from math import inf
-from typing import Any
 
 import pytest
 
 from gateway.dispatch.decisions.description import describe
-from gateway.dispatch.dispatcher import DispatchSettings
-from gateway.dispatch.region_gate import RegionGate
 from gateway.domain.errors import NoDeployment
 from gateway.domain.request import Principal
 from gateway.domain.residency import read_where
 from gateway.scheduling import POLICIES
 from gateway.scheduling.regions.settings import RegionSettings, TrafficShift
 from gateway.scheduling.regions.standing import Standing
-from shared.protocol.messages import DeploymentStatus, Drain
-from tests.gateway.dispatch.answers import HEAD
 from tests.gateway.dispatch.decisions.test_description import kept
-from tests.gateway.fleet.fleet import Client, FakeAgent, Fleet, deployment
-from tests.gateway.fleet.tunnels import resume, suspend
-
-GRACE_S = 3.0
-PRICED = RegionSettings(home="eu", prices={"us": 5.0}, failback_s=60.0, ramp_s=60.0)
-
-
-class Regions:
-    """A fleet with an agent in each region, as far away as is said."""
-
-    def __init__(
-        self, settings: RegionSettings = PRICED, *, slots: int = 1, policy: str = "cost", **rtts_s: float
-    ) -> None:
-        dispatch = DispatchSettings(reconnect_grace_s=GRACE_S, slow_start_s=0)
-        self.fleet = Fleet(settings=dispatch, policy=policy)
-        self.gate: RegionGate = self.fleet.dispatcher.follow_regions(settings)
-        self.agents: dict[str, FakeAgent] = {}
-        for region, rtt_s in (rtts_s or {"eu": 0.0, "us": 0.0}).items():
-            self.come(region, slots, rtt_s)
-        self.fleet.advance(1.0)
-
-    def come(self, region: str, slots: int = 1, rtt_s: float = 0.0) -> FakeAgent:
-        labels = {"region": region}
-        agent = self.agents[region] = self.fleet.connect(region, deployment(slots=slots), labels=labels)
-        session = self.fleet.session(agent)
-        session.endpoint.session.rtt_s = rtt_s
-        session._round_trip_measured()
-        return agent
-
-    def ask(self, **more: Any) -> Client:
-        return self.fleet.submit(self.fleet.request(**more))
-
-    def went(self) -> list[str]:
-        """Where what was sent is, in order of the regions."""
-        return [region for region, agent in self.agents.items() for _ in agent.open_streams]
-
-    def end(self, region: str) -> None:
-        """All that runs there is answered."""
-        for each in self.agents[region].open_streams:
-            each.stream.send_head(HEAD)
-            each.stream.end(None)
-            each.closed = True
-        self.fleet.settle()
-
-    def standing(self, region: str) -> Standing:
-        return self.gate.standings[region].standing
+from tests.gateway.dispatch.regional_fleet import GRACE_S, PRICED, Regions
+from tests.gateway.fleet.fleet import Fleet, deployment
+from tests.gateway.fleet.tunnels import suspend
 
 
 @pytest.mark.parametrize("policy", sorted(POLICIES))
@@ -177,67 +129,6 @@ def test_a_pilot_light_waits_until_the_others_are_full_or_gone() -> None:
     assert regions.went() == ["dr", "eu"], "at once, where nothing else is there"
 
 
-def test_a_region_that_comes_back_is_left_alone_and_then_gets_more_and_more() -> None:
-    regions = Regions(slots=500)
-    eu = regions.agents["eu"]
-    suspend(regions.fleet, eu)
-    regions.fleet.advance(1.0)
-    assert regions.standing("eu") is Standing.BLIP
-    regions.ask()
-    assert regions.went() == ["us"], "nothing waits for a region that is away"
-    regions.fleet.advance(5.0)
-    assert regions.standing("eu") is Standing.DOWN
-    assert dict(regions.gate.figures()[1].values) == {("us", "failed_over"): 1.0}
-    resume(regions.fleet, eu)
-    regions.fleet.advance(0.5)
-    assert regions.standing("eu") is Standing.HELD
-    regions.ask()
-    assert regions.went() == ["us"] * 2
-    regions.fleet.advance(60.0)
-    assert regions.standing("eu") is Standing.RETURNING
-    shares = []
-    for _ in range(3):
-        for region in regions.agents:
-            regions.end(region)
-        for _ in range(100):
-            regions.ask()
-        shares.append(regions.went().count("eu"))
-        regions.fleet.advance(29.0)
-    assert shares[0] < 30 < shares[1] < 75 < shares[2]
-    regions.fleet.advance(5.0)
-    assert regions.standing("eu") is Standing.UP
-    states = {labels for labels, value in regions.gate.figures()[0].values.items() if value}
-    assert states == {("eu", "up"), ("us", "up")}
-    assert regions.gate.figures()[2].values == {("eu",): 1.0}
-
-
-def test_a_region_whose_models_would_be_loaded_is_not_lost() -> None:
-    regions = Regions()
-    idle = deployment(slots=1, status=DeploymentStatus.LOADABLE, managed=True)
-    regions.agents["eu"].serve(idle)
-    regions.fleet.advance(10.0)
-    assert regions.standing("eu") is Standing.UP
-
-
-def test_a_region_whose_child_drains_is_lost() -> None:
-    regions = Regions()
-    regions.fleet.session(regions.agents["eu"]).on_drain(Drain("restart", 10.0))
-    regions.fleet.advance(3.0)
-    assert regions.standing("eu") is Standing.DOWN
-    regions.ask()
-    assert regions.went() == ["us"]
-
-
-def test_a_blip_costs_a_region_nothing() -> None:
-    regions = Regions()
-    suspend(regions.fleet, regions.agents["eu"])
-    regions.fleet.advance(1.0)
-    resume(regions.fleet, regions.agents["eu"])
-    regions.fleet.advance(0.5)
-    regions.ask()
-    assert regions.went() == ["eu"]
-
-
 def test_records_say_why_a_region_was_taken_and_why_not() -> None:
     regions = Regions()
     first, second = regions.ask(), regions.ask()
@@ -302,13 +193,3 @@ def test_without_regions_nothing_is_asked() -> None:
     assert fleet.dispatcher.admission.constrained is None
     decisions = fleet.dispatcher.exchanges
     assert len(decisions) == 1
-
-
-def test_it_leaves_no_timer_when_it_is_closed() -> None:
-    regions = Regions()
-    suspend(regions.fleet, regions.agents["eu"])
-    regions.fleet.advance(1.0)
-    regions.gate.close()
-    before = regions.gate.standings["eu"].standing
-    regions.fleet.advance(10.0)
-    assert regions.gate.standings["eu"].standing is before
