@@ -30,7 +30,7 @@ from gateway.observability.audit import append_pending_acts
 from gateway.storage.usage import Account, Amount
 from tests.fuzz.admin_requests import Asked, draw, draw_of_fleet
 from tests.gateway.api.admin.house import BODIES, House, enrol, note_failed_delivery
-from tests.gateway.api.support import Call
+from tests.gateway.api.calls import Call
 from tests.gateway.fleet.fleet import deployment
 from tests.gateway.scheduling.placement.loadable import (
     FAILED,

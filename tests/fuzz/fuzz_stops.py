@@ -23,7 +23,8 @@ from gateway.pipeline.bodies.reader import BodyReader
 from gateway.pipeline.cache.cache import key_of
 from gateway.pipeline.cache.rules import deterministic
 from tests.fuzz.lost_streams import Lost, measured
-from tests.gateway.api.support import BEARER, MIB, Call, FakeKeys, FakeResponse, Surface, json_response
+from tests.gateway.api.calls import Call
+from tests.gateway.api.support import BEARER, MIB, FakeKeys, FakeResponse, Surface, json_response
 from tests.support.loop_stops import LoopStops
 
 STOP_S = 0.01

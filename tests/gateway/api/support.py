@@ -1,7 +1,7 @@
-"""Fakes around the HTTP surface: keys, a catalogue, a dispatcher that does what the test says, raw ASGI."""
+"""Fakes around the HTTP surface: keys, a catalogue, a dispatcher that does what the test says."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -42,6 +42,7 @@ from gateway.pipeline.relay import Response
 from gateway.quota.usage import UsageLedger
 from gateway.runtime.lifecycle import Lifecycle
 from shared.protocol.messages import Headers, Trailers
+from tests.gateway.api.calls import Call
 from tests.gateway.api.jobs.access import accept_webhook
 
 CHAT = "/v1/chat/completions"
@@ -299,11 +300,11 @@ class Surface:
         given = (self.jobs, pipeline, self.runner, self.books, self.budget)
         return Deferral(*given) if self.within is None else Deferral(*given, self.within)
 
-    def ask(self, method: str, path: str, *headers: tuple[bytes, bytes], **options: Any) -> "Call":
+    def ask(self, method: str, path: str, *headers: tuple[bytes, bytes], **options: Any) -> Call:
         """Begin a request; see :class:`Call`."""
         return Call(self.app, method, path, headers, **options)
 
-    async def post(self, path: str, body: bytes, *headers: tuple[bytes, bytes], key: bool = True) -> "Call":
+    async def post(self, path: str, body: bytes, *headers: tuple[bytes, bytes], key: bool = True) -> Call:
         """A request with a body in one piece, answered."""
         length = (b"content-length", str(len(body)).encode())
         call = self.ask("POST", path, length, *((BEARER,) if key else ()), *headers)
@@ -312,83 +313,10 @@ class Surface:
 
     async def get(
         self, path: str, *headers: tuple[bytes, bytes], method: str = "GET", key: bool = True
-    ) -> "Call":
+    ) -> Call:
         call = self.ask(method, path, *((BEARER,) if key else ()), *headers)
         call.body(b"")
         return await call.done()
-
-
-class Call:
-    """One request over raw ASGI: the test feeds ``receive`` and reads what was sent."""
-
-    def __init__(
-        self,
-        app: Callable[..., Coroutine[Any, Any, None]],
-        method: str,
-        path: str,
-        headers: tuple[tuple[bytes, bytes], ...],
-        *,
-        decoded: str | None = None,
-        query: bytes = b"",
-    ) -> None:
-        scope = {
-            "type": "http",
-            "method": method,
-            "path": decoded if decoded is not None else path,
-            "raw_path": path.encode("latin-1"),
-            "query_string": query,
-            "headers": list(headers),
-            "root_path": "",
-        }
-        self._inbox: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-        self._news = asyncio.Event()
-        self.sent: list[Mapping[str, Any]] = []
-        self.gate = asyncio.Event()
-        """Cleared, ``send`` waits as a full socket does."""
-        self.gate.set()
-        self.task = asyncio.get_running_loop().create_task(app(scope, self._inbox.get, self._send))
-
-    async def _send(self, message: Mapping[str, Any]) -> None:
-        await self.gate.wait()
-        self.sent.append(message)
-        if message["type"] == "http.response.body" and not message.get("more_body", False):
-            self._inbox.put_nowait({"type": "http.disconnect"})
-        self._news.set()
-
-    def body(self, data: bytes, *, more: bool = False) -> None:
-        self._inbox.put_nowait({"type": "http.request", "body": data, "more_body": more})
-
-    def disconnect(self) -> None:
-        self._inbox.put_nowait({"type": "http.disconnect"})
-
-    async def done(self, within_s: float = 60) -> "Call":
-        async with asyncio.timeout(within_s):
-            await self.task
-        return self
-
-    async def until(self, condition: Callable[["Call"], object]) -> None:
-        """Return as soon as what was sent fulfils ``condition``."""
-        async with asyncio.timeout(60):
-            while not condition(self):
-                self._news.clear()
-                await self._news.wait()
-
-    @property
-    def status(self) -> int:
-        return int(self.sent[0]["status"])
-
-    @property
-    def headers(self) -> dict[str, str]:
-        return {name.decode(): value.decode() for name, value in self.sent[0]["headers"]}
-
-    @property
-    def content(self) -> bytes:
-        return b"".join(message.get("body", b"") for message in self.sent[1:])
-
-    @property
-    def complete(self) -> bool:
-        """The answer was ended in order."""
-        return bool(self.sent) and self.sent[-1].get("more_body") is False
 
 
 @asynccontextmanager

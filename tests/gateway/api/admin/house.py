@@ -52,8 +52,9 @@ from gateway.scaling.settings import ScalingSettings
 from gateway.storage import Enrolment, Store, schema
 from gateway.storage.objects import ObjectStore
 from gateway.storage.webhooks.events import note_events
+from tests.gateway.api.calls import Call
 from tests.gateway.api.jobs.access import accept_webhook, job_access
-from tests.gateway.api.support import JSON_TYPE, MIB, Call, FakeCatalog, FakeDispatcher, FakeMetrics
+from tests.gateway.api.support import JSON_TYPE, MIB, FakeCatalog, FakeDispatcher, FakeMetrics
 from tests.gateway.dispatch.decisions.kept import records
 from tests.gateway.fleet.fleet import Fleet
 

@@ -7,7 +7,8 @@ import pytest
 from gateway.api.admin.diagnosis import MOST_PROBES
 from gateway.domain.scopes import AdminRole
 from tests.gateway.api.admin.house import NOW_S, House
-from tests.gateway.api.support import MIB, Call
+from tests.gateway.api.calls import Call
+from tests.gateway.api.support import MIB
 
 
 def _call(house: House, method: str, path: str, query: bytes = b"") -> Call:

@@ -13,7 +13,8 @@ from gateway.api.exchange.exchange import HttpSettings
 from gateway.api.exchange.middleware import RequestMiddleware
 from gateway.cluster.process_tokens import is_signed, make_token
 from gateway.runtime.lifecycle import Lifecycle
-from tests.gateway.api.support import MIB, Call
+from tests.gateway.api.calls import Call
+from tests.gateway.api.support import MIB
 
 KEY, NOW_S = b"k" * 32, 1_800_000_000.0
 

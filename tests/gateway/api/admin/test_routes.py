@@ -21,7 +21,8 @@ from gateway.storage import KeyRecord, KeyStore
 from gateway.storage.audit_heads import AuditHead
 from gateway.storage.errors import StateBusy, StateCorrupt, StateError, StateMissing, StateUnwritable
 from tests.gateway.api.admin.house import NEW_KEY, QUERIES, House, enrol, note_failed_delivery
-from tests.gateway.api.support import JSON_TYPE, MIB, Call
+from tests.gateway.api.calls import Call
+from tests.gateway.api.support import JSON_TYPE, MIB
 from tests.gateway.fleet.fleet import deployment
 
 

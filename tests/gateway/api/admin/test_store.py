@@ -19,7 +19,7 @@ from gateway.domain.state_dir import DATABASE_NAME
 from gateway.observability.audit import append_pending_acts
 from gateway.storage import Account, Amount, Store
 from tests.gateway.api.admin.house import NEW_KEY, NOW_S, House, enrol, note_failed_delivery
-from tests.gateway.api.support import Call
+from tests.gateway.api.calls import Call
 from tests.gateway.fleet.fleet import deployment
 from tests.gateway.storage.fillers import full_database
 

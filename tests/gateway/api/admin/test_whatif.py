@@ -10,7 +10,8 @@ from gateway.domain.errors import BadRequest, StateUnavailable
 from gateway.domain.scopes import AdminRole
 from shared.process.file_lock import FileLock
 from tests.gateway.api.admin.house import NOW_S, House
-from tests.gateway.api.support import JSON_TYPE, Call
+from tests.gateway.api.calls import Call
+from tests.gateway.api.support import JSON_TYPE
 from tests.gateway.dispatch.decisions.kept import facts
 
 VIEWER = AdminRole.VIEWER

@@ -14,6 +14,7 @@ from gateway.domain.errors import (
 )
 from gateway.domain.request import Request
 from gateway.pipeline.bodies.reader import BodyReader
+from tests.gateway.api.calls import Call
 from tests.gateway.api.support import (
     ASK,
     BEARER,
@@ -21,7 +22,6 @@ from tests.gateway.api.support import (
     EVENTS,
     MIB,
     STREAM,
-    Call,
     FakeResponse,
     Surface,
     error_in,

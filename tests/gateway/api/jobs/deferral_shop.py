@@ -21,9 +21,10 @@ from gateway.jobs.runs import JobAnswer, JobRun, RetrySettings
 from gateway.pipeline.accumulation import AccumulatedRun
 from gateway.pipeline.pipeline import Pipeline
 from gateway.storage import Store
+from tests.gateway.api.calls import Call
 from tests.gateway.api.jobs.access import JobDoer
-from tests.gateway.api.support import BEARER, CHAT, EVENTS, JSON_TYPE, Call, FakeResponse, Surface
-from tests.gateway.jobs.test_runner import AnyRoom
+from tests.gateway.api.support import BEARER, CHAT, EVENTS, JSON_TYPE, FakeResponse, Surface
+from tests.gateway.jobs.shop import AnyRoom
 
 BODY = b'{"model":"m","messages":[{"role":"user","content":"Hi"}]}'
 PIECES = [

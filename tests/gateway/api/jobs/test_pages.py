@@ -13,8 +13,9 @@ from gateway.domain.scopes import limited
 from gateway.storage import Store
 from gateway.storage.errors import ObjectStorageFull
 from gateway.storage.objects import ObjectStore
+from tests.gateway.api.calls import Call
 from tests.gateway.api.jobs.access import JobDoer, job_access
-from tests.gateway.api.support import BEARER, JSON_TYPE, Call, FakeKeys, Surface, error_in
+from tests.gateway.api.support import BEARER, JSON_TYPE, FakeKeys, Surface, error_in
 
 CHAT = "/v1/chat/completions"
 JOB = {"path": CHAT, "body": {"model": "m", "messages": []}}

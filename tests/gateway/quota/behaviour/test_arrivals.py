@@ -3,7 +3,8 @@
 import asyncio
 
 from gateway.domain.quotas import Rates, TenantLimits
-from tests.gateway.api.support import BEARER, Call
+from tests.gateway.api.calls import Call
+from tests.gateway.api.support import BEARER
 from tests.gateway.quota.support import CHAT, Stage
 
 BODY = b'{"model":"m"}'
