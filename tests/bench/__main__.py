@@ -5,7 +5,8 @@ import asyncio
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
@@ -60,6 +61,20 @@ _TRACE = Path("..") / "shared" / "data" / "azure_llm_code_2023.csv"
 _SPARE_FILES = 2048
 
 
+@contextmanager
+def _directory() -> Iterator[Path]:
+    """An empty one, which is deleted afterwards."""
+    with tempfile.TemporaryDirectory(prefix="trunkline-bench-") as directory:
+        yield Path(directory)
+
+
+@contextmanager
+def _house() -> Iterator[House]:
+    """Processes of one load, which are stopped afterwards."""
+    with _directory() as directory, House(directory) as house:
+        yield house
+
+
 async def _streams(site: LoadSite, arguments: argparse.Namespace) -> object:
     seconds = arguments.seconds or _SECONDS
     return await concurrent.run(site, arguments.streams, arguments.tokens_per_s, seconds)
@@ -102,10 +117,7 @@ def _access(arguments: argparse.Namespace) -> object:
     problem = tools.missing()
     if problem is not None:
         return f"not run: {problem}"
-    with (
-        tempfile.TemporaryDirectory(prefix="trunkline-bench-") as directory,
-        House(Path(directory)) as house,
-    ):
+    with _house() as house:
         figures = access.run(house, arguments.rounds, arguments.seconds or _ACCESS_S)
     return _in_json(figures, arguments)
 
@@ -114,38 +126,32 @@ def _traces(arguments: argparse.Namespace) -> object:
     problem = tools.missing()
     if problem is not None:
         return f"not run: {problem}"
-    with tempfile.TemporaryDirectory(prefix="trunkline-bench-") as directory:
-        figures = traces.run(Path(directory), arguments.rounds, arguments.seconds or _ACCESS_S)
+    with _directory() as directory:
+        figures = traces.run(directory, arguments.rounds, arguments.seconds or _ACCESS_S)
     return _in_json(figures, arguments)
 
 
 def _calls(arguments: argparse.Namespace) -> object:
-    with tempfile.TemporaryDirectory(prefix="trunkline-bench-") as directory:
-        return _in_json(calls.run(Path(directory)), arguments)
+    with _directory() as directory:
+        return _in_json(calls.run(directory), arguments)
 
 
 def _revocation(arguments: argparse.Namespace) -> object:
-    with (
-        tempfile.TemporaryDirectory(prefix="trunkline-bench-") as directory,
-        House(Path(directory)) as house,
-    ):
+    with _house() as house:
         figures = revocation.run(house, _REVOKED, _REVOKED)
     return _in_json(figures, arguments)
 
 
 def _turns(arguments: argparse.Namespace) -> object:
-    with tempfile.TemporaryDirectory(prefix="trunkline-bench-") as directory:
+    with _directory() as directory:
         seconds = arguments.seconds or turns.QUIET_S
-        figures = turns.run(Path(directory) / "state", arguments.agents, arguments.keys, seconds)
+        figures = turns.run(directory / "state", arguments.agents, arguments.keys, seconds)
     return _in_json(figures, arguments)
 
 
 def _restart(arguments: argparse.Namespace) -> object:
-    with (
-        tempfile.TemporaryDirectory(prefix="trunkline-bench-") as directory,
-        House(Path(directory)) as house,
-    ):
-        compiled = restart.byte_code_in(Path(directory) / "byte-code")
+    with _house() as house:
+        compiled = restart.byte_code_in(house.directory / "byte-code")
         figures = restart.run(restart.build(house, arguments.agents, environment=compiled), arguments.kills)
     if arguments.json is not None:
         restart.write(figures, arguments.json)
@@ -177,10 +183,7 @@ def _memory(arguments: argparse.Namespace) -> object:
     problem = tools.missing() or memory.missing(*sizes)
     if problem is not None:
         return f"not run: {problem}"
-    with (
-        tempfile.TemporaryDirectory(prefix="trunkline-bench-") as directory,
-        House(Path(directory)) as house,
-    ):
+    with _house() as house:
         figures = memory.run(house, *sizes)
     return _kept("memory", figures, arguments)
 
@@ -208,10 +211,7 @@ def _generation(arguments: argparse.Namespace) -> object:
 
 
 def _progress(arguments: argparse.Namespace) -> object:
-    with (
-        tempfile.TemporaryDirectory(prefix="trunkline-bench-") as directory,
-        House(Path(directory)) as house,
-    ):
+    with _house() as house:
         figures = progress.run(house, seconds=arguments.seconds or progress.SECONDS)
     return _kept("progress", figures, arguments)
 
@@ -222,9 +222,9 @@ def _shared(arguments: argparse.Namespace) -> object:
     sizes = shared.SharedSizes()
     if arguments.seconds is not None:
         sizes = replace(sizes, tight_s=arguments.seconds)
-    with tempfile.TemporaryDirectory(prefix="trunkline-bench-") as directory:
+    with _directory() as directory:
         try:
-            figures = shared.run(Path(directory), sizes)
+            figures = shared.run(directory, sizes)
         except pytest.skip.Exception as skipped:
             return f"not run: {skipped}"
     return _kept("shared", figures, arguments)
@@ -235,10 +235,7 @@ def _idle(arguments: argparse.Namespace) -> object:
     problem = tools.missing() or idle.missing(agents, processes)
     if problem is not None:
         return f"not run: {problem}"
-    with (
-        tempfile.TemporaryDirectory(prefix="trunkline-bench-") as directory,
-        House(Path(directory)) as house,
-    ):
+    with _house() as house:
         try:
             figures = idle.run(house, agents, processes, arguments.seconds or idle.SECONDS)
         except pytest.skip.Exception as skipped:
@@ -253,10 +250,7 @@ def _half_load(arguments: argparse.Namespace) -> object:
     sizes = half_load.HalfLoadSizes()
     if arguments.seconds is not None:
         sizes = replace(sizes, seconds=arguments.seconds)
-    with (
-        tempfile.TemporaryDirectory(prefix="trunkline-bench-") as directory,
-        House(Path(directory)) as house,
-    ):
+    with _house() as house:
         figures = half_load.run(house, sizes)
     return _kept("half-load", figures, arguments)
 
@@ -268,10 +262,7 @@ def _dashboard(arguments: argparse.Namespace) -> object:
     sizes = dashboard.DashboardSizes()
     if arguments.seconds is not None:
         sizes = replace(sizes, seconds=arguments.seconds)
-    with (
-        tempfile.TemporaryDirectory(prefix="trunkline-bench-") as directory,
-        House(Path(directory)) as house,
-    ):
+    with _house() as house:
         figures = dashboard.run(house, sizes)
     return _kept("dashboard", figures, arguments)
 
@@ -280,10 +271,7 @@ def _growth(arguments: argparse.Namespace) -> object:
     problem = tools.missing() or crowd.may_open(_SPARE_FILES)
     if problem is not None:
         return f"not run: {problem}"
-    with (
-        tempfile.TemporaryDirectory(prefix="trunkline-bench-") as directory,
-        House(Path(directory)) as house,
-    ):
+    with _house() as house:
         figures = growth.run(house, arguments.seconds or _GROWTH_S)
     return _kept("growth", figures, arguments)
 
@@ -363,10 +351,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _on_a_site(name: str, arguments: argparse.Namespace) -> object:
     load, rate_mbit, environment = _ON_A_SITE[name]
-    with (
-        tempfile.TemporaryDirectory(prefix="trunkline-bench-") as directory,
-        House(Path(directory)) as house,
-    ):
+    with _house() as house:
         site = build(house, slots=1024, rate_mbit=rate_mbit, delay_ms=10.0, environment=environment)
         return asyncio.run(load(site, arguments))
 

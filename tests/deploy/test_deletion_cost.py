@@ -4,7 +4,6 @@ import json
 import ssl
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -19,6 +18,7 @@ from gateway.scaling.hooks import event_of
 from gateway.scaling.observation import SeenReplica
 from gateway.scaling.verdict import ModelVerdict, class_verdict
 from tests.gateway.scheduling.scaling.facts import L4
+from tests.support.threaded_server import served_in_thread
 from tests.support.tls import make_certificate
 
 _PODS = "/api/v1/namespaces/llm/pods/"
@@ -69,19 +69,16 @@ def cluster(tmp_path: Path) -> Iterator[_Cluster]:
         def log_message(self, *_: object) -> None:
             pass
 
-    with HTTPServer(("127.0.0.1", 0), Api) as server:
-        tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        tls.load_cert_chain(tmp_path / "ca.crt", key)
-        server.socket = tls.wrap_socket(server.socket, server_side=True)
-        found.environ = {
-            "KUBERNETES_SERVICE_HOST": "127.0.0.1",
-            "KUBERNETES_SERVICE_PORT": str(server.server_port),
-        }
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
+    server = HTTPServer(("127.0.0.1", 0), Api)
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(tmp_path / "ca.crt", key)
+    server.socket = tls.wrap_socket(server.socket, server_side=True)
+    found.environ = {
+        "KUBERNETES_SERVICE_HOST": "127.0.0.1",
+        "KUBERNETES_SERVICE_PORT": str(server.server_port),
+    }
+    with served_in_thread(server):
         yield found
-        server.shutdown()
-        thread.join()
 
 
 def _change(*agents: str) -> str:

@@ -1,7 +1,6 @@
 """The health check of the images: a gateway answers, an agent holds its state directory."""
 
 import os
-import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -12,6 +11,7 @@ from deploy.healthcheck import agent_runs, gateway_answers, main
 from shared.link.state_directory import LOCK_FILE
 from shared.process.file_lock import FileLock
 from shared.process.ports import free_port
+from tests.support.threaded_server import served_in_thread
 
 
 class _Site(BaseHTTPRequestHandler):
@@ -27,12 +27,9 @@ class _Site(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def port() -> Iterator[int]:
-    with HTTPServer(("127.0.0.1", 0), _Site) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
+    server = HTTPServer(("127.0.0.1", 0), _Site)
+    with served_in_thread(server):
         yield server.server_port
-        server.shutdown()
-        thread.join()
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])

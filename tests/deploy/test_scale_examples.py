@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import subprocess
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -18,6 +17,7 @@ from gateway.scaling.hooks import event_of
 from gateway.scaling.observation import SeenReplica
 from gateway.scaling.verdict import ModelVerdict, class_verdict
 from tests.gateway.scheduling.scaling.facts import L4
+from tests.support.threaded_server import served_in_thread
 
 _SLURM = Path(__file__).parents[2] / "deploy" / "examples" / "scale_slurm"
 _QUEUE = """#!/usr/bin/env bash
@@ -120,13 +120,8 @@ def salad() -> Iterator[_Salad]:
         def log_message(self, *_: object) -> None:
             pass
 
-    with HTTPServer(("127.0.0.1", 0), Api) as server:
-        found.url = f"http://127.0.0.1:{server.server_port}"
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
+    with served_in_thread(HTTPServer(("127.0.0.1", 0), Api)) as found.url:
         yield found
-        server.shutdown()
-        thread.join()
 
 
 _ARGUMENTS = ("org/my project", "l4=group")

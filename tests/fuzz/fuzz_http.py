@@ -21,25 +21,18 @@ from structlog.testing import capture_logs
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
-from gateway.api.openapi import document
 from gateway.api.server.client_addresses import PerAddressLimiter
 from gateway.api.server.protocol import BoundedHttpProtocol, bounded
 from gateway.api.server.request_parser import ConnectionLimits
 from gateway.domain.engine_paths import EnginePaths
 from gateway.domain.request import Request
+from tests.fuzz.documented import documented_statuses
 from tests.gateway.api.support import FakeResponse, Surface, json_response
 from tests.support.attacks import ATTACKS, KEY
 
 _GOOD_KEY = b"sk-tl-test"
 _GOOD = b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n"
-_DOCUMENTED = {100, 204, 426} | {
-    int(status)
-    for path in document()["paths"].values()
-    for operation in path.values()
-    if isinstance(operation, dict)
-    for status in operation["responses"]
-    if status.isdigit()
-}
+_DOCUMENTED = {100, 204, 426} | documented_statuses()
 _SEEDS = [attack.sent.replace(KEY, _GOOD_KEY) for attack in ATTACKS if len(attack.sent) < 5000]
 _PIECES = [
     *(

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable
 from random import Random
 
-from gateway.api.openapi import document
 from gateway.domain.request import Principal, Request
 from gateway.domain.scopes import NamePatterns, Scopes
 from gateway.pipeline.aliases.rewrite import rename
@@ -22,6 +21,7 @@ from gateway.pipeline.bodies.facts import is_short, read_json
 from gateway.pipeline.bodies.reader import BodyReader
 from gateway.pipeline.cache.cache import key_of
 from gateway.pipeline.cache.rules import deterministic
+from tests.fuzz.documented import documented_statuses
 from tests.fuzz.lost_streams import Lost, measured
 from tests.gateway.api.calls import Call
 from tests.gateway.api.support import BEARER, MIB, FakeKeys, FakeResponse, Surface, json_response
@@ -144,14 +144,7 @@ async def _one(random: Random, surface: Surface) -> Call:
 
 
 async def _round(random: Random, inputs: int) -> int:
-    documented = {
-        int(status)
-        for path in document()["paths"].values()
-        for operation in path.values()
-        if isinstance(operation, dict)
-        for status in operation["responses"]
-        if status.isdigit()
-    }
+    documented = documented_statuses()
     reader, stops = BodyReader(1), LoopStops()
     surface = Surface(keys=FakeKeys(), reader=reader)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
@@ -15,6 +16,27 @@ CHAT = "/v1/chat/completions"
 def chat(**more: object) -> dict[str, object]:
     """A chat request; ``script`` among ``more`` says what the engine does."""
     return {"model": MODEL, "messages": [{"role": "user", "content": "hi"}]} | more
+
+
+@dataclass(kw_only=True)
+class HeardStream:
+    """What a client has read of a streamed chat."""
+
+    text: str = ""
+    error: str = ""
+    done: bool = False
+    """The stream has ended as one does."""
+
+    async def read(self, response: aiohttp.ClientResponse) -> None:
+        """Read it to its end."""
+        async for line in response.content:
+            if line.startswith(b"data: {"):
+                chunk = json.loads(line[6:])
+                self.error = self.error or str(chunk.get("error", ""))
+                for choice in chunk.get("choices", ()):
+                    self.text += choice["delta"].get("content") or ""
+            elif line.startswith(b"data: [DONE]"):
+                self.done = True
 
 
 async def error_of(response: aiohttp.ClientResponse) -> dict[str, Any]:

@@ -6,9 +6,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,12 +21,6 @@ from tests.support import forks
 from tests.support.processes import Gateway, House, fetch, until
 
 SLOTS = 4
-
-
-@pytest.fixture
-def house(tmp_path: Path) -> Iterator[House]:
-    with House(tmp_path / "house") as made:
-        yield made
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import pytest
 
 from gateway.storage import Store
 from gateway.tools.quickstart.processes import Child
-from tests.integration.asking import CHAT, chat
+from tests.integration.asking import CHAT, HeardStream, chat
 from tests.integration.conftest import Site
 from tests.support.processes import answer_to, until
 
@@ -20,13 +20,10 @@ LONG_TOKENS = 60
 
 
 @dataclass
-class Heard:
+class Heard(HeardStream):
     """What became of one streamed request."""
 
     agent: str
-    text: str = ""
-    error: str = ""
-    done: bool = False
 
 
 async def ask(client: aiohttp.ClientSession, tokens: int, heard: list[Heard]) -> None:
@@ -35,14 +32,7 @@ async def ask(client: aiohttp.ClientSession, tokens: int, heard: list[Heard]) ->
         assert response.status == 200, await response.text()
         mine = Heard(response.headers["x-trunkline-agent"])
         heard.append(mine)
-        async for line in response.content:
-            if line.startswith(b"data: {"):
-                chunk = json.loads(line[6:])
-                mine.error = mine.error or str(chunk.get("error", ""))
-                for choice in chunk.get("choices", ()):
-                    mine.text += choice["delta"].get("content") or ""
-            elif line.startswith(b"data: [DONE]"):
-                mine.done = True
+        await mine.read(response)
 
 
 @pytest.fixture(scope="module")

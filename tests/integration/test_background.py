@@ -5,21 +5,9 @@ from typing import Any
 from openai import OpenAI
 
 from tests.integration.conftest import MODEL, Site
-from tests.support.processes import Engine, answer_to, fetch, until
+from tests.support.processes import answer_to, fetch, until
 
 TOKENS = 12
-
-
-def step_until(engine: Engine, tokens: int) -> None:
-    """Have the engine write until it has written so many in all."""
-
-    def there() -> bool:
-        if engine.stats()["sent_tokens"] >= tokens:
-            return True
-        fetch(f"{engine.url}/_step", body={})
-        return False
-
-    until(f"{tokens} tokens are written", there, 60.0)
 
 
 def test_a_response_is_streamed_left_taken_up_again_and_another_one_cancelled(site: Site) -> None:
@@ -32,13 +20,13 @@ def test_a_response_is_streamed_left_taken_up_again_and_another_one_cancelled(si
         stream = client.responses.create(**asked, input="one", stream=True, extra_body=stepped)
         opening = [next(stream) for _ in range(2)]
         assert [each.type for each in opening] == ["response.created", "response.queued"]
-        step_until(engine, sent + 5)
+        engine.write_until(sent + 5)
         seen = opening + [next(stream) for _ in range(6)]
         stream.close()
         (response_id,) = {each.response.id for each in seen if hasattr(each, "response")}
         assert client.responses.retrieve(response_id).status == "in_progress"
 
-        step_until(engine, sent + TOKENS)
+        engine.write_until(sent + TOKENS)
         fetch(f"{engine.url}/_step", body={})  # to its end
         last = seen[-1].sequence_number
         seen += client.responses.retrieve(response_id, stream=True, starting_after=last)

@@ -6,13 +6,13 @@ from contextlib import ExitStack
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import aiohttp
 import pytest
 
 from tests.support.processes import Gateway, House
+from tests.support.threaded_server import served_in_thread
 
 MODEL = "comfy"
 HOSTS = ("host-a", "host-b")
@@ -62,14 +62,9 @@ def gateway(asked: list[str], tmp_path_factory: pytest.TempPathFactory) -> Itera
     with House(directory) as house, ExitStack() as engines:
         gateway = house.gateway()
         for host in HOSTS:
-            server = engines.enter_context(
-                ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, host, asked))
-            )
-            serving = Thread(target=server.serve_forever)
-            serving.start()
-            engines.callback(serving.join)
-            engines.callback(server.shutdown)
-            house.agent(gateway, f"http://127.0.0.1:{server.server_port}", "--name", host, name=host)
+            server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, host, asked))
+            url = engines.enter_context(served_in_thread(server))
+            house.agent(gateway, url, "--name", host, name=host)
         house.wait_for_model(gateway, gateway.key("waiting"), MODEL)
         yield gateway
 

@@ -24,12 +24,6 @@ CHAT: dict[str, Any] = {"model": MODEL, "messages": [{"role": "user", "content":
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> Iterator[House]:
-    with House(tmp_path / "house") as made:
-        yield made
-
-
-@pytest.fixture
 def redis_url(tmp_path: Path) -> Iterator[str]:
     with own_redis_server(tmp_path) as server:
         yield server.url

@@ -78,19 +78,8 @@ class Site:
             headers["idempotency-key"] = idempotency_key
         return Asked(self.gateway, self.key, body, headers)
 
-    def step_until(self, tokens: int) -> None:
-        """Have the engine write until it has written so many in all."""
-
-        def there() -> bool:
-            if self.engine.stats()["sent_tokens"] >= tokens:
-                return True
-            fetch(f"{self.engine.url}/_step", body={})
-            return False
-
-        until(f"{tokens} tokens are written", there, 60.0)
-
     def finish(self, tokens: int) -> None:
-        self.step_until(tokens)
+        self.engine.write_until(tokens)
         fetch(f"{self.engine.url}/_step", body={})
 
     def until_kept(self, job_id: str, text: bytes) -> None:
@@ -154,7 +143,7 @@ def test_a_request_becomes_a_job_in_the_middle_and_outlives_its_gateway(site: Si
     before = site.engine.stats()
 
     asked = site.ask("long", 2, **STEPPED)
-    site.step_until(before["sent_tokens"] + 5)
+    site.engine.write_until(before["sent_tokens"] + 5)
     asked.done()
     assert asked.status == 202, asked.content
     job_id = asked.json()["id"]
@@ -163,7 +152,7 @@ def test_a_request_becomes_a_job_in_the_middle_and_outlives_its_gateway(site: Si
     assert (asked.json()["status"], asked.json()["tier"]) == ("running", "standard")
     assert site.engine.stats()["cancelled"] == before["cancelled"], "its stream goes on"
 
-    site.step_until(before["sent_tokens"] + 10)
+    site.engine.write_until(before["sent_tokens"] + 10)
     site.until_kept(job_id, b"9:")
     site.restart(signal.SIGKILL)
     site.finish(before["sent_tokens"] + TOKENS)
@@ -177,7 +166,7 @@ def test_a_request_becomes_a_job_in_the_middle_and_outlives_its_gateway(site: Si
 
 def test_without_a_death_it_is_asked_once_and_counted_once(site: Site) -> None:
     asked = site.ask("once", 1, **STEPPED)
-    site.step_until(3)
+    site.engine.write_until(3)
     assert asked.done().status == 202
     site.finish(TOKENS)
     assert text_in(site.succeeded(asked.json()["id"])) == answer_to("once", TOKENS)
@@ -210,7 +199,7 @@ def test_a_client_that_leaves_takes_its_request_along_unless_it_has_a_key(site: 
 def test_what_a_run_used_that_was_given_up_is_counted_once_with_the_rest(site: Site) -> None:
     body = {"model": MODEL, "messages": [{"role": "user", "content": "given"}], "max_tokens": TOKENS}
     made = fetch(f"{site.gateway.base_url}/jobs", body={"path": CHAT, "body": body | STEPPED}, key=site.key)
-    site.step_until(10)
+    site.engine.write_until(10)
     site.until_kept(made["id"], b"9:")  # its agent holds events back for a moment
     site.restart(signal.SIGTERM)  # it gives the job back, with what it has
     site.finish(TOKENS)

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
 from typing import Any
 
 import aiohttp
@@ -16,6 +15,7 @@ from gateway.domain.quotas import Rates
 from gateway.domain.scopes import AdminRole, limited
 from gateway.storage import Store
 from tests.support.processes import Gateway, House
+from tests.support.threaded_server import served_in_thread
 
 MODEL = "llama"
 
@@ -78,13 +78,8 @@ class Handler(BaseHTTPRequestHandler):
 @pytest.fixture(scope="module")
 def engine() -> Iterator[Engine]:
     engine = Engine()
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, engine)) as server:
-        engine.url = f"http://127.0.0.1:{server.server_port}"
-        serving = Thread(target=server.serve_forever)
-        serving.start()
+    with served_in_thread(ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, engine))) as engine.url:
         yield engine
-        server.shutdown()
-        serving.join()
 
 
 @pytest.fixture(scope="module")

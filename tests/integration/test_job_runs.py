@@ -3,8 +3,7 @@
 import re
 import signal
 import time
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import orjson
@@ -61,12 +60,6 @@ def _says(text: str) -> list[dict[str, str]]:
     return [{"role": "user", "content": text}]
 
 
-@pytest.fixture
-def house(tmp_path: Path) -> Iterator[House]:
-    with House(tmp_path) as house:
-        yield house
-
-
 def text_of(stream: bytes) -> str:
     chunks = [line[6:] for line in stream.split(b"\n") if line.startswith(b"data: {")]
     return "".join(
@@ -90,14 +83,7 @@ def test_a_job_outlives_its_gateway_and_goes_on_at_the_next_token(house: House) 
 
     before = engine.stats()["sent_tokens"]
     jobs.submit("long", stream=True, max_tokens=30, script={"stepped": True})
-    steps_to(engine, before + 10)
-    until("ten tokens are kept", lambda: b"9:" in kept_bytes(gateway, "long"), 60.0)
-    gateway.child.signal(signal.SIGKILL)
-    house.children.stop(gateway.child)
-    house.gateway(environment=LEASE, port=gateway.port)
-    until("nobody waits for what was begun", lambda: engine.stats()["cancelled"], 60.0)
-    steps_to(engine, before + 30)
-    fetch(f"{engine.url}/_step", body={})  # to its end
+    write_thirty_over_two_gateways(house, gateway, engine, "long", before)
     long = jobs.ended("long")
     assert long.state is JobState.SUCCEEDED, long
     assert long.attempts == 2
@@ -125,14 +111,7 @@ def test_a_job_in_one_piece_goes_on_at_the_next_token_and_its_result_is_as_if_un
 
     script = asked.get("script", {}) | {"stepped": True}
     jobs.submit("disturbed", path, **asked | {"script": script})
-    steps_to(engine, before + 10)
-    until("ten tokens are kept", lambda: b"9:" in kept_bytes(gateway, "disturbed"), 60.0)
-    gateway.child.signal(signal.SIGKILL)
-    house.children.stop(gateway.child)
-    house.gateway(environment=LEASE, port=gateway.port)
-    until("nobody waits for what was begun", lambda: engine.stats()["cancelled"], 60.0)
-    steps_to(engine, before + 30)
-    fetch(f"{engine.url}/_step", body={})  # to its end
+    write_thirty_over_two_gateways(house, gateway, engine, "disturbed", before)
     disturbed = jobs.ended("disturbed")
     assert (disturbed.state, disturbed.attempts) == (JobState.SUCCEEDED, 2), disturbed
     assert engine.stats()["sent_tokens"] == before + 30, "none was computed twice"
@@ -162,16 +141,19 @@ def same_but_ids_and_times(answer: bytes) -> bytes:
     return re.sub(rb'("id":"[^"]*"|"created(?:_at)?":\d+)', b"", answer)
 
 
-def steps_to(engine: Engine, tokens: int) -> None:
-    """Have the engine write until it has written so many in all."""
-
-    def there() -> bool:
-        if engine.stats()["sent_tokens"] >= tokens:
-            return True
-        fetch(f"{engine.url}/_step", body={})
-        return False
-
-    until(f"{tokens} tokens are written", there, 60.0)
+def write_thirty_over_two_gateways(
+    house: House, gateway: Gateway, engine: Engine, job_id: str, before: int
+) -> None:
+    """Have the engine write the job's thirty tokens: ten for ``gateway``, which is killed once it has kept
+    them, and the others for the gateway after it. It has written ``before`` tokens until now."""
+    engine.write_until(before + 10)
+    until("ten tokens are kept", lambda: b"9:" in kept_bytes(gateway, job_id), 60.0)
+    gateway.child.signal(signal.SIGKILL)
+    house.children.stop(gateway.child)
+    house.gateway(environment=LEASE, port=gateway.port)
+    until("nobody waits for what was begun", lambda: engine.stats()["cancelled"], 60.0)
+    engine.write_until(before + 30)
+    fetch(f"{engine.url}/_step", body={})  # to its end
 
 
 def kept_bytes(gateway: Gateway, job_id: str) -> bytes:

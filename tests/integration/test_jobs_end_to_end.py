@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from openai import OpenAI
 from gateway.storage import Store
 from tests.integration.conftest import MODEL, Site, build_site, leave
 from tests.support.processes import answer_to, command, fetch, until
+from tests.support.threaded_server import served_in_thread
 
 SETTINGS = """
 [jobs]
@@ -58,13 +58,9 @@ def inbox() -> Iterator[Inbox]:
         def log_message(self, *given: object) -> None:
             pass
 
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        inbox.url = f"http://127.0.0.1:{server.server_port}/hook"
-        serving = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-        serving.start()
+    with served_in_thread(HTTPServer(("127.0.0.1", 0), Handler)) as url:
+        inbox.url = f"{url}/hook"
         yield inbox
-        server.shutdown()
-        serving.join()
 
 
 @pytest.fixture

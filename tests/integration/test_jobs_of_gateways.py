@@ -79,7 +79,7 @@ def test_a_response_is_made_at_one_gateway_and_followed_and_cancelled_at_the_oth
         stream = one.responses.create(**asked, input="one", stream=True, extra_body=STEPPED)
         seen = [next(stream) for _ in range(2)]
         assert [each.type for each in seen] == ["response.created", "response.queued"]
-        step_until(pair.engine, 5)
+        pair.engine.write_until(5)
         seen += [next(stream) for _ in range(6)]
         stream.close()
         (response_id,) = {each.response.id for each in seen if hasattr(each, "response")}
@@ -88,7 +88,7 @@ def test_a_response_is_made_at_one_gateway_and_followed_and_cancelled_at_the_oth
         second = other.responses.retrieve(response_id, stream=True, starting_after=seen[-1].sequence_number)
         seen += [next(second)]
         second.close()
-        step_until(pair.engine, TOKENS)
+        pair.engine.write_until(TOKENS)
         fetch(f"{pair.engine.url}/_step", body={})  # to its end
         seen += one.responses.retrieve(response_id, stream=True, starting_after=seen[-1].sequence_number)
         assert [each.sequence_number for each in seen] == list(range(len(seen)))
@@ -108,15 +108,3 @@ def test_a_response_is_made_at_one_gateway_and_followed_and_cancelled_at_the_oth
 
 def at(gateway: Gateway, key: str) -> OpenAI:
     return OpenAI(base_url=gateway.base_url, api_key=key, max_retries=0, timeout=60)
-
-
-def step_until(engine: Engine, tokens: int) -> None:
-    """Have the engine write until it has written so many in all."""
-
-    def there() -> bool:
-        if engine.stats()["sent_tokens"] >= tokens:
-            return True
-        fetch(f"{engine.url}/_step", body={})
-        return False
-
-    until(f"{tokens} tokens are written", there, 60.0)

@@ -4,7 +4,6 @@ import signal
 import subprocess
 import urllib.error
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,12 +19,6 @@ from tests.support.processes import Gateway, House, answer_to, fetch, until
 REVOKED_WITHIN_S = 10.0
 """A second, and room for a busy machine."""
 CHAT: dict[str, Any] = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 3}
-
-
-@pytest.fixture
-def house(tmp_path: Path) -> Iterator[House]:
-    with House(tmp_path / "house") as made:
-        yield made
 
 
 @pytest.fixture(scope="module")

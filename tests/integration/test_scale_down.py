@@ -1,7 +1,6 @@
 """Four agents are scaled down to one while they stream: no client loses or doubles a token."""
 
 import asyncio
-import json
 from dataclasses import dataclass
 
 import aiohttp
@@ -10,7 +9,7 @@ import pytest
 from gateway.domain.scopes import AdminRole
 from gateway.storage import Store
 from gateway.tools.quickstart.processes import Child
-from tests.integration.asking import CHAT, chat
+from tests.integration.asking import CHAT, HeardStream, chat
 from tests.integration.conftest import Site
 from tests.support.processes import answer_to, until
 
@@ -20,13 +19,10 @@ TOKENS_PER_S = 20
 
 
 @dataclass
-class Heard:
+class Heard(HeardStream):
     """What became of one streamed request."""
 
     number: int
-    text: str = ""
-    error: str = ""
-    done: bool = False
 
 
 async def ask(client: aiohttp.ClientSession, mine: Heard, tokens: int) -> None:
@@ -35,14 +31,7 @@ async def ask(client: aiohttp.ClientSession, mine: Heard, tokens: int) -> None:
     body = chat(messages=messages, model="shrinking", stream=True, max_tokens=tokens, script=script)
     async with client.post(CHAT, json=body) as response:
         assert response.status == 200, await response.text()
-        async for line in response.content:
-            if line.startswith(b"data: {"):
-                chunk = json.loads(line[6:])
-                mine.error = mine.error or str(chunk.get("error", ""))
-                for choice in chunk.get("choices", ()):
-                    mine.text += choice["delta"].get("content") or ""
-            elif line.startswith(b"data: [DONE]"):
-                mine.done = True
+        await mine.read(response)
 
 
 async def end(client: aiohttp.ClientSession, name: str, child: Child, site: Site) -> int:

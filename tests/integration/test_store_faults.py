@@ -29,12 +29,6 @@ DELAY_S = 0.03
 """What the slow store takes longer, each way."""
 
 
-@pytest.fixture
-def house(tmp_path: Path) -> Iterator[House]:
-    with House(tmp_path / "house") as made:
-        yield made
-
-
 @pytest.fixture(scope="module")
 def own() -> Iterator[OwnPostgresServer]:
     with own_postgres() as server:

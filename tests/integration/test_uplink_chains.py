@@ -12,7 +12,7 @@ from shared.process.ports import free_port
 from tests.integration.asking import CHAT, chat
 from tests.integration.conftest import MODEL
 from tests.integration.regions import WAIT_S, build, client, join, text_of
-from tests.support.processes import Gateway, House, answer_to, until
+from tests.support.processes import Engine, Gateway, House, answer_to, until
 
 
 @pytest.mark.cluster
@@ -84,18 +84,20 @@ def _workers(gateway: Gateway) -> dict[int, int]:
     return {each["worker"]: each["pid"] for each in serving}
 
 
+def _region_of_two_workers(house: House, uses: int) -> tuple[Gateway, Gateway, Engine]:
+    """A parent, a child of two workers that may join so often, and an engine that nobody offers yet."""
+    parent = house.gateway(name="parent")
+    child = house.gateway(
+        *("--uplink", parent.url, "--join", parent.token(uses=uses), "--workers", "2"),
+        name="region",
+        environment={"TRUNKLINE_GATEWAY_UPLINK__NAME": "region"},
+    )
+    return parent, child, house.engine("--model", MODEL)
+
+
 @pytest.mark.cluster
 async def test_every_worker_of_a_child_offers_its_slots_and_one_may_die(house: House) -> None:
-    parent = await asyncio.to_thread(house.gateway, name="parent")
-    token = parent.token(uses=2)
-    child = await asyncio.to_thread(
-        lambda: house.gateway(
-            *("--uplink", parent.url, "--join", token, "--workers", "2"),
-            name="region",
-            environment={"TRUNKLINE_GATEWAY_UPLINK__NAME": "region"},
-        )
-    )
-    engine = await asyncio.to_thread(house.engine, "--model", MODEL)
+    parent, child, engine = await asyncio.to_thread(_region_of_two_workers, house, uses=2)
     house.agent(child, engine.url, "--slots", "4", name="gpu-1")
     key, local = parent.key("tests"), child.key("local")
     await asyncio.to_thread(house.wait_for_model, parent, key, MODEL)
@@ -139,16 +141,7 @@ async def test_every_worker_of_a_child_offers_its_slots_and_one_may_die(house: H
 
 @pytest.mark.cluster
 async def test_slots_of_a_worker_without_an_uplink_are_lent_for_what_waits_above(house: House) -> None:
-    parent = await asyncio.to_thread(house.gateway, name="parent")
-    token = parent.token(uses=1)
-    child = await asyncio.to_thread(
-        lambda: house.gateway(
-            *("--uplink", parent.url, "--join", token, "--workers", "2"),
-            name="region",
-            environment={"TRUNKLINE_GATEWAY_UPLINK__NAME": "region"},
-        )
-    )
-    engine = await asyncio.to_thread(house.engine, "--model", MODEL)
+    parent, child, engine = await asyncio.to_thread(_region_of_two_workers, house, uses=1)
     agent = house.agent(child, engine.url, "--slots", "4", name="gpu-1")
     key, log = parent.key("tests"), child.child.log
     await asyncio.to_thread(house.wait_for_model, parent, key, MODEL)

@@ -1,8 +1,6 @@
 """This version beside the one before, as real processes: each gateway with the other's agents, a state that
 is upgraded where it lies, and the way back."""
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -21,12 +19,6 @@ from tests.support.earlier import ONE_PROCESS, EarlierVersion, first_of_several,
 from tests.support.processes import Gateway, House, answer_to, fetch, until
 
 CHAT: dict[str, Any] = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 3}
-
-
-@pytest.fixture
-def house(tmp_path: Path) -> Iterator[House]:
-    with House(tmp_path / "house") as made:
-        yield made
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,6 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,12 +42,6 @@ class Site:
     def events(self, name: str) -> list[int]:
         """How often each gateway has logged it."""
         return [gateway.child.log.read_text().count(f'"event":"{name}"') for gateway in self.gateways]
-
-
-@pytest.fixture
-def house(tmp_path: Path) -> Iterator[House]:
-    with House(tmp_path / "house") as made:
-        yield made
 
 
 def site(house: House, address: StoreAddress, offsets_s: tuple[int, int]) -> Site:

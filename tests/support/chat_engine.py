@@ -8,12 +8,13 @@ serves until its process ends.
 
 import asyncio
 import re
-import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import orjson
 from aiohttp import web
+
+from tests.support.served_app import serve_app
 
 MODEL = "chat-only"
 ROLES = ("system", "developer", "user", "assistant", "tool")
@@ -174,15 +175,5 @@ def app() -> web.Application:
     return made
 
 
-async def _main() -> None:
-    runner = web.AppRunner(app())
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    sys.stdout.write(f"listening http://127.0.0.1:{runner.addresses[0][1]}\n")
-    sys.stdout.flush()
-    await asyncio.Event().wait()
-
-
 if __name__ == "__main__":
-    asyncio.run(_main())
+    asyncio.run(serve_app(app()))

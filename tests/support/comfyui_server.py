@@ -25,6 +25,7 @@ from aiohttp import WSMsgType, web
 from PIL import Image
 
 from tests.support.comfyui_nodes import NODES, NodeFailed, NodeRun, check_prompt
+from tests.support.served_app import serve_app
 
 
 class Interrupted(Exception):
@@ -369,13 +370,7 @@ async def main(arguments: list[str]) -> None:
         server = ComfyUIServer(
             Path(directory), cancels=given.cancels, step_s=given.step_s, takes_ids=not given.no_ids
         )
-        runner = web.AppRunner(server.app())
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        host, port = runner.addresses[0][:2]
-        sys.stdout.write(f"listening http://{host}:{port}\n")
-        sys.stdout.flush()
-        await asyncio.Event().wait()
+        await serve_app(server.app())
 
 
 if __name__ == "__main__":

@@ -6,12 +6,13 @@ waits so long. ``GET /_stats`` tells what became of requests.
 """
 
 import asyncio
-import sys
 from collections.abc import Mapping
 from typing import Any
 
 import orjson
 from aiohttp import web
+
+from tests.support.served_app import serve_app
 
 SIZE_OF_JSON = "Inference-Header-Content-Length"
 UNLOADED = "unloaded"
@@ -127,14 +128,7 @@ def _error(status: int, message: str) -> web.Response:
 
 
 async def main() -> None:
-    runner = web.AppRunner(KServeServer().app(), handler_cancellation=True)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    host, port = runner.addresses[0][:2]
-    sys.stdout.write(f"listening http://{host}:{port}\n")
-    sys.stdout.flush()
-    await asyncio.Event().wait()
+    await serve_app(KServeServer().app(), handler_cancellation=True)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,8 @@ from typing import Any
 import orjson
 from aiohttp import web
 
+from tests.support.served_app import serve_app
+
 MODEL = "half"
 TEXT = "a lighthouse at night"
 
@@ -226,14 +228,7 @@ SERVERS = {"tensorflow": TensorFlowServing, "torchserve": TorchServe, "tgi": Tex
 
 
 async def main(kind: str) -> None:
-    runner = web.AppRunner(SERVERS[kind]().app, handler_cancellation=True)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    host, port = runner.addresses[0][:2]
-    sys.stdout.write(f"listening http://{host}:{port}\n")
-    sys.stdout.flush()
-    await asyncio.Event().wait()
+    await serve_app(SERVERS[kind]().app, handler_cancellation=True)
 
 
 if __name__ == "__main__":

@@ -73,6 +73,17 @@ class Engine:
             await asyncio.to_thread(fetch, f"{self.url}/_step", body={})
             await asyncio.sleep(0.02)
 
+    def write_until(self, tokens: int) -> None:
+        """Have it write tokens of stepped answers until it has written so many in all."""
+
+        def there() -> bool:
+            if self.stats()["sent_tokens"] >= tokens:
+                return True
+            fetch(f"{self.url}/_step", body={})
+            return False
+
+        until(f"{tokens} tokens are written", there, 60.0)
+
     def until_idle(self, timeout_s: float = 30.0) -> None:
         """Return once no request runs. What a test leaves running would take longer than that."""
         until("the engine is idle", lambda: self.stats()["running"] == 0, timeout_s)

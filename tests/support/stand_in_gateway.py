@@ -4,7 +4,6 @@ It runs in this process, with answers that each test chooses."""
 
 import ipaddress
 import ssl
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,6 +18,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+
+from tests.support.threaded_server import served_in_thread
 
 READY: Mapping[str, Any] = {
     "/readyz": {"status": "ready", "agents": 1},
@@ -70,21 +71,14 @@ def stand_in(found: StandIn, tls: tuple[Path, Path] | None = None) -> Iterator[S
         def handle_error(self, request: Any, client_address: Any) -> None:
             """Clients that do not trust the certificate hang up."""
 
-    with Server(("127.0.0.1", 0), Handler) as server:
-        if tls is not None:
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            context.load_cert_chain(*tls)
-            server.socket = context.wrap_socket(
-                server.socket, server_side=True, do_handshake_on_connect=False
-            )
-        found.port = server.server_address[1]
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            yield found
-        finally:
-            server.shutdown()
-            thread.join()
+    server = Server(("127.0.0.1", 0), Handler)
+    if tls is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(*tls)
+        server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
+    found.port = server.server_address[1]
+    with served_in_thread(server):
+        yield found
 
 
 def certificate_for(

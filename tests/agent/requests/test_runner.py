@@ -9,12 +9,12 @@ import orjson
 import pytest
 
 from agent.engines.backend import BackendFailed, BackendTimeout, BackendUnreachable
-from agent.engines.http.openai import EngineSettings, OpenAIHTTPBackend
 from agent.requests.run import RequestRun
 from shared.protocol.errors import ErrorCode
 from shared.protocol.limits import STREAM_WINDOW_BYTES
 from shared.protocol.messages import Trailers, Usage, UsageMode
 from tests.agent.support.canned import until
+from tests.agent.support.http_backend import backend
 from tests.agent.support.requests_in import TOKEN, Set, agent_with, played, standing_still
 from tests.support.scripted_engine import Fault, ScriptedEngine
 
@@ -250,14 +250,12 @@ async def test_a_body_is_credited_only_as_the_engine_takes_it() -> None:
 
 @asynccontextmanager
 async def engine_behind() -> AsyncIterator[tuple[ScriptedEngine, Set]]:
-    async with ScriptedEngine(models=("m",)) as engine:
-        backend = OpenAIHTTPBackend(EngineSettings(url=engine.url, name="e", slots=64, refresh_s=3600))
-        await backend.start()
-        try:
-            async with agent_with(backend) as here:
-                yield engine, here
-        finally:
-            await backend.close()
+    async with (
+        ScriptedEngine(models=("m",)) as engine,
+        backend(engine.url, slots=64) as made,
+        agent_with(made) as here,
+    ):
+        yield engine, here
 
 
 def chat(**script: Any) -> bytes:

@@ -1,10 +1,14 @@
 """The HTTP surface with fakes behind it, over raw ASGI or served at an address."""
 
 from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.gateway.api.support import Surface, served
+from tests.gateway.api.support import KEY, Surface, served
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
 
 
 @pytest.fixture
@@ -16,3 +20,12 @@ async def surface() -> Surface:
 async def address(surface: Surface) -> AsyncIterator[str]:
     async with served(surface) as where:
         yield where
+
+
+@pytest.fixture
+async def sdk(address: str) -> "AsyncIterator[AsyncOpenAI]":
+    """OpenAI's SDK, at the surface's address."""
+    from openai import AsyncOpenAI
+
+    async with AsyncOpenAI(base_url=f"http://{address}/v1", api_key=KEY, max_retries=0) as client:
+        yield client

@@ -92,6 +92,38 @@ class FakeMetrics(Metrics):
         return b"trunkline_up 1\n"
 
 
+class CountedRequests(Metrics):
+    """Keeps what is counted of requests."""
+
+    def __init__(self) -> None:
+        self.finished: list[tuple[str, str, int]] = []
+        """Route, model and status of each."""
+        self.streams: list[tuple[str, float, float, int | None]] = []
+        """Model, seconds to the first token, seconds in all, tokens."""
+        self.agents: list[tuple[str, int]] = []
+        """Who answered, with which status."""
+
+    def request_finished(
+        self,
+        route: str,
+        model: str,
+        status: int,
+        duration_s: float,
+        tier: str = "",
+        tenant: str | None = None,
+    ) -> None:
+        assert duration_s >= 0
+        self.finished.append((route, model, status))
+
+    def streamed(
+        self, model: str, first_token_s: float, lasted_s: float, tokens: int | None, tier: str
+    ) -> None:
+        self.streams.append((model, first_token_s, lasted_s, tokens))
+
+    def answered_by(self, agent: str, status: int) -> None:
+        self.agents.append((agent, status))
+
+
 class FakeResponse:
     """A response that the test feeds: ``chunks`` at once, more by :meth:`feed`, the end by :meth:`end`."""
 

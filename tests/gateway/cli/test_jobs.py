@@ -4,7 +4,6 @@ import json
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
@@ -13,6 +12,7 @@ from typer.testing import CliRunner, Result
 
 from gateway.cli import jobs
 from gateway.cli_support import asking_again
+from tests.support.threaded_server import served_in_thread
 
 KEY = "sk-tl-secret"
 QUEUED: dict[str, Any] = {
@@ -79,12 +79,8 @@ class JobServer:
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[JobServer]:
     monkeypatch.setattr(asking_again, "AGAIN_S", 0.01)
     made = JobServer()
-    thread = Thread(target=made.server.serve_forever, args=(0.01,), daemon=True)
-    thread.start()
-    yield made
-    made.server.shutdown()
-    thread.join()
-    made.server.server_close()
+    with served_in_thread(made.server):
+        yield made
 
 
 def run(server: JobServer, *arguments: str, given: str | None = None, key: str = KEY) -> Result:

@@ -15,6 +15,7 @@ from typer.testing import CliRunner, Result
 
 from gateway.cli.live import register
 from gateway.cli_support.gateway_client import GatewayClient, GatewayFailed
+from tests.support.threaded_server import served_in_thread
 from tests.support.tls import make_certificate
 
 KEY = "sk-tl-secret"
@@ -71,17 +72,13 @@ class Server:
             setattr(Handler, f"do_{method}", Handler.answer)
         self.server = HTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
-        self.thread = threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True)
 
 
 @pytest.fixture
 def server() -> Iterator[Server]:
     made = Server()
-    made.thread.start()
-    yield made
-    made.server.shutdown()
-    made.thread.join()
-    made.server.server_close()
+    with served_in_thread(made.server):
+        yield made
 
 
 def run(server: Server, *arguments: str, key: str = KEY) -> Result:

@@ -1,7 +1,6 @@
 """``trunkline logs`` against a server that sends what a gateway sends."""
 
 import json
-import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -13,6 +12,7 @@ from typer.testing import CliRunner, Result
 
 from gateway.cli import logs as module
 from gateway.cli.logs import LinePrinter, register
+from tests.support.threaded_server import served_in_thread
 
 REQUEST = {
     **{
@@ -55,7 +55,6 @@ class Streams:
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
-        self.thread = threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True)
 
     def run(self, *arguments: str) -> Result:
         app = typer.Typer()
@@ -68,11 +67,8 @@ class Streams:
 @pytest.fixture
 def streams() -> Iterator[Streams]:
     made = Streams()
-    made.thread.start()
-    yield made
-    made.server.shutdown()
-    made.thread.join()
-    made.server.server_close()
+    with served_in_thread(made.server):
+        yield made
 
 
 def test_lines_are_for_people_or_for_programs(streams: Streams) -> None:

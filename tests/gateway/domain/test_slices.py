@@ -1,32 +1,14 @@
 """Long lists are made a slice at a time, and others have their turn between."""
 
-import asyncio
-from collections.abc import Awaitable
-
 import orjson
 import pytest
 
 from gateway.domain.slices import SLICE, in_slices
 from gateway.fleet.registry import ServedModel
 from tests.gateway.api.support import BEARER, FakeCatalog, Surface
+from tests.support.turns import turns_during
 
 MODELS = 10 * SLICE
-
-
-async def turns_during(work: Awaitable[object]) -> int:
-    """How often another task has had a turn until ``work`` was done."""
-    turns = 0
-
-    async def turn() -> None:
-        nonlocal turns
-        while True:
-            await asyncio.sleep(0)
-            turns += 1
-
-    turning = asyncio.create_task(turn())
-    await work
-    turning.cancel()
-    return turns
 
 
 async def test_everything_comes_in_order_and_a_short_list_at_once() -> None:

@@ -26,6 +26,7 @@ from shared.protocol.limits import BATCH_SIZES
 from shared.protocol.messages import GpuState, Usage
 from tests.gateway.fleet.fleet import Fleet, deployment
 from tests.support.promtool import promtool
+from tests.support.turns import turns_during
 
 T = TypeVar("T")
 
@@ -313,21 +314,12 @@ async def test_the_exposition_is_well_formed_and_names_have_units(metrics: Metri
 
 
 async def test_the_event_loop_turns_for_others_while_metrics_are_read(metrics: Metrics) -> None:
-    turns = 0
-
-    async def turn() -> None:
-        nonlocal turns
-        while True:
-            await asyncio.sleep(0)
-            turns += 1
-
     for number in range(MODEL_LABELS):
         metrics.know_model(f"model-{number}")
         metrics.request_finished("chat", f"model-{number}", 200, 0.1)
-    turning = asyncio.create_task(turn())
-    text = await metrics.render()
-    turning.cancel()
-    assert turns >= 20
+    rendering = asyncio.ensure_future(metrics.render())
+    assert await turns_during(rendering) >= 20
+    text = rendering.result()
     assert value(metrics, "trunkline_request_seconds_count", route="chat", model="model-7", tier="none") == 1
     assert b'trunkline_request_seconds_count{model="model-7",route="chat",tier="none"} 1.0' in text
 

@@ -17,22 +17,13 @@ from agent.engines.http.openai import BUSY_SILENCE_S, NO_MODELS, EngineSettings,
 from shared.protocol.engine_state import EngineState
 from shared.protocol.messages import DeploymentStatus, RequestHead
 from tests.agent.support.canned import added, asked, canned, once, read, until
+from tests.agent.support.http_backend import backend
 from tests.support.scripted_engine import Fault, Habit, Script, ScriptedEngine
 
 BODY = orjson.dumps({"model": "scripted", "messages": [{"role": "user", "content": "hi"}]})
 HEAD = RequestHead(
     "e/scripted", "POST", "/v1/chat/completions", (("content-type", "application/json"),), "scripted", "r"
 )
-
-
-@asynccontextmanager
-async def backend(url: str) -> AsyncIterator[OpenAIHTTPBackend]:
-    made = OpenAIHTTPBackend(EngineSettings(url=url, name="e", refresh_s=3600))
-    await made.start()
-    try:
-        yield made
-    finally:
-        await made.close()
 
 
 async def ask(made: OpenAIHTTPBackend) -> int:

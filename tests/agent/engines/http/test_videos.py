@@ -1,8 +1,7 @@
 """Videos that an engine makes by itself are one answer that takes its time."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -12,12 +11,13 @@ import pytest
 
 from agent.engines.backend import BackendFailed
 from agent.engines.http import videos
-from agent.engines.http.openai import EngineSettings, OpenAIHTTPBackend
+from agent.engines.http.openai import OpenAIHTTPBackend
 from agent.engines.http.videos import is_followed
 from shared.protocol.followed import FOLLOWED, FollowedAnswer, FollowedReader
 from shared.protocol.messages import RequestHead
 from shared.protocol.progress import Progress
 from tests.agent.support.canned import Response, added, asked, canned, once, read, until
+from tests.agent.support.http_backend import backend
 from tests.support.scripted_engine import Fault, Script, ScriptedEngine
 from tests.support.scripted_engine.videos import video_bytes
 
@@ -31,16 +31,6 @@ BODY = orjson.dumps({"model": "scripted", "prompt": "rain"})
 @pytest.fixture(autouse=True)
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(videos, "LOOK_S", 0.0)
-
-
-@asynccontextmanager
-async def backend(url: str) -> AsyncIterator[OpenAIHTTPBackend]:
-    made = OpenAIHTTPBackend(EngineSettings(url=url, name="e", refresh_s=3600))
-    await made.start()
-    try:
-        yield made
-    finally:
-        await made.close()
 
 
 async def answer_to(made: OpenAIHTTPBackend, head: RequestHead = HEAD) -> tuple[Response, bytes]:

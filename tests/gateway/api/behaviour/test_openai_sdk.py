@@ -1,7 +1,5 @@
 """OpenAI's own Python SDK against the surface: what it makes of our answers."""
 
-from collections.abc import AsyncIterator
-
 import openai
 import pytest
 from openai import AsyncOpenAI
@@ -22,12 +20,10 @@ from shared.protocol.errors import ErrorCode
 from shared.protocol.messages import UsageMode
 from tests.gateway.api.support import (
     EVENTS,
-    KEY,
     FakeCatalog,
     FakeResponse,
     Surface,
     json_response,
-    served,
     whole_body,
 )
 
@@ -39,15 +35,6 @@ DONE = b"data: [DONE]\n\n"
 @pytest.fixture
 async def surface() -> Surface:
     return Surface(catalog=FakeCatalog(ServedModel("org/m", 1, "trunkline", True, 1, ("chat",))))
-
-
-@pytest.fixture
-async def sdk(surface: Surface) -> AsyncIterator[AsyncOpenAI]:
-    async with (
-        served(surface) as address,
-        AsyncOpenAI(base_url=f"http://{address}/v1", api_key=KEY, max_retries=0) as client,
-    ):
-        yield client
 
 
 async def ask(sdk: AsyncOpenAI) -> object:

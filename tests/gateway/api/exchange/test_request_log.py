@@ -12,45 +12,26 @@ from gateway.domain.errors import QueueFull, RequestError
 from gateway.domain.quotas import Price
 from gateway.domain.request import Request
 from gateway.observability.audit import RequestFacts, facts_of
-from gateway.observability.metrics import Metrics
 from shared.protocol.errors import ErrorCode
 from shared.protocol.messages import Trailers, Usage
-from tests.gateway.api.support import BEARER, CHAT, EVENTS, JSON_TYPE, FakeResponse, Surface, json_response
+from tests.gateway.api.support import (
+    BEARER,
+    CHAT,
+    EVENTS,
+    JSON_TYPE,
+    CountedRequests,
+    FakeResponse,
+    Surface,
+    json_response,
+)
 from tests.gateway.fleet.fleet import Fleet, deployment
 
 ASK = b'{"model":"m","stream":true,"messages":[{"role":"user","content":"swordfish"}]}'
 
 
-class Counter(Metrics):
-    def __init__(self) -> None:
-        self.counted: list[tuple[str, str, int]] = []
-        self.streams: list[tuple[str, float, float, int | None]] = []
-        self.agents: list[tuple[str, int]] = []
-
-    def request_finished(
-        self,
-        route: str,
-        model: str,
-        status: int,
-        duration_s: float,
-        tier: str = "",
-        tenant: str | None = None,
-    ) -> None:
-        assert duration_s >= 0
-        self.counted.append((route, model, status))
-
-    def streamed(
-        self, model: str, first_token_s: float, lasted_s: float, tokens: int | None, tier: str
-    ) -> None:
-        self.streams.append((model, first_token_s, lasted_s, tokens))
-
-    def answered_by(self, agent: str, status: int) -> None:
-        self.agents.append((agent, status))
-
-
-def lines_of(surface: Surface, counter: Counter | None = None) -> list[dict[str, Any]]:
+def lines_of(surface: Surface, counter: CountedRequests | None = None) -> list[dict[str, Any]]:
     with capture_logs() as lines:
-        log = RequestLog(counter or Counter())
+        log = RequestLog(counter or CountedRequests())
         for exchange, status, failure in surface.finished:
             log(exchange, status, failure)
     return [dict(line) for line in lines]
@@ -60,7 +41,7 @@ async def test_a_line_says_who_what_where_how_long_and_how_much(surface: Surface
     response = surface.dispatcher.answer(FakeResponse(headers=EVENTS, chunks=(b"data: 1\n\n",)))
     response.trailers = Trailers(Usage(5, 7))
     await surface.post(CHAT, ASK, JSON_TYPE, (b"x-request-id", b"r1"))
-    counter = Counter()
+    counter = CountedRequests()
     [line] = lines_of(surface, counter)
     assert line.pop("total_ms") >= line.pop("first_byte_ms") >= 0
     assert line == {
@@ -83,14 +64,14 @@ async def test_a_line_says_who_what_where_how_long_and_how_much(surface: Surface
         "bytes_in": len(ASK),
         "bytes_out": 9,
     }
-    assert counter.counted == [("chat", "m", 200)]
+    assert counter.finished == [("chat", "m", 200)]
 
 
 async def test_a_stream_counts_its_first_token_and_the_time_between_tokens(surface: Surface) -> None:
     response = surface.dispatcher.answer(FakeResponse(headers=EVENTS, chunks=(b"data: 1\n\n",)))
     response.trailers = Trailers(Usage(5, 7))
     await surface.post(CHAT, ASK, JSON_TYPE)
-    counter = Counter()
+    counter = CountedRequests()
     lines_of(surface, counter)
     [(model, first_token_s, lasted_s, tokens)] = counter.streams
     assert (model, tokens) == ("m", 7)
@@ -104,7 +85,7 @@ async def test_answers_in_one_piece_and_refusals_count_no_tokens_times(surface: 
     await surface.post(CHAT, b'{"model":"m","messages":[]}', JSON_TYPE)
     surface.dispatcher.fail(QueueFull("full"))
     await surface.post(CHAT, ASK, JSON_TYPE)
-    counter = Counter()
+    counter = CountedRequests()
     lines_of(surface, counter)
     assert counter.streams == []
     assert counter.agents == [("gpu-1", 200)]
@@ -153,30 +134,30 @@ async def test_a_path_cannot_write_to_the_terminal(surface: Surface) -> None:
 async def test_probes_are_counted_but_not_logged(surface: Surface) -> None:
     await surface.get("/healthz")
     await surface.get("/metrics")
-    counter = Counter()
+    counter = CountedRequests()
     assert lines_of(surface, counter) == []
-    assert [route for route, _, _ in counter.counted] == ["health", "metrics"]
+    assert [route for route, _, _ in counter.finished] == ["health", "metrics"]
 
 
 async def test_lists_of_models_that_go_well_are_told_below_info(surface: Surface) -> None:
     await surface.get("/v1/models")
     await surface.get("/v1/models/nothing")
-    counter = Counter()
+    counter = CountedRequests()
     lines = lines_of(surface, counter)
     assert [(line["status"], line["log_level"]) for line in lines] == [(200, "debug"), (404, "info")]
-    assert [(route, status) for route, _, status in counter.counted] == [("models", 200), ("models", 404)]
+    assert [(route, status) for route, _, status in counter.finished] == [("models", 200), ("models", 404)]
 
 
 async def test_lines_can_be_left_out(surface: Surface) -> None:
     await surface.post(CHAT, ASK)
-    counter = Counter()
+    counter = CountedRequests()
     with capture_logs() as lines:
         log = RequestLog(counter, lines=False)
         exchange, status, failure = surface.finished[0]
         assert failure is None or isinstance(failure, RequestError)
         log(exchange, status, failure)
     assert lines == []
-    assert counter.counted
+    assert counter.finished
 
 
 def recorded(surface: Surface) -> list[dict[str, Any]]:

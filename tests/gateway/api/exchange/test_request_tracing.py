@@ -13,8 +13,8 @@ from shared.process.tracing import conventions as names
 from shared.process.tracing.context import TraceSampler, read_traceparent
 from shared.process.tracing.spans import SpanRole
 from shared.protocol.messages import Trailers, Usage
-from tests.gateway.api.exchange.test_request_log import ASK, Counter
-from tests.gateway.api.support import CHAT, EVENTS, JSON_TYPE, FakeResponse, Surface
+from tests.gateway.api.exchange.test_request_log import ASK
+from tests.gateway.api.support import CHAT, EVENTS, JSON_TYPE, CountedRequests, FakeResponse, Surface
 from tests.support.kept_spans import KeptSpans
 
 GIVEN = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
@@ -34,7 +34,7 @@ def tracing(surface: Surface, ratio: float = 1.0, metrics: Metrics | None = None
 def over(surface: Surface) -> list[dict[str, object]]:
     """What the log says, after the traces were handed on."""
     with capture_logs() as lines:
-        log = RequestLog(Counter(), finish_trace=surface.traces.finished)  # type: ignore[attr-defined]
+        log = RequestLog(CountedRequests(), finish_trace=surface.traces.finished)  # type: ignore[attr-defined]
         for exchange, status, failure in surface.finished:
             log(exchange, status, failure)
     return [dict(line) for line in lines]

@@ -1,7 +1,6 @@
 """Background responses as OpenAI's SDK uses them."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import openai
@@ -19,7 +18,7 @@ from gateway.jobs.output import AnswerHead, PartialOutput
 from gateway.storage.errors import ObjectStorageFull
 from gateway.storage.objects import ObjectStore
 from tests.gateway.api.jobs.access import JobDoer
-from tests.gateway.api.support import JSON_TYPE, KEY, FakeResponse, Surface, error_in, json_response, served
+from tests.gateway.api.support import JSON_TYPE, KEY, FakeResponse, Surface, error_in, json_response
 
 PATH = "/v1/responses"
 ASKED: dict[str, Any] = {"model": "m", "input": "hello", "background": True}
@@ -47,15 +46,6 @@ def delta(text: str) -> bytes:
 
 BEGIN = event("response.created", response=WHOLE) + event("response.in_progress", response=WHOLE)
 END = event("response.completed", response=WHOLE)
-
-
-@pytest.fixture
-async def sdk(surface: Surface) -> AsyncIterator[AsyncOpenAI]:
-    async with (
-        served(surface) as address,
-        AsyncOpenAI(base_url=f"http://{address}/v1", api_key=KEY, max_retries=0) as client,
-    ):
-        yield client
 
 
 class Run:

@@ -1,7 +1,6 @@
 """Videos as OpenAI's SDK uses them, and what is refused."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import openai
@@ -15,7 +14,7 @@ from gateway.domain.request import Principal
 from gateway.domain.scopes import limited
 from gateway.jobs.object_names import job_prefix
 from tests.gateway.api.jobs.access import JobDoer
-from tests.gateway.api.support import BEARER, JSON_TYPE, KEY, Surface, error_in, served
+from tests.gateway.api.support import BEARER, JSON_TYPE, Surface, error_in
 from tests.support.scripted_engine.upload import Upload
 
 PATH = "/v1/videos"
@@ -23,15 +22,6 @@ FILM = bytes(range(256)) * 100
 ASK = b'{"model":"m","prompt":"rain"}'
 
 pytestmark = pytest.mark.filterwarnings("ignore:The Sora API:DeprecationWarning")
-
-
-@pytest.fixture
-async def sdk(surface: Surface) -> AsyncIterator[AsyncOpenAI]:
-    async with (
-        served(surface) as address,
-        AsyncOpenAI(base_url=f"http://{address}/v1", api_key=KEY, max_retries=0) as client,
-    ):
-        yield client
 
 
 async def make(surface: Surface, body: bytes = ASK) -> str:

@@ -14,7 +14,7 @@ from gateway.domain.files import FilePurpose
 from gateway.domain.request import Principal
 from gateway.domain.scopes import limited
 from gateway.storage import Store
-from tests.gateway.api.support import JSON_TYPE, KEY, FakeKeys, Surface, error_in, served
+from tests.gateway.api.support import JSON_TYPE, KEY, FakeKeys, Surface, error_in
 from tests.gateway.jobs.batches.workshop import CHAT, Workshop, jsonl, request_line
 
 
@@ -28,15 +28,6 @@ async def workshop(tmp_path: Path) -> AsyncIterator[Workshop]:
 async def surface(workshop: Workshop) -> Surface:
     keys = FakeKeys(Principal("k", "key", "t"))
     return Surface(files=workshop.files, batches=workshop.service, keys=keys)
-
-
-@pytest.fixture
-async def sdk(surface: Surface) -> AsyncIterator[AsyncOpenAI]:
-    async with (
-        served(surface) as address,
-        AsyncOpenAI(base_url=f"http://{address}/v1", api_key=KEY, max_retries=0) as client,
-    ):
-        yield client
 
 
 async def begin(sdk: AsyncOpenAI, lines: int = 3) -> Batch:

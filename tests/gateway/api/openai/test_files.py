@@ -16,7 +16,7 @@ from gateway.jobs.objects import ObjectOpener
 from gateway.storage import Store
 from gateway.storage.errors import ObjectStorageError
 from gateway.storage.objects import ObjectStore
-from tests.gateway.api.support import KEY, FakeKeys, Surface, error_in, served
+from tests.gateway.api.support import KEY, FakeKeys, Surface, error_in
 
 MIB = 1024 * 1024
 
@@ -32,15 +32,6 @@ async def files(tmp_path: Path) -> AsyncIterator[FileService]:
 @pytest.fixture
 async def surface(files: FileService) -> Surface:
     return Surface(files=files)
-
-
-@pytest.fixture
-async def sdk(surface: Surface) -> AsyncIterator[AsyncOpenAI]:
-    async with (
-        served(surface) as address,
-        AsyncOpenAI(base_url=f"http://{address}/v1", api_key=KEY, max_retries=0) as client,
-    ):
-        yield client
 
 
 def lines(size: int) -> bytes:

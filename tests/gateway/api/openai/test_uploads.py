@@ -14,7 +14,7 @@ from gateway.jobs.objects import ObjectOpener
 from gateway.jobs.uploads import UploadService
 from gateway.storage import Store
 from gateway.storage.objects import ObjectStore
-from tests.gateway.api.support import JSON_TYPE, KEY, Surface, error_in, served
+from tests.gateway.api.support import JSON_TYPE, Surface, error_in
 
 MIB = 1024 * 1024
 NOW_S = 1_800_000_000.0
@@ -47,15 +47,6 @@ async def depot(tmp_path: Path) -> AsyncIterator[Depot]:
 @pytest.fixture
 async def surface(depot: Depot) -> Surface:
     return Surface(files=depot.files, uploads=depot.uploads)
-
-
-@pytest.fixture
-async def sdk(surface: Surface) -> AsyncIterator[AsyncOpenAI]:
-    async with (
-        served(surface) as address,
-        AsyncOpenAI(base_url=f"http://{address}/v1", api_key=KEY, max_retries=0) as client,
-    ):
-        yield client
 
 
 async def begin(sdk: AsyncOpenAI, size_bytes: int) -> str:

@@ -31,6 +31,17 @@ async def served(fleet: Fleet, agent: FakeAgent, count: int, per_s: float, held_
         fleet.advance(1.0 / per_s)
 
 
+def cancel(fleet: Fleet, agent: FakeAgent, jobs: list[Client]) -> None:
+    """End ``jobs``, wherever they are, and see that nothing is left of them."""
+    for job in jobs:
+        assert job.exchange is not None
+        job.exchange.cancel()
+    fleet.settle()
+    for stream in list(agent.open_streams):
+        stream.confirm()
+    quiet(fleet)
+
+
 async def test_a_job_gives_way_to_any_other_request_at_once_and_goes_on_where_it_was() -> None:
     fleet, (one,) = fleet_of(1)
     job = run_job(fleet)
@@ -176,13 +187,7 @@ async def test_after_a_job_gave_way_one_more_begins_only_after_a_pause() -> None
     assert running(one) == 6
     fleet.advance(0.8)
     assert running(one) == 7
-    for job in jobs:
-        assert job.exchange is not None
-        job.exchange.cancel()
-    fleet.settle()
-    for stream in list(one.open_streams):
-        stream.confirm()
-    quiet(fleet)
+    cancel(fleet, one, jobs)
 
 
 async def test_jobs_that_could_not_give_way_again_leave_more_slots() -> None:
@@ -195,13 +200,7 @@ async def test_jobs_that_could_not_give_way_again_leave_more_slots() -> None:
     assert preempted(fleet) == 0
     answer(one.streams[-1])
     await whole(fleet, client)
-    for job in jobs:
-        assert job.exchange is not None
-        job.exchange.cancel()
-    fleet.settle()
-    for stream in list(one.open_streams):
-        stream.confirm()
-    quiet(fleet)
+    cancel(fleet, one, jobs)
 
 
 async def test_answers_that_nobody_reads_before_they_are_whole_may_come_in_few_pieces() -> None:

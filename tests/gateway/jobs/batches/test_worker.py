@@ -1,13 +1,14 @@
 """Lines are never lost and never doubled, wherever whoever works on a batch is killed."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
 from gateway.domain.batches import BatchRecord, BatchState
-from gateway.jobs.batches.worker import BatchSettings
+from gateway.jobs.batches.worker import BatchSettings, BatchWorker
 from gateway.storage.batches import BatchEnded, BatchStore
 from gateway.storage.errors import ObjectStorageFull, UnknownRecord
 from gateway.storage.jobs import JobBounds
@@ -293,9 +294,12 @@ async def test_the_end_is_told_with_it(workshop: Workshop) -> None:
     assert (told.event.type, told.event.url) == ("batch.failed", "https://example.com/hook")
 
 
-async def test_who_runs_looks_when_it_is_woken(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
-    worker, failed = workshop.worker(settings=BatchSettings(idle_s=3600.0)), asyncio.Event()
-    loop, real = asyncio.get_running_loop(), workshop.store.batches.fail
+@asynccontextmanager
+async def running_until_one_fails(
+    worker: BatchWorker, workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[None]:
+    """Has ``worker`` run during the block and after it, until a batch has failed."""
+    failed, loop, real = asyncio.Event(), asyncio.get_running_loop(), workshop.store.batches.fail
 
     def noted(*given: Any) -> None:
         real(*given)
@@ -303,13 +307,19 @@ async def test_who_runs_looks_when_it_is_woken(workshop: Workshop, monkeypatch: 
 
     monkeypatch.setattr(workshop.store.batches, "fail", noted)
     running = asyncio.create_task(worker.run())
-    batch = await workshop.create(b"")
-    worker.wake()
+    yield
     async with asyncio.timeout(30):
         await failed.wait()
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
+
+
+async def test_who_runs_looks_when_it_is_woken(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = workshop.worker(settings=BatchSettings(idle_s=3600.0))
+    async with running_until_one_fails(worker, workshop, monkeypatch):
+        batch = await workshop.create(b"")
+        worker.wake()
     assert (await workshop.see(batch)).state is BatchState.FAILED
 
 
@@ -319,18 +329,6 @@ async def test_a_process_that_was_killed_goes_on_at_its_next_start(
     FrozenLeases(workshop, monkeypatch)
     batch = await workshop.create(b"")
     assert workshop.store.batches.claim("one", 30.0, 1), "it was being read when the process was killed"
-    worker, failed = workshop.worker("one"), asyncio.Event()
-    loop, real = asyncio.get_running_loop(), workshop.store.batches.fail
-
-    def noted(*given: Any) -> None:
-        real(*given)
-        loop.call_soon_threadsafe(failed.set)
-
-    monkeypatch.setattr(workshop.store.batches, "fail", noted)
-    running = asyncio.create_task(worker.run())
-    async with asyncio.timeout(30):
-        await failed.wait()
-    running.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await running
+    async with running_until_one_fails(workshop.worker("one"), workshop, monkeypatch):
+        pass
     assert (await workshop.see(batch)).state is BatchState.FAILED

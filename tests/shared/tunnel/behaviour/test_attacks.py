@@ -1,6 +1,6 @@
 """What a peer may try with a tunnel, and what happens at awkward moments. In memory, without real time."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import pytest
 from websockets.frames import Frame as WebSocketFrame
@@ -28,14 +28,6 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None
     elif request.param == "python":
         monkeypatch.setattr(framing, "cut_messages", websocket_frames.cut_messages)
         monkeypatch.setattr(framing, "frame_messages", websocket_frames.frame_messages)
-
-
-@pytest.fixture
-def loop() -> Iterator[ManualLoop]:
-    loop = ManualLoop()
-    yield loop
-    loop.close()
-    assert loop.failures == []
 
 
 def joined(loop: ManualLoop) -> tuple[LineAcceptor, Line, Recorder]:

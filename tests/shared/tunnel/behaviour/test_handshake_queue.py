@@ -1,7 +1,5 @@
 """Handshakes of a crowd share the event loop with everybody else. In memory, without real time."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from shared.handshake import GatewayHandshake, Hello
@@ -15,13 +13,6 @@ from tests.support.lines import Line, LineAcceptor, ManualLoop
 from tests.support.tunnels import Acceptor, Recorder
 
 PER_TURN = 3
-
-
-@pytest.fixture
-def loop() -> Iterator[ManualLoop]:
-    loop = ManualLoop()
-    yield loop
-    loop.close()
 
 
 class Dear:
@@ -90,7 +81,7 @@ def test_a_step_that_fails_is_told_of_and_holds_nobody_up(loop: ManualLoop) -> N
     handshakes.add(lambda: done.append("next"))
     loop.settle()
     assert done == ["next"]
-    (failure,) = loop.failures
+    failure = loop.failures.pop()
     assert str(failure["exception"]) == "broken"
 
 

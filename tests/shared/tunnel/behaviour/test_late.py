@@ -1,21 +1,11 @@
 """A program that stood still does not take its own silence for its peer's. In memory, without real time."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from shared.protocol import limits
 from shared.tunnel.deadline_wheel import STEP_S
 from tests.support.lines import Line, LineAcceptor, ManualLoop
 from tests.support.tunnels import Recorder
-
-
-@pytest.fixture
-def loop() -> Iterator[ManualLoop]:
-    loop = ManualLoop()
-    yield loop
-    loop.close()
-    assert loop.failures == []
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from agent.engines.http.openai import EngineSettings, OpenAIHTTPBackend
 from agent.engines.http.realtime.websocket import MESSAGE_BYTES, THREAD_BYTES, is_translated
 from shared.protocol.endpoint import Stream
 from shared.protocol.errors import TrunklineError
@@ -18,6 +17,7 @@ from shared.protocol.messages import RequestHead
 from shared.protocol.upgraded import CloseNotice, PieceKind, PieceReader, encode_close, encode_pieces
 from tests.agent.engines.http.test_websocket import said
 from tests.agent.support.canned import until
+from tests.agent.support.http_backend import backend
 from tests.agent.support.requests_in import Set, agent_with
 from tests.support.realtime_engine import MODEL, RealtimeEngine, realtime_engine
 from tests.support.tunnels import Recorder
@@ -27,14 +27,8 @@ PATH = f"/v1/realtime?model={MODEL}"
 
 @asynccontextmanager
 async def served(owner: str = "vllm") -> AsyncIterator[tuple[RealtimeEngine, Set]]:
-    async with realtime_engine(owner) as engine:
-        backend = OpenAIHTTPBackend(EngineSettings(url=engine.url, name="e", refresh_s=3600))
-        await backend.start()
-        try:
-            async with agent_with(backend) as here:
-                yield engine, here
-        finally:
-            await backend.close()
+    async with realtime_engine(owner) as engine, backend(engine.url) as made, agent_with(made) as here:
+        yield engine, here
 
 
 class Client:

@@ -12,12 +12,12 @@ from gateway.domain.aliases import Alias, AliasTarget
 from gateway.domain.errors import QueueFull
 from gateway.domain.request import Principal, Request
 from gateway.domain.scopes import limited
-from gateway.observability.metrics import Metrics
 from gateway.pipeline.aliases import AliasCatalog, AliasFigures
 from gateway.pipeline.pipeline import Pipeline
 from tests.gateway.api.support import (
     EVENTS,
     JSON_TYPE,
+    CountedRequests,
     FakeKeys,
     FakeMetrics,
     FakeResponse,
@@ -31,37 +31,13 @@ CHAT = "/v1/chat/completions"
 BODY = b'{"messages":[],"model":"prod","stream":true}'
 
 
-class Counter(Metrics):
-    def __init__(self) -> None:
-        self.finished: list[tuple[str, str, int]] = []
-
-    def request_finished(
-        self,
-        route: str,
-        model: str,
-        status: int,
-        duration_s: float,
-        tier: str = "",
-        tenant: str | None = None,
-    ) -> None:
-        self.finished.append((route, model, status))
-
-    def streamed(
-        self, model: str, first_token_s: float, lasted_s: float, tokens: int | None, tier: str
-    ) -> None:
-        pass
-
-    def answered_by(self, agent: str, status: int) -> None:
-        pass
-
-
 class Stage:
     """A surface in which names are looked up."""
 
     def __init__(self, *aliases: Alias, facts: bool = True, keys: FakeKeys | None = None) -> None:
         self.desk = Desk(*aliases)
         self.surface = Surface()
-        self.counter = Counter()
+        self.counter = CountedRequests()
         self.registry = CollectorRegistry()
         surface, keys = self.surface, keys or FakeKeys()
         pipeline = Pipeline(keys, surface.dispatcher.run, None, self.desk.versions, facts=facts)
