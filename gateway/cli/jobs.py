@@ -17,7 +17,7 @@ import typer
 from gateway.cli.options import CaOption, JsonOption, KeyOption, UrlOption
 from gateway.cli_support.asked_gateway import DEFAULT_URL, gateway_client
 from gateway.cli_support.console import StatusLine, fail, note, number_option, print_json, print_table
-from shared.process.command_line import command_group
+from shared.process.command_line import EXAMPLE, command_group
 from shared.process.excerpt import printable
 
 if TYPE_CHECKING:
@@ -127,21 +127,24 @@ def list_jobs(
     print_table(["JOB", "STATE", "MODEL", "PATH", "SUBMITTED", "DONE"], rows, "no jobs")
 
 
-@job.command("show")
-def show(
-    job_id: IdArgument,
-    url: UrlOption = DEFAULT_URL,
-    key: KeyOption = None,
-    ca_file: CaOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Show one job.
+def _add_command_for_one(name: str, method: str, action: str, text: str) -> None:
+    """Add a command that makes one request for one job and shows the job that comes back. ``action`` ends the
+    request's path; ``text`` is what the command's help says."""
 
-    Example: trunkline job show job-4f1c
-    """
-    with gateway_client(url, key, ca_file, role=False) as client:
-        found = _ask(client, "GET", _one(job_id))
-    _show(found, as_json=as_json)
+    @job.command(name, help=f"{text}\n\n{EXAMPLE}trunkline job {name} job-4f1c")
+    def command(
+        job_id: IdArgument,
+        url: UrlOption = DEFAULT_URL,
+        key: KeyOption = None,
+        ca_file: CaOption = None,
+        as_json: JsonOption = False,
+    ) -> None:
+        with gateway_client(url, key, ca_file, role=False) as client:
+            found = _ask(client, method, f"{_one(job_id)}{action}")
+        _show(found, as_json=as_json)
+
+
+_add_command_for_one("show", "GET", "", "Show one job.")
 
 
 @job.command("wait")
@@ -160,38 +163,8 @@ def wait_for(
         _finish(client, _ask(client, "GET", _one(job_id)), as_json=as_json)
 
 
-@job.command("cancel")
-def cancel(
-    job_id: IdArgument,
-    url: UrlOption = DEFAULT_URL,
-    key: KeyOption = None,
-    ca_file: CaOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Cancel a job; one that has ended stays as it is.
-
-    Example: trunkline job cancel job-4f1c
-    """
-    with gateway_client(url, key, ca_file, role=False) as client:
-        found = _ask(client, "POST", f"{_one(job_id)}/cancel")
-    _show(found, as_json=as_json)
-
-
-@job.command("retry")
-def retry(
-    job_id: IdArgument,
-    url: UrlOption = DEFAULT_URL,
-    key: KeyOption = None,
-    ca_file: CaOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Queue a failed job again.
-
-    Example: trunkline job retry job-4f1c
-    """
-    with gateway_client(url, key, ca_file, role=False) as client:
-        found = _ask(client, "POST", f"{_one(job_id)}/retry")
-    _show(found, as_json=as_json)
+_add_command_for_one("cancel", "POST", "/cancel", "Cancel a job; one that has ended stays as it is.")
+_add_command_for_one("retry", "POST", "/retry", "Queue a failed job again.")
 
 
 def _read_body(file: str) -> object:

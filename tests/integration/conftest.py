@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,6 +51,16 @@ def build_site(
     house.agent(gateway, engine.url, *agent_arguments)
     house.wait_for_model(gateway, key, MODEL)
     return Site(house, gateway, engine, key)
+
+
+@contextmanager
+def site_with(directory: Path, settings: str) -> Iterator[Site]:
+    """A site in ``directory`` whose gateway has these settings, as its file has them."""
+    config = directory / "gateway.toml"
+    config.write_text(settings)
+    built = build_site(directory, gateway_environment={"TRUNKLINE_GATEWAY_CONFIG": str(config)})
+    yield built
+    leave(built.house)
 
 
 def leave(house: House) -> None:

@@ -14,7 +14,7 @@ import pytest
 from openai import OpenAI
 
 from gateway.storage import Store
-from tests.integration.conftest import MODEL, Site, build_site, leave
+from tests.integration.conftest import MODEL, Site, site_with
 from tests.support.processes import answer_to, command, fetch, until
 from tests.support.threaded_server import served_in_thread
 
@@ -36,12 +36,8 @@ class Inbox:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    directory = tmp_path_factory.mktemp("jobs")
-    config = directory / "gateway.toml"
-    config.write_text(SETTINGS)
-    built = build_site(directory, gateway_environment={"TRUNKLINE_GATEWAY_CONFIG": str(config)})
-    yield built
-    leave(built.house)
+    with site_with(tmp_path_factory.mktemp("jobs"), SETTINGS) as site:
+        yield site
 
 
 @pytest.fixture

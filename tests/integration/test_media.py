@@ -11,7 +11,7 @@ import openai
 import pytest
 from openai import OpenAI
 
-from tests.integration.conftest import MODEL, Site, build_site, leave
+from tests.integration.conftest import MODEL, Site, site_with
 from tests.support.processes import Engine, fetch, until
 from tests.support.scripted_engine.videos import video_bytes
 
@@ -30,12 +30,8 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    directory = tmp_path_factory.mktemp("media")
-    config = directory / "gateway.toml"
-    config.write_text(SETTINGS)
-    built = build_site(directory, gateway_environment={"TRUNKLINE_GATEWAY_CONFIG": str(config)})
-    yield built
-    leave(built.house)
+    with site_with(tmp_path_factory.mktemp("media"), SETTINGS) as site:
+        yield site
 
 
 @pytest.fixture

@@ -72,13 +72,21 @@ async def test_what_was_asked_before_the_loss_is_not_leased_from_an_engine_that_
     assert not await a.admitted()
 
 
-async def test_budgets_are_closed_while_the_engine_is_away(clock: ManualClock) -> None:
+async def refused_while_the_engine_is_away(
+    clock: ManualClock,
+) -> tuple[FailingEngine, Sharing, LimitRefusal]:
+    """A budget that is not spent, and what a request is told that would use it just then."""
     engine = FailingEngine(clock)
     sharing = Sharing(engine, clock, "a")
     sharing.limit(budgets=Budgets(tokens_per_day=100))
     engine.away = True
     refusal = await sharing.ask(1)
     assert isinstance(refusal, LimitRefusal)
+    return engine, sharing, refusal
+
+
+async def test_budgets_are_closed_while_the_engine_is_away(clock: ManualClock) -> None:
+    engine, sharing, refusal = await refused_while_the_engine_is_away(clock)
     assert refusal.wait_s == pytest.approx(0.1)
     engine.away = False
     clock.advance(1.0)
@@ -110,12 +118,7 @@ async def test_a_refusal_says_what_all_processes_use_and_while_they_cannot_share
 
 
 async def test_a_budget_that_is_only_out_of_reach_is_not_said_to_be_spent(clock: ManualClock) -> None:
-    engine = FailingEngine(clock)
-    sharing = Sharing(engine, clock, "a")
-    sharing.limit(budgets=Budgets(tokens_per_day=100))
-    engine.away = True
-    refusal = await sharing.ask(1)
-    assert isinstance(refusal, LimitRefusal)
+    _, _, refusal = await refused_while_the_engine_is_away(clock)
     said = str(refusal_error(refusal))
     assert said.startswith("What all gateways have spent of a budget cannot be looked up just now")
     assert "only 0 left of its part of" in said
