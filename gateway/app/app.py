@@ -227,7 +227,7 @@ class Gateway:
             self._facts,
             reads,
             self._agents.follow_store,
-            move=lambda agent: move_streams(registry, index, agent, clock()),
+            move=lambda agent: move_streams(registry, index, agent, clock(), dispatcher.demand),
         )
         stored = StoreAdmin(store, lambda: index.models)
         about = AboutAdmin(self._facts, lambda: shown_settings(self._settings))

@@ -2,7 +2,8 @@
 
 An agent is told at once when something waits and it believes that nothing does; soon when what waits is
 twice what it believes or more, or half of it or less; otherwise once a second. Both sides take an OPEN for
-one request less.
+one request less. While none waits, requests that run and are to go on at another agent are told of as if they
+did.
 
 Requests come in crowds. An agent that hears a second later how large one is leaves slots where nothing waits:
 with sixteen gateways on agents of few slots, the 99th percentile of the wait was twenty times as long.
@@ -57,11 +58,19 @@ class DemandSession(Protocol):
 
 
 @dataclass(slots=True)
+class _Borrowing:
+    """Slots that are wanted for requests which run elsewhere, until some time."""
+
+    slots: int
+    ends: Cancellable
+
+
+@dataclass(slots=True)
 class _Told:
     waiting: dict[str, int] = field(default_factory=dict)
     """What the agent believes waits, by model; models of which nothing does are left out."""
     weightless: frozenset[str] = frozenset()
-    """Those of them that wait at a gateway that this one is an agent of."""
+    """Those of them that wait at a gateway that this one is an agent of, or that are borrowed for."""
     at_s: float = -inf
     timer: Cancellable | None = None
     timer_s: float = inf
@@ -84,6 +93,7 @@ class DemandSender:
         """What waits for a model at a gateway that this one is an agent of. Agents are told of it while
         nothing waits here."""
         self._told: WeakKeyDictionary[DemandSession, _Told] = WeakKeyDictionary()
+        self._borrowing: dict[str, _Borrowing] = {}
 
     def add(self, session: DemandSession) -> None:
         """Its agent knows DEMAND and has been told nothing: its session has begun or has a tunnel again. What
@@ -115,6 +125,19 @@ class DemandSender:
                 other = model in told.waiting and weighs is (model in told.weightless)
                 self._tell(session, told, told.waiting.get(model, 0), share, soon_s, other=other)
 
+    def borrow(self, model: str, slots: int, for_s: float) -> None:
+        """So many requests that run could go on at agents whose slots lie idle at other processes of the
+        gateway. For ``for_s`` those agents are asked for them, as far as nothing waits that wants them; with
+        0 they are asked no more."""
+        before = self._borrowing.pop(model, None)
+        if before is not None:
+            before.ends.cancel()
+        if slots > 0:
+            ends = self._timers.call_at(self._timers.time() + for_s, lambda: self.borrow(model, 0, 0.0))
+            self._borrowing[model] = _Borrowing(slots, ends)
+        if before is not None or slots > 0:
+            self.look(model)
+
     def opened(self, session: DemandSession, model: str) -> None:
         """A request for ``model`` was sent there."""
         told = self._told.get(session)
@@ -139,7 +162,12 @@ class DemandSender:
             told.timer = self._timers.call_at(due_s, lambda: self._send(session, told))
 
     def _demand(self, model: str) -> Demand | None:
-        return self._waiting(model) or self.passed_on(model)
+        return self._waiting(model) or self.passed_on(model) or self._borrowed(model)
+
+    def _borrowed(self, model: str) -> Demand | None:
+        """With no weight: what waits at any process of this gateway comes first."""
+        borrowing = self._borrowing.get(model)
+        return None if borrowing is None else Demand(borrowing.slots, 0, 0.0, 0.0)
 
     def _share(self, model: str, waiting: int) -> int:
         return _part(waiting, len({each for each in self._serving(model) if each in self._told}))

@@ -222,3 +222,33 @@ def test_what_waits_above_is_passed_on_while_nothing_waits_here() -> None:
     here.sender.look("m")
     here.timers.pass_time(SOON_S)
     assert session.told[3:] == [{}]
+
+
+def test_slots_are_borrowed_without_weight_while_nothing_waits_until_the_time_is_over() -> None:
+    session = Session()
+    here = Here(session)
+    here.sender.borrow("m", 4, 3.0)
+    assert session.told == [{"m": Demand(4, 0, 0.0, 0.0)}]
+    here.wait(1)
+    here.timers.pass_time(SOON_S)
+    assert session.told[1:] == [{"m": Demand(1, 0, 0.5, 2.0)}], "what waits comes first"
+    here.wait(0)
+    here.timers.pass_time(SOON_S)
+    assert session.told[2:] == [{"m": Demand(4, 0, 0.0, 0.0)}]
+    here.timers.pass_time(3.0)
+    assert session.told[3:] == [{}]
+
+
+def test_what_is_borrowed_again_counts_from_then_on_and_nothing_is_asked_for_no_more() -> None:
+    session = Session()
+    here = Here(session)
+    here.sender.borrow("m", 4, 3.0)
+    here.timers.pass_time(2.0)
+    here.sender.borrow("m", 3, 3.0)
+    here.timers.pass_time(2.0)
+    assert told(session) == [4, 3], "the first time was called off"
+    here.sender.borrow("m", 0, 3.0)
+    assert told(session) == [4, 3, 0]
+    here.sender.borrow("m", 0, 3.0)
+    here.timers.pass_time(10.0)
+    assert told(session) == [4, 3, 0]

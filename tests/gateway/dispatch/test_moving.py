@@ -5,7 +5,7 @@ from dataclasses import replace
 import orjson
 
 from gateway.dispatch.dispatcher import DispatchSettings
-from gateway.dispatch.moving import move_streams
+from gateway.dispatch.moving import LACKING_S, move_streams
 from shared.protocol.errors import ErrorCode
 from shared.protocol.messages import Trailers, Usage
 from tests.gateway.dispatch.answers import quiet
@@ -25,8 +25,17 @@ def hold(fleet: Fleet, agent: FakeAgent) -> None:
     fleet.registry.allow(session, replace(session.principal, held=True))
 
 
-def move(fleet: Fleet, agent: FakeAgent) -> int:
-    moved = move_streams(fleet.registry, fleet.registry.index, agent.name, fleet.loop.time())
+class Borrowed(dict[str, int]):
+    """What was to be borrowed of each model."""
+
+    def borrow(self, model: str, slots: int, for_s: float) -> None:
+        assert for_s == LACKING_S
+        self[model] = slots
+
+
+def move(fleet: Fleet, agent: FakeAgent, borrowed: Borrowed | None = None) -> int:
+    lender = Borrowed() if borrowed is None else borrowed
+    moved = move_streams(fleet.registry, fleet.registry.index, agent.name, fleet.loop.time(), lender)
     fleet.settle()
     return moved
 
@@ -46,7 +55,9 @@ async def test_a_stream_goes_on_at_another_agent_token_for_token() -> None:
     two = fleet.connect("b", able(slots=1))
     assert move(fleet, one) == 0, "it is to take work still"
     hold(fleet, one)
-    assert move(fleet, one) == 1
+    borrowed = Borrowed({"m": 1})
+    assert move(fleet, one, borrowed) == 1
+    assert borrowed == {"m": 0}, "none lacks a slot any more"
     assert one.streams[0].reset_code is ErrorCode.CANCELLED
     one.streams[0].confirm()
     fleet.settle()
@@ -63,7 +74,9 @@ async def test_only_so_many_move_as_have_a_slot_elsewhere() -> None:
     fleet.settle()
     two = fleet.connect("b", able(slots=2))
     hold(fleet, one)
-    assert move(fleet, one) == 2
+    borrowed = Borrowed()
+    assert move(fleet, one, borrowed) == 2
+    assert borrowed == {"m": 1}, "another process may hold a slot that lies idle"
     assert move(fleet, one) == 0
     assert len(two.streams) == 2
     staying = [each for each in one.streams if each.reset_code is None]
@@ -85,7 +98,9 @@ async def test_a_stream_that_no_other_engine_can_go_on_with_stays() -> None:
     fleet.settle()
     fleet.connect("b", replace(able(slots=1), continues={}))
     hold(fleet, one)
-    assert move(fleet, one) == 0
+    borrowed = Borrowed()
+    assert move(fleet, one, borrowed) == 0
+    assert borrowed == {}
     finish(one.streams[0])
     await whole(fleet, client)
     quiet(fleet)
