@@ -199,8 +199,8 @@ class AgentStore(RevisedStore[AgentRecord]):
             )
         if known is None and self._find_active(connection, name) is not None:
             raise EnrolmentRefused(
-                f"another host is enrolled as agent {name!r}: choose another --name, or, if this host "
-                f"replaces it, run: trunkline agents revoke {name}"
+                f"another host is enrolled as agent {name!r}: choose another --name (of a gateway: "
+                f"uplink.name), or, if this host replaces it, run: trunkline agents revoke {name}"
             )
 
     def _insert(
