@@ -10,7 +10,7 @@ from gateway.app.reload import Reload
 from gateway.observability.log_ring import LogRing, log_kept
 from gateway.runtime.config import Settings
 from gateway.runtime.garbage import young_collections_only
-from gateway.runtime.machine import make_room
+from gateway.runtime.machine import keep_freed_memory, make_room
 from gateway.runtime.stop_signals import StopSignals
 from gateway.runtime.workers.channel import SupervisorLink
 from gateway.storage import Store
@@ -65,6 +65,7 @@ def run(
     stay as they are. ``announce`` gets the URL and the store once clients can connect. Raises ConfigError,
     StateError and ListenFailed.
     """
+    keep_freed_memory()
     with (
         log_kept(settings.log.kept_bytes) as log,
         young_collections_only(),
