@@ -10,12 +10,14 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
-from datetime import UTC, datetime
+from time import time_ns
 from types import MappingProxyType
 from typing import Any, TextIO, cast
 
 import orjson
 import structlog
+
+from shared.process.utc_text import to_microseconds
 
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
@@ -232,11 +234,11 @@ def _json_line(logger: Any, method: str, event: MutableMapping[str, Any]) -> byt
     if logger is not None and logger.name:
         event.setdefault("logger", logger.name)
     event["level"] = _METHODS.get(method, method)
-    event["timestamp"] = datetime.now(UTC).isoformat()[:-6] + "Z"
+    event["timestamp"] = to_microseconds(time_ns())
     if "exc_info" in event:
         event = structlog.processors.format_exc_info(logger, method, event)
     line = orjson.dumps(event, default=repr, option=orjson.OPT_NON_STR_KEYS)
-    if b"sk-tl-" in line or b"tlj_" in line or b"eyJ" in line:
+    if line.find(b"sk-tl-") >= 0 or line.find(b"tlj_") >= 0 or line.find(b"eyJ") >= 0:
         return _SECRET_BYTES.sub(rb"\1***", line)
     return line
 

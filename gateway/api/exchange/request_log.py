@@ -108,24 +108,29 @@ def facts(
     if exchange.principal is not None:
         found["key"] = exchange.principal.key_name
     if request is not None:
-        found |= {"model": request.model, "route": request.route, "tier": str(request.tier)}
+        found["model"], found["route"], found["tier"] = request.model, request.route, str(request.tier)
         found["stream"] = request.streaming
         if request.alias is not None:
             found |= {"alias": request.alias, "target": request.target}
     if reply.first_byte_s is not None:
         found["first_byte_ms"] = round((reply.first_byte_s - exchange.began_s) * 1000, 2)
     if response is not None:
-        found |= {"agent": response.agent, "attempts": response.attempts}
-        found["queue_ms"] = round(response.queue_s * 1000, 1)
-        found |= {"ran_by": response.ran_by} if response.ran_by else {}
-        usage = response.trailers.usage if response.trailers is not None else None
-        if usage is not None:
-            found |= {"tokens_in": usage.prompt_tokens, "tokens_out": usage.completion_tokens}
+        _add_response(found, response)
     if failure is not None:
         found["error"] = failure.code
         if failure.status >= _OURS and not isinstance(failure, EngineRefused):
             found["reason"] = str(failure)
     return found
+
+
+def _add_response(found: dict[str, Any], response: Response) -> None:
+    found["agent"], found["attempts"] = response.agent, response.attempts
+    found["queue_ms"] = round(response.queue_s * 1000, 1)
+    if response.ran_by:
+        found["ran_by"] = response.ran_by
+    usage = response.trailers.usage if response.trailers is not None else None
+    if usage is not None:
+        found["tokens_in"], found["tokens_out"] = usage.prompt_tokens, usage.completion_tokens
 
 
 def _trace_facts(exchange: HttpExchange) -> dict[str, str]:

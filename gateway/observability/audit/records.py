@@ -9,7 +9,6 @@ import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, NamedTuple, Protocol
 
 import orjson
@@ -18,6 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from gateway.domain.quotas import Price
 from gateway.domain.request import Tier
+from shared.process.utc_text import to_milliseconds
 from shared.protocol.messages import Usage
 
 START = "0" * 64
@@ -111,7 +111,7 @@ class ChainHead:
 
 def timestamp(wall_s: float) -> str:
     """``2026-11-21T20:30:00.123Z``: sorts as time does."""
-    return datetime.fromtimestamp(wall_s, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return to_milliseconds(wall_s)
 
 
 def hash_of(line: bytes) -> str:
@@ -134,14 +134,15 @@ def lines_of(entries: Iterable[AuditEntry], seq: int, prev: str) -> tuple[bytes,
 def _line(entry: AuditEntry, seq: int, prev: str) -> bytes:
     """An entry always becomes a line: a shortened one where it is too long or no JSON."""
     at_s, kind, facts = entry
-    record = {"seq": seq, "prev": prev, "at": timestamp(at_s), "kind": kind}
+    at = timestamp(at_s)
     try:
-        line = orjson.dumps({**record, **facts}, default=_type_name)
+        line = orjson.dumps({"seq": seq, "prev": prev, "at": at, "kind": kind, **facts}, default=_type_name)
     except TypeError:  # a number of more than 64 bits, text that is no Unicode
         line = b""
     if 0 < len(line) <= LINE_BYTES:
         return line
     small = {name: value for name, value in facts.items() if _is_small(value)}
+    record = {"seq": seq, "prev": prev, "at": at, "kind": kind}
     return orjson.dumps({**record, **dict(list(small.items())[:SMALL_FACTS]), "shortened": True})
 
 
@@ -178,7 +179,7 @@ def facts_of(request: RequestFacts) -> dict[str, Any]:
     if version:
         found["version"] = version
     if tier is not None:
-        found["tier"] = tier.value
+        found["tier"] = str(tier)
     _add_run(found, request)
     return found
 

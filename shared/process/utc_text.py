@@ -1,0 +1,28 @@
+"""Times of day as text in UTC, for lines of logs of which many are written in one second. Pure."""
+
+from datetime import UTC, datetime
+from functools import lru_cache
+from math import floor
+
+
+@lru_cache(maxsize=16)
+def text_of_second(second: int) -> str:
+    """``2026-11-21T20:30:00``, of whole seconds since 1970."""
+    return datetime.fromtimestamp(second, UTC).isoformat()[:-6]
+
+
+def to_microseconds(time_ns: int) -> str:
+    """``2026-11-21T20:30:00.123456Z`` of nanoseconds since 1970, cut there; in a whole second without a
+    fraction."""
+    second, microseconds = divmod(time_ns // 1000, 1_000_000)
+    text = text_of_second(second)
+    return f"{text}.{microseconds:06d}Z" if microseconds else f"{text}Z"
+
+
+def to_milliseconds(time_s: float) -> str:
+    """``2026-11-21T20:30:00.123Z`` of seconds since 1970. Sorts as time does."""
+    second = floor(time_s)
+    microseconds = round((time_s - second) * 1e6)
+    if microseconds == 1_000_000:
+        second, microseconds = second + 1, 0
+    return f"{text_of_second(second)}.{microseconds // 1000:03d}Z"
