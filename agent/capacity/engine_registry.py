@@ -30,6 +30,8 @@ from shared.protocol.messages import (
 )
 from shared.protocol.routes import LACKED
 
+_LOADED = DeploymentStatus.LOADED
+
 log = structlog.get_logger("agent.capacity.roster")
 
 SHARED_EXCESS = 2
@@ -189,7 +191,7 @@ class EngineRegistry:
         if self._draining:
             raise BackendRefused("the agent is draining")
         engine, deployment = self._find(deployment_id)
-        if deployment.status is not DeploymentStatus.LOADED:
+        if deployment.status is not _LOADED:
             why = deployment.reason or "not loaded"
             raise BackendRefused(f"the deployment is {deployment.status}: {why}")
         if engine.loads is not None and engine.loads.unloading:

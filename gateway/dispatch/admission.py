@@ -30,6 +30,14 @@ from gateway.scheduling.queue.waiting_room import WaitingRoom
 from shared.protocol.limits import CONTROL_PAYLOAD_BYTES
 from shared.protocol.routes import ANY_ROUTE
 
+_UNKNOWN, _SERVED, _REALTIME, _GONE = (
+    Availability.UNKNOWN,
+    Availability.SERVED,
+    Tier.REALTIME,
+    Availability.GONE,
+)
+"""Members of enumerations for the path of every request: a global is found faster."""
+
 HEAD_ROOM_BYTES = CONTROL_PAYLOAD_BYTES - 4096
 """What path and header fields may take in an OPEN frame; the rest is for its other members."""
 
@@ -94,11 +102,11 @@ class Admission:
         if self.constrained is not None:
             request.where = self.constrained(request.where)
         availability = self._index.availability(model, request.need, request.where, request.agent)
-        if availability is Availability.UNKNOWN:
+        if availability is _UNKNOWN:
             raise ModelNotFound(
                 f"The model {model!r} does not exist here; GET /v1/models lists those that do.", param="model"
             )
-        if availability is not Availability.SERVED and self._wait_is_over(availability, model, now):
+        if availability is not _SERVED and self._wait_is_over(availability, model, now):
             raise self.refusals[availability](request)
         if request.deadline_s is not None and request.deadline_s <= now:
             raise DeadlineExceeded("The request's deadline had passed before it could be given to an engine.")
@@ -112,10 +120,10 @@ class Admission:
         capacity = self._index.capacity(
             model, request.need, enough, request.where, request.version, request.agent
         )
-        if request.tier is Tier.REALTIME and not capacity.free:
+        if request.tier is _REALTIME and not capacity.free:
             capacity = replace(capacity, yielding=self.yielding(model, capacity.slots))
         if capacity.free or self.loads is None or not self.awaits_load(request):
-            held_s = self.held_s(model) if availability is Availability.GONE else 0.0
+            held_s = self.held_s(model) if availability is _GONE else 0.0
             return room.enter(request, capacity, now, held_s)
         return self._enter_for_load(request, capacity, self.loads, now)
 

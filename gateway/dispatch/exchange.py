@@ -33,6 +33,7 @@ from shared.protocol.errors import ErrorCode, SessionClosed, TooManyStreams
 from shared.protocol.messages import ResponseHead, Trailers
 from shared.protocol.routes import ANY_ROUTE
 
+_WAITING, _OPENING, _DONE = ExchangeState.WAITING, ExchangeState.OPENING, ExchangeState.DONE
 Settle = Callable[[EngineResponse | Exception], None]
 """Is called exactly once, with the response or the error."""
 
@@ -50,7 +51,7 @@ class RequestExchange:
     ) -> None:
         self.request = ticket.request
         self.ticket = ticket
-        self.state = ExchangeState.WAITING
+        self.state = _WAITING
         self.open_attempts = 0
         self._context = context
         self._settle: Settle | None = settle
@@ -74,11 +75,11 @@ class RequestExchange:
         if self._answer is not None:
             self._answer.begin(deployment, now)
             return
-        assert self.state is ExchangeState.WAITING
+        assert self.state is _WAITING
         if deployment.takes_usage_option is False:
             leave_out(self.request)
         attempt = self._open(deployment, now, self.request.body)
-        self.state = ExchangeState.OPENING
+        self.state = _OPENING
         self._queue_s += now - self.ticket.entered_s
         self._timer.set(self._pending.begin(attempt, now))
 
@@ -261,7 +262,7 @@ class RequestExchange:
         if attempt.traced is not None:
             attempt.traced.ended_s = self._context.timers.time()
         self._context.released(attempt)
-        if self.state is ExchangeState.DONE:
+        if self.state is _DONE:
             self._leave()
 
     # --- Steps ---
@@ -336,7 +337,7 @@ class RequestExchange:
         self._finish()
 
     def _finish(self) -> None:
-        self.state = ExchangeState.DONE
+        self.state = _DONE
         self._timer.close()
         self._leave()
 

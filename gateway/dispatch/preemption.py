@@ -25,6 +25,9 @@ from gateway.scheduling.preempt import PreemptibleRequest, PreemptRules, choose_
 from gateway.scheduling.queue.tickets import Ticket
 from gateway.scheduling.queue.waiting_room import WaitingRoom
 
+_REALTIME, _HARMLESS = Tier.REALTIME, Effect.HARMLESS
+"""Members of enumerations for the path of every request: a global is found faster."""
+
 MOST_AT_ONCE = 16
 """Realtime requests for which others are preempted in one round."""
 
@@ -100,10 +103,10 @@ class Preemption:
     def taken(self, exchange: RequestExchange, attempt: Attempt) -> None:
         """A request got a slot."""
         request = exchange.request
-        if request.tier is Tier.REALTIME:
+        if request.tier is _REALTIME:
             self._gave_way_for.discard(exchange.ticket.number)
             self._realtime[request.model] += 1
-        elif self.gives_way_again(exchange) and may_be_repeated(request, Effect.HARMLESS):
+        elif self.gives_way_again(exchange) and may_be_repeated(request, _HARMLESS):
             self._running.setdefault((request.model, request.tier), {})[attempt] = exchange
         if request.gives_way:
             self._jobs[request.model] += 1
@@ -125,7 +128,7 @@ class Preemption:
                 self._reserve.freed(now - asked_s)
         else:
             self._reserve.left(model, now - attempt.opened_s)
-        if attempt.request.tier is Tier.REALTIME:
+        if attempt.request.tier is _REALTIME:
             self._realtime[model] -= 1
             if not self._realtime[model]:
                 del self._realtime[model]

@@ -38,6 +38,16 @@ from gateway.quota.tokens import tokens_unread
 from shared.protocol.messages import UsageMode
 from shared.protocol.routes import UPGRADE_NEED, Dialect, need_of
 
+_JSON, _KSERVE, _TGI, _OPAQUE, _NONE, _STANDARD = (
+    BodyKind.JSON,
+    Dialect.KSERVE,
+    Dialect.TGI,
+    BodyKind.OPAQUE,
+    UsageMode.NONE,
+    Tier.STANDARD,
+)
+"""Members of enumerations for the path of every request: a global is found faster."""
+
 _TIERS = {"priority": Tier.REALTIME, "flex": Tier.BATCH, "batch": Tier.BATCH}
 """OpenAI's ``service_tier``; every other value names none."""
 
@@ -60,13 +70,13 @@ def classify(
     """The request for queue, scheduler and dispatch. ``knows`` says whether there is a model or an alias of a
     name, and ``only`` gives the model of a request that names none. Raises :class:`RequestError`."""
     fields, endpoint, content, facts = head.fields, head.endpoint, body.content, body.facts
-    if facts is None and body.kind is BodyKind.JSON:
+    if facts is None and body.kind is _JSON:
         facts = read_facts(content.pieces[0] if len(content.pieces) == 1 else content.prefix)
     members = body.form if facts is None else facts.members
     addressed = head.target.addressed and _addressed(head.target, knows)
-    if endpoint.dialect is Dialect.KSERVE and content.held_bytes:
+    if endpoint.dialect is _KSERVE and content.held_bytes:
         members = read_parameters(fields, content)
-    implied = _implied(head, members, principal, only) if endpoint.dialect is Dialect.TGI else None
+    implied = _implied(head, members, principal, only) if endpoint.dialect is _TGI else None
     model = implied or (_model(head, members) if addressed is None else addressed.model)
     tier = tier_asked(fields, members) if TIER in fields or "service_tier" in members else None
     if principal.scopes is not None:
@@ -76,7 +86,7 @@ def classify(
     streaming = head.upgrade is not None or wants_stream(head, body.kind, members)
     read, limited = facts or _NOTHING_READ, READ_TIMEOUT in fields or TIMEOUT in members
     demand = token_demand(head, body.kind, content, members, read.prompts)
-    unread, usage = body.kind is BodyKind.OPAQUE, UsageMode.NONE
+    unread, usage = body.kind is _OPAQUE, _NONE
     if facts is not None:
         content.models = facts.models if model == members.get("model") else None
         if streaming and endpoint.asks_usage:
@@ -95,7 +105,7 @@ def classify(
         need=_need(head) if endpoint.need is None or head.upgrade is not None else endpoint.need,
         upgrade=head.upgrade is not None,
         usage=usage,
-        tier=tier or Tier.STANDARD,
+        tier=tier or _STANDARD,
         deadline_s=None if streaming or not limited else _deadline_s(head, members),
         where=residency_of(head, principal) if WHERE in fields else principal.where,
         input_tokens=tokens_unread(content.prefix, content.size_bytes) if unread else read.prompt_bytes // 4,

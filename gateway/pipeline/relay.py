@@ -215,6 +215,10 @@ class _Condition(Enum):
     LENGTH = auto()
 
 
+_OF_LENGTH, _ADDRESS = _Condition.LENGTH, _Condition.ADDRESS
+"""Members of enumerations for the path of every request: a global is found faster."""
+
+
 def _passing(name: str) -> tuple[bytes, _Condition | None]:
     """How a header field's name is written to clients; empty for a field that is never passed on."""
     if name == "content-length":
@@ -247,9 +251,9 @@ def relayed_headers(
         if condition is None:
             if written:
                 kept.append((written, value.encode("latin-1", "replace")))
-        elif condition is _Condition.LENGTH:
+        elif condition is _OF_LENGTH:
             lengths.append(value.strip())
-        elif condition is _Condition.ADDRESS:
+        elif condition is _ADDRESS:
             for _, found in rewritten_headers(status, ((name, value),), target):
                 kept.append((written, found.encode("latin-1", "replace")))
         elif not event_stream:

@@ -33,6 +33,8 @@ from shared.protocol.session_listener import SessionListener as SessionListener
 from shared.protocol.stream_handler import NO_HANDLER, StreamHandler
 from shared.speedups import BodyPath, OutPath
 
+_GATEWAY = TunnelRole.GATEWAY
+
 LOSS_SLICE_S = 0.002
 """A session that is lost tells its streams for so long in one turn of the event loop."""
 
@@ -309,7 +311,7 @@ class SessionEndpoint:
         stream = self.streams.get(event.stream_id)
         if stream is not None:
             stream.peer_ended = True
-            stream._end_told = self.session.role is TunnelRole.GATEWAY
+            stream._end_told = self.session.role is _GATEWAY
             stream.handler.on_end(event.trailers)
 
     def _stream_reset(self, event: StreamReset) -> None:

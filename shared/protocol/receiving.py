@@ -26,6 +26,10 @@ _AT_A_GATEWAY = Half.BODY, Half.RESET, Half.RESET
 """States of a stream whose DATA is wanted: the peer's half is in the first, and our own is in neither of the
 others."""
 
+_HEAD, _BODY, _ENDED, _RESET = Half.HEAD, Half.BODY, Half.ENDED, Half.RESET
+_AGENT, _GATEWAY = TunnelRole.AGENT, TunnelRole.GATEWAY
+"""For the path of every frame: a global is found faster than a member of an enumeration."""
+
 UNSAID_BYTES = 4 * limits.KIB
 """What a path took is said to be consumed in such steps: small beside the smallest window (16 KiB), so that
 the engine never waits for it, and large beside a token."""
@@ -58,7 +62,7 @@ class ReceivingStreams(SessionStreams):
             self._received,
             self.events,
             DataReceived,
-            _AT_AN_AGENT if self.role is TunnelRole.AGENT else _AT_A_GATEWAY,
+            _AT_AN_AGENT if self.role is _AGENT else _AT_A_GATEWAY,
             _DATA,
             limits.DATA_PAYLOAD_BYTES,
             UNSAID_BYTES,
@@ -88,7 +92,7 @@ class ReceivingStreams(SessionStreams):
         out = OutStream(frame.stream_id, SendCredit(head.credit), head.streaming or head.upgrade)
         window = self._first_window()
         credit = ReceiveCredit(window, now)
-        self._streams[frame.stream_id] = OpenStream(Half.HEAD, Half.BODY, out, credit, upgrade=head.upgrade)
+        self._streams[frame.stream_id] = OpenStream(_HEAD, _BODY, out, credit, upgrade=head.upgrade)
         if window > self._windows.floor:
             self._outbox.credits[frame.stream_id] = window
         self.events.append(tuple.__new__(StreamOpened, (frame.stream_id, head)))
@@ -98,14 +102,14 @@ class ReceivingStreams(SessionStreams):
         head = ResponseHead.from_payload(frame.payload)
         if head.status == UPGRADED and not stream.upgrade:
             raise StreamStateError(f"stream {frame.stream_id} is upgraded, which nobody asked for")
-        if stream.local is not Half.RESET:
+        if stream.local is not _RESET:
             self.events.append(tuple.__new__(HeadReceived, (frame.stream_id, head)))
 
     def _receive_progress(self, frame: Frame, now: float) -> None:
         self.progress_frames.spend(control_frame_units(len(frame.payload)), now)
         stream = self._advance_peer(frame)
         progress = Progress.from_payload(frame.payload)
-        if stream.local is not Half.RESET:
+        if stream.local is not _RESET:
             self.events.append(ProgressReceived(frame.stream_id, progress))
 
     def _receive_data(self, frame: Frame, now: float) -> None:
@@ -113,7 +117,7 @@ class ReceivingStreams(SessionStreams):
         size_bytes = len(frame.payload)
         self._received.receive(size_bytes)
         stream.credit.receive(size_bytes)
-        if stream.local is Half.RESET or (self.role is TunnelRole.AGENT and stream.local is Half.ENDED):
+        if stream.local is _RESET or (self.role is _AGENT and stream.local is _ENDED):
             self._discard(frame.stream_id, stream.credit)
         else:
             self.events.append(DataReceived(frame.stream_id, frame.payload))
@@ -121,13 +125,13 @@ class ReceivingStreams(SessionStreams):
     def _receive_end(self, frame: Frame, now: float) -> None:
         stream = self._advance_peer(frame)
         trailers = Trailers.from_payload(frame.payload) if frame.payload else None
-        if stream.local is not Half.RESET:
+        if stream.local is not _RESET:
             self.events.append(tuple.__new__(StreamEnded, (frame.stream_id, trailers)))
         if self._outbox.credits:
             self._outbox.credits.pop(frame.stream_id, None)  # there is nothing left that it could let through
         if stream.local in OVER and stream.out.end is None:
             self._close_if_over(frame.stream_id, stream)
-        elif self.role is TunnelRole.GATEWAY:
+        elif self.role is _GATEWAY:
             # The response is complete, so nobody needs the rest of the request.
             self._drop_local(frame.stream_id, stream, ErrorCode.NO_ERROR, "")
             self._close_if_over(frame.stream_id, stream)
@@ -137,9 +141,9 @@ class ReceivingStreams(SessionStreams):
             return
         stream = self._advance_peer(frame)
         code, reason = decode_reason(frame.payload)
-        if stream.local is not Half.RESET:
+        if stream.local is not _RESET:
             self.events.append(StreamReset(frame.stream_id, code, reason))
-            if self.role is TunnelRole.GATEWAY or stream.local is Half.ENDED:
+            if self.role is _GATEWAY or stream.local is _ENDED:
                 if self._has_more(stream):
                     self._drop_local(frame.stream_id, stream, code, "")
             else:

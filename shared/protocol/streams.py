@@ -31,6 +31,8 @@ from shared.protocol.stream_state import OVER, TRANSITIONS, Half
 from shared.speedups import BodyPath, OutPath
 
 _HEAD, _BODY, _ENDED, _RESET = Half.HEAD, Half.BODY, Half.ENDED, Half.RESET
+_GATEWAY, _AGENT = TunnelRole.GATEWAY, TunnelRole.AGENT
+_OPEN_FRAME, _HEAD_FRAME, _END_FRAME = int(FrameType.OPEN), int(FrameType.HEAD), int(FrameType.END)
 """For the path of every frame: a global is found faster than a member of an enumeration."""
 
 
@@ -101,7 +103,7 @@ class SessionStreams:
         """
         if self.closed:
             raise SessionClosed
-        assert self.role is TunnelRole.GATEWAY
+        assert self.role is _GATEWAY
         if len(self._streams) + len(self._owed) >= self._most_streams:
             raise TooManyStreams(f"{len(self._streams)} streams are open")
         if self._last_id >= limits.STREAM_ID_MAX:
@@ -113,11 +115,11 @@ class SessionStreams:
         if len(payload) > limits.CONTROL_PAYLOAD_BYTES:
             self._pool.give_back(window - self._windows.floor)
             raise HeadTooLarge(f"a request's head of {len(payload)} bytes, quoted")
-        frame = encode(FrameType.OPEN, stream_id, payload)
+        frame = encode(_OPEN_FRAME, stream_id, payload)
         self._last_id = stream_id
         out = OutStream(stream_id, SendCredit(self._peer.stream_window_bytes), interactive=head.upgrade)
         credit = ReceiveCredit(window, now)
-        self._streams[stream_id] = OpenStream(Half.BODY, Half.HEAD, out, credit, upgrade=head.upgrade)
+        self._streams[stream_id] = OpenStream(_BODY, _HEAD, out, credit, upgrade=head.upgrade)
         self._outbox.frames.append(frame)
         return stream_id
 
@@ -128,8 +130,8 @@ class SessionStreams:
         if stream is None or stream.local is not _HEAD or self.closed:
             stream = self._advance_local(stream_id, FrameType.HEAD)
         stream.local = _BODY
-        if stream.peer is not Half.RESET:
-            stream.out.head = encode(FrameType.HEAD, stream_id, head.to_payload())
+        if stream.peer is not _RESET:
+            stream.out.head = encode(_HEAD_FRAME, stream_id, head.to_payload())
             self._outbox.queue(stream.out)
 
     def send_data(self, stream_id: int, data: bytes) -> bool:
@@ -163,15 +165,15 @@ class SessionStreams:
         if stream is None or stream.local is not _BODY or self.closed:
             stream = self._advance_local(stream_id, FrameType.END)
         stream.local = _ENDED
-        if stream.peer is Half.RESET:
+        if stream.peer is _RESET:
             self.reset(stream_id, ErrorCode.CANCELLED)
             return
         payload = b"" if trailers is None else trailers.to_payload()
         if self._outbox.progress:
             self._outbox.progress.pop(stream_id, None)
-        stream.out.end = encode(FrameType.END, stream_id, payload)
+        stream.out.end = encode(_END_FRAME, stream_id, payload)
         self._outbox.queue(stream.out)
-        if self.role is TunnelRole.AGENT and stream.credit.received != stream.credit.consumed:
+        if self.role is _AGENT and stream.credit.received != stream.credit.consumed:
             self._discard(stream_id, stream.credit)
 
     def reset(self, stream_id: int, code: ErrorCode, reason: str = "") -> bool:
@@ -187,7 +189,7 @@ class SessionStreams:
             if owed is not None:
                 self._discard(stream_id, owed)
             return owed is not None
-        if stream.local is Half.RESET:
+        if stream.local is _RESET:
             return False
         self._drop_local(stream_id, stream, code, reason)
         self._discard(stream_id, stream.credit)

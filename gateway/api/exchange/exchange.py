@@ -33,6 +33,7 @@ from gateway.pipeline.websocket_head import Subprotocols, read_subprotocols
 from shared.protocol.routes import Dialect
 
 Scope = Mapping[str, Any]
+_JSON = BodyKind.JSON
 EXCHANGE = "trunkline.exchange"
 """Its name in the scope of the request."""
 
@@ -206,7 +207,7 @@ class HttpExchange:
         if self.reply.socket is not None:
             return self._messages(self.reply.socket)
         kind = body_kind(self.head.endpoint, self.method, self.fields)
-        if kind is BodyKind.JSON:
+        if kind is _JSON:
             data = self.inbound.take_small()
             if data is None or (self._reader is not None and len(data) > SHORT_BYTES):
                 return await self._json(data)

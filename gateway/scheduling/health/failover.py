@@ -31,6 +31,10 @@ class Effect(Enum):
     """The engine refused the request itself; another engine would do no better."""
 
 
+_NONE, _HARMLESS = Effect.NONE, Effect.HARMLESS
+"""Members of enumerations for the path of every request: a global is found faster."""
+
+
 class Trouble(Enum):
     """What went wrong with an attempt, as far as deployment health and the retry budget are concerned."""
 
@@ -182,7 +186,7 @@ def retry_after_s(headers: Headers) -> float | None:
 
 def may_be_repeated(request: Request, effect: Effect) -> bool:
     """Whether a request whose attempt failed may be given to an engine again."""
-    safe = effect is Effect.NONE or (effect is Effect.HARMLESS and request.route != ANY_ROUTE)
+    safe = effect is _NONE or (effect is _HARMLESS and request.route != ANY_ROUTE)
     return safe and not request.body.rest_begun
 
 
