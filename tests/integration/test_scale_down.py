@@ -59,7 +59,7 @@ async def scaled_down(site: Site, streams: int, tokens: int) -> None:
     with Store.open(site.gateway.state) as store:
         await asyncio.to_thread(until, "all joined", lambda: all(map(store.agents.get, agents)), 60)
     await asyncio.to_thread(house.wait_for_model, site.gateway, site.key, "shrinking")
-    headers = {"authorization": f"Bearer {site.gateway.key('scaler', role=AdminRole.OPERATOR)}"}
+    headers = {"authorization": f"Bearer {site.gateway.key(f'scaler-{streams}', role=AdminRole.OPERATOR)}"}
     heard = [Heard(number) for number in range(streams)]
     every = aiohttp.TCPConnector(limit=0)  # else no more than 100 of them ask at once
     async with aiohttp.ClientSession(site.gateway.url, headers=headers, connector=every) as client:  # noqa: SIM117
