@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import pytest
 
@@ -158,6 +158,14 @@ def _restart(arguments: argparse.Namespace) -> object:
     return figures
 
 
+_Sizes = TypeVar("_Sizes", scale.Sizes, half_load.HalfLoadSizes, dashboard.DashboardSizes)
+
+
+def _lasting(sizes: _Sizes, arguments: argparse.Namespace) -> _Sizes:
+    """For as many seconds as are asked for, if any are."""
+    return sizes if arguments.seconds is None else replace(sizes, seconds=arguments.seconds)
+
+
 class _Figures(Protocol):
     def to_json(self) -> str: ...
 
@@ -189,9 +197,7 @@ def _memory(arguments: argparse.Namespace) -> object:
 
 
 def _scale(arguments: argparse.Namespace) -> object:
-    sizes = scale.Sizes()
-    if arguments.seconds is not None:
-        sizes = replace(sizes, seconds=arguments.seconds)
+    sizes = _lasting(scale.Sizes(), arguments)
     problem = tools.missing() or scale.missing(sizes)
     if problem is not None:
         return f"not run: {problem}"
@@ -247,11 +253,8 @@ def _half_load(arguments: argparse.Namespace) -> object:
     problem = tools.missing() or crowd.may_open(2 * _SPARE_FILES)
     if problem is not None:
         return f"not run: {problem}"
-    sizes = half_load.HalfLoadSizes()
-    if arguments.seconds is not None:
-        sizes = replace(sizes, seconds=arguments.seconds)
     with _house() as house:
-        figures = half_load.run(house, sizes)
+        figures = half_load.run(house, _lasting(half_load.HalfLoadSizes(), arguments))
     return _kept("half-load", figures, arguments)
 
 
@@ -259,11 +262,8 @@ def _dashboard(arguments: argparse.Namespace) -> object:
     problem = tools.missing() or missing_browser() or crowd.may_open(_SPARE_FILES)
     if problem is not None:
         return f"not run: {problem}"
-    sizes = dashboard.DashboardSizes()
-    if arguments.seconds is not None:
-        sizes = replace(sizes, seconds=arguments.seconds)
     with _house() as house:
-        figures = dashboard.run(house, sizes)
+        figures = dashboard.run(house, _lasting(dashboard.DashboardSizes(), arguments))
     return _kept("dashboard", figures, arguments)
 
 
