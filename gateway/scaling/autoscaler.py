@@ -161,7 +161,8 @@ class Autoscaler:
             self._leads[model, each.device].note(wanted, each.ready, now)
             ahead = foreseen.get(each.device)
             if self._foresight is not None:
-                self._foresight.note(model, each, rule, needed.arriving_gpu_s[each.device])
+                piece = None if seen.piece_per_s is None else seen.piece_per_s * each.request_s
+                self._foresight.note(model, each, rule, needed.arriving_gpu_s[each.device], piece)
             there = [replica for replica in seen.replicas.values() if replica.device == each.device]
             classes[each.device] = class_verdict(
                 each,

@@ -59,11 +59,12 @@ def _facts(
     speeds = performance.speeds(model, "" if device == UNNAMED else device)
     learnt = any(each.model == model and each.reading.known for each in performance)
     if learnt and seen.known:
-        request_s, first_s, total_s = _times(speeds, seen, slots)
+        request_s, first_s, total_s, usual_s = _times(speeds, seen, slots)
         measured = bool(speeds.reading.known)
     else:
         request_s = (HOLD_GUESS_S if seen.hold_s is None else seen.hold_s) / slots
-        first_s, total_s, measured = 0.0, 0.0, seen.hold_s is not None and bool(replicas)
+        first_s = total_s = usual_s = 0.0
+        measured = seen.hold_s is not None and bool(replicas)
     known_s = lead(model, device)
     if known_s is None:
         known_s = max(own.ready_s or settings.ready_s, speeds.load_s if speeds.loads else 0.0)
@@ -80,12 +81,13 @@ def _facts(
         own.price_hour,
         own.min_replicas,
         own.max_replicas,
+        usual_first_s=usual_s * pace + rtt_s,
     )
 
 
-def _times(speeds: Speeds, seen: SeenModel, slots: int) -> tuple[float, float, float]:
+def _times(speeds: Speeds, seen: SeenModel, slots: int) -> tuple[float, float, float, float]:
     """Device-seconds of a mean request with all slots taken; until the first token of a long one; until the
-    end of a long answer to it."""
+    end of a long answer to it; until the first token of a mean one."""
     context = seen.input_tokens + 0.5 * seen.output_tokens
     read_s = speeds.read_s(seen.input_tokens)
     token_s = speeds.step_s / slots + speeds.each_s + speeds.kv_s * context
@@ -93,7 +95,7 @@ def _times(speeds: Speeds, seen: SeenModel, slots: int) -> tuple[float, float, f
     first_s = speeds.fixed_s + speeds.read_s(seen.high_input_tokens)
     share = min(0.7, read_s / request_s) if request_s > 0 else 0.0
     written_s = speeds.output_s(seen.high_output_tokens, slots, slots * context, share)
-    return request_s, first_s, first_s + written_s
+    return request_s, first_s, first_s + written_s, speeds.fixed_s + read_s
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -20,10 +20,11 @@ import gateway
 from gateway.scaling.calendar_file import CalendarFile
 from gateway.scaling.foresight import Foresight, LearntForecast
 from gateway.scaling.learning_task import LearningTask, task_line
+from gateway.scheduling.scaling.bursts import ending_at
 from gateway.scheduling.scaling.events import is_unusual
 from gateway.scheduling.scaling.forecast import STEP_S
 from gateway.storage.errors import StateError
-from gateway.storage.scaling_history import KeptForecast, NotedLoad, Series
+from gateway.storage.scaling_history import DAY_STEPS, KeptForecast, NotedLoad, Series
 from shared.process.startup import environment_of_child
 
 CHILD = (sys.executable, "-P", "-m", "gateway.scaling.learning")
@@ -48,7 +49,8 @@ class ForecastStore(Protocol):
     def note(self, loads: Sequence[NotedLoad]) -> None: ...
     def names(self) -> list[Series]: ...
     def read(self, names: Sequence[Series], since_s: float) -> dict[Series, tuple[float, list[float]]]: ...
-    def forget(self, before_s: float, forecasts_before_s: float) -> int: ...
+    def read_bursts(self, names: Sequence[Series], since_s: float) -> dict[Series, tuple[float, bytes]]: ...
+    def forget(self, before_s: float, forecasts_before_s: float, bursts_before_s: float) -> int: ...
     def keep_forecasts(self, forecasts: Sequence[KeptForecast]) -> None: ...
     def forecasts(self, after_s: float) -> list[KeptForecast]: ...
 
@@ -140,14 +142,16 @@ class Forecaster:
 
     async def _learn(self, now: float) -> None:
         since_s = now - self._settings.weeks * 604_800.0
-        await asyncio.to_thread(self._store.forget, since_s, now - KEPT_S)
+        bursts_since_s = now - (self._settings.backtest_days + 1) * 86_400.0
+        await asyncio.to_thread(self._store.forget, since_s, now - KEPT_S, bursts_since_s)
         known = self._foresight.known
         names = [each for each in await asyncio.to_thread(self._store.names) if each in known]
         for start in range(0, len(names), BATCH):
             batch = names[start : start + BATCH]
             found = await asyncio.to_thread(self._store.read, batch, since_s)
+            bursts = await asyncio.to_thread(self._store.read_bursts, batch, bursts_since_s)
             tasks = {
-                name: await asyncio.to_thread(self._task, name, start_s, values, now)
+                name: await asyncio.to_thread(self._task, name, start_s, values, now, bursts.get(name))
                 for name, (start_s, values) in found.items()
             }
             said = await _learnt([task_line(each) for each in tasks.values()])
@@ -157,7 +161,14 @@ class Forecaster:
                 self._tell_change(each)
             await asyncio.to_thread(self._store.keep_forecasts, kept)
 
-    def _task(self, name: Series, start_s: float, values: list[float], now: float) -> LearningTask:
+    def _task(
+        self,
+        name: Series,
+        start_s: float,
+        values: list[float],
+        now: float,
+        bursts: tuple[float, bytes] | None = None,
+    ) -> LearningTask:
         """The series ends with the last step that is over."""
         facts, rule = self._foresight.known[name]
         steps = min(len(values), int((now - start_s) // STEP_S))
@@ -172,7 +183,9 @@ class Forecaster:
         settings, learnt = self._settings, self._foresight.learnt.get(name)
         acts = learnt is not None and learnt.state == "acting"
         about = (settings.quantile, settings.extra, settings.backtest_days, acts)
-        return LearningTask(start_s, kept, facts, rule, *about)
+        end_s = start_s + len(whole) * STEP_S
+        within = b"" if bursts is None else ending_at(*bursts, end_s, settings.backtest_days * DAY_STEPS)
+        return LearningTask(start_s, kept, facts, rule, *about, within)
 
     def _tell_change(self, kept: KeptForecast) -> None:
         before = self._foresight.learnt.get((kept.model, kept.device))

@@ -100,11 +100,18 @@ class Foresight:
     _bases: RecentDict[tuple[str, str, float], float] = field(default_factory=lambda: RecentDict(MOST_BASES))
     """What was asked for when events began to count."""
 
-    def note(self, model: str, facts: ClassFacts, rule: ScalingRule, load_gpu_s: float) -> None:
-        """A decision was made, and so much was asked for."""
+    def note(
+        self,
+        model: str,
+        facts: ClassFacts,
+        rule: ScalingRule,
+        load_gpu_s: float,
+        piece_gpu_s: float | None = None,
+    ) -> None:
+        """A decision was made, and so much was asked for; ``piece_gpu_s`` in the last seconds alone."""
         key = model, facts.device
         self.known[key] = facts, rule
-        self.history.note(*key, load_gpu_s, self.wall())
+        self.history.note(*key, load_gpu_s, self.wall(), piece_gpu_s)
 
     def foresee(self, model: str, facts: ClassFacts) -> Foreseen:
         """What counts for replicas of a class that are wanted now."""

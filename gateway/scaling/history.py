@@ -1,9 +1,10 @@
-"""The load of each model and class, as means of steps, until the store has them."""
+"""The load of each model and class, as means of steps and their bursts, until the store has them."""
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gateway.scheduling.recent import RecentDict
+from gateway.scheduling.scaling.bursts import PIECE_S, PIECES, packed
 from gateway.scheduling.scaling.forecast import STEP_S
 from gateway.storage.scaling_history import NotedLoad
 
@@ -27,6 +28,7 @@ class _Step:
     last_s: float = 0.0
     sum: float = 0.0
     count: int = 0
+    pieces: list[float | None] = field(default_factory=lambda: [None] * PIECES)
 
 
 class LoadHistory:
@@ -41,8 +43,9 @@ class LoadHistory:
         self.is_full = False
         """More series came than are kept."""
 
-    def note(self, model: str, device: str, load: float, at_s: float) -> None:
-        """``load`` was asked for at ``at_s``, in seconds since 1970."""
+    def note(self, model: str, device: str, load: float, at_s: float, piece: float | None = None) -> None:
+        """``load`` was asked for at ``at_s``, in seconds since 1970, and ``piece`` in the ``PIECE_S`` before
+        that which are over, which may be as many seconds ago. None: nobody knows."""
         key, number = (model, device), int(at_s // STEP_S)
         step = self._steps.get(key)
         if step is None or step.number != number:
@@ -57,6 +60,8 @@ class LoadHistory:
         step.last_s = at_s
         step.sum += load
         step.count += 1
+        if piece is not None:
+            step.pieces[int(at_s % STEP_S // PIECE_S)] = piece
 
     def latest(self, model: str, device: str) -> tuple[float, float] | None:
         """The load of the latest step that is over, and its middle; None: there was none yet."""
@@ -86,7 +91,7 @@ class LoadHistory:
             return
         middle_s, load = (step.number + 0.5) * STEP_S, step.sum / step.count
         self._latest[key] = (load, middle_s)
-        self._over.append(NotedLoad(*key, middle_s, load))
+        self._over.append(NotedLoad(*key, middle_s, load, packed(step.pieces)))
 
     def _drop_old(self, number: int) -> None:
         for key, step in list(self._steps.items()):

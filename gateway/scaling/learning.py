@@ -1,8 +1,8 @@
 """Makes forecasts and judges them, in a process of its own: ``python -m gateway.scaling.learning``.
 
 Standard input and output are JSON lines: a :class:`LearningTask` for each line of
-:meth:`gateway.scaling.foresight.LearntForecast.from_json`. It takes numpy, and seconds of one CPU for each
-hundred series; the event loop's process does neither.
+:meth:`gateway.scaling.foresight.LearntForecast.from_json`. It takes numpy, and some seconds of one CPU for
+each series; the event loop's process does neither.
 """
 
 import math
@@ -30,7 +30,7 @@ Json = dict[str, Any]
 def learn(task: LearningTask) -> Json:
     """The forecast of the day that follows, its error, the back-test's verdict, and the state."""
     values = [math.nan if each is None else each for each in task.values]
-    series = LoadSeries(task.start_s, values)
+    series = LoadSeries(task.start_s, values, task.bursts)
     learner = PatternLearner(series, task.quantile)
     days = _days(learner, task.days)
     if days is None:

@@ -1,8 +1,10 @@
 """What :mod:`gateway.scaling.learning` is given. Apart from it, for that needs numpy."""
 
+import base64
 from dataclasses import asdict, dataclass
 
 import orjson
+from pydantic import Base64Bytes
 
 from gateway.scheduling.scaling.data import ClassFacts, ScalingRule
 
@@ -22,8 +24,16 @@ class LearningTask:
     """Of the back-test, at most."""
     acts: bool
     """It acts now."""
+    bursts: Base64Bytes = b""
+    """See :class:`~gateway.scheduling.scaling.forecast.LoadSeries`."""
 
 
 def task_line(task: LearningTask) -> bytes:
     """For the process that makes forecasts."""
-    return orjson.dumps(asdict(task)) + b"\n"  # NaN is null there
+    return orjson.dumps(asdict(task), default=_text) + b"\n"  # NaN is null there
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    raise TypeError(type(value))

@@ -56,6 +56,9 @@ class SeenModel:
     hold_s: float | None = None
     replicas: dict[str, SeenReplica] = field(default_factory=dict)
     """By agent."""
+    piece_per_s: float | None = None
+    """Requests in a second in the latest ten seconds that are over; None: a process of an earlier version
+    does not say it."""
 
     @property
     def in_flight(self) -> int:
@@ -87,6 +90,7 @@ def observe(dispatcher: Dispatcher, now: float) -> Stepwise[dict[str, SeenModel]
             batch,
             record.hold_s,
             _replicas(record, now),
+            arrivals.piece_per_s,
         )
     return found
 
@@ -163,6 +167,7 @@ def _merged(seen: Sequence[SeenModel]) -> SeenModel:
         sum(each.batch_waiting for each in seen),
         sum(holds) / len(holds) if holds else None,
         _merged_replicas(each.replicas for each in seen),
+        math.fsum(each.per_s if each.piece_per_s is None else each.piece_per_s for each in seen),
     )
 
 

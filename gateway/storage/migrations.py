@@ -185,6 +185,10 @@ UPGRADES: dict[int, tuple[str, ...]] = {
         "CREATE TABLE scaling_forecasts (model {text} NOT NULL, device {text} NOT NULL, "
         "made_s DOUBLE PRECISION NOT NULL, said JSON NOT NULL, PRIMARY KEY (model, device))",
     ),
+    21: (
+        "CREATE TABLE scaling_bursts (model {text} NOT NULL, device {text} NOT NULL, day INTEGER NOT NULL, "
+        "bursts {binary} NOT NULL, PRIMARY KEY (model, device, day))",
+    ),
 }
 """The statements that bring a database from version n to n + 1; ``{binary}`` is its type for bytes,
 ``{text}`` that for text, ``{number}`` that for numbers it gives itself. A step stays as it was written: it

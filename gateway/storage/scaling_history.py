@@ -2,7 +2,9 @@
 
 A row has the loads of one model on one class of device on one day (UTC): 288 means of five minutes, NaN where
 nothing is known. What a row says of a step stays, whoever comes with it again: so it does not matter how many
-processes note the same.
+processes note the same. Another table has of each of these days 30 bytes for each step, which say how the
+load went within it (:mod:`gateway.scheduling.scaling.bursts`), zeros where nothing is known; they are kept
+for as long as a back-test goes back.
 """
 
 import math
@@ -18,6 +20,7 @@ from gateway.storage.database import Database
 
 STEP_S = 300
 DAY_STEPS = 288
+STEP_BYTES = 30
 _PACKED = struct.Struct(f"<{DAY_STEPS}f")
 
 Series = tuple[str, str]
@@ -33,6 +36,8 @@ class NotedLoad:
     at_s: float
     """In the step, in seconds since 1970."""
     load: float
+    bursts: bytes = b""
+    """How the load went within the step, ``STEP_BYTES``; empty, or zeros: nobody knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +65,7 @@ class ScalingHistoryStore:
             for key in sorted(days):
                 self._merge(connection, key, days[key])
 
-    def _merge(self, connection: Connection, key: tuple[str, str, int], loads: Iterable[NotedLoad]) -> None:
+    def _merge(self, connection: Connection, key: tuple[str, str, int], loads: Sequence[NotedLoad]) -> None:
         table = schema.scaling_loads
         model, device, day = key
         found = select(table.c.loads).where(
@@ -73,6 +78,26 @@ class ScalingHistoryStore:
             if math.isnan(values[place]):
                 values[place] = each.load
         row = {"model": model, "device": device, "day": day, "loads": _PACKED.pack(*values)}
+        connection.execute(self._database.upsert(table), [row])
+        known = [each for each in loads if len(each.bursts) == STEP_BYTES and any(each.bursts)]
+        if known:
+            self._merge_bursts(connection, key, known)
+
+    def _merge_bursts(
+        self, connection: Connection, key: tuple[str, str, int], loads: Iterable[NotedLoad]
+    ) -> None:
+        table = schema.scaling_bursts
+        model, device, day = key
+        found = select(table.c.bursts).where(
+            table.c.model == model, table.c.device == device, table.c.day == day
+        )
+        kept = connection.execute(found).scalar()  # the row of the loads is locked
+        values = bytearray(DAY_STEPS * STEP_BYTES if kept is None else kept)
+        for each in loads:
+            place = _step(each.at_s) % DAY_STEPS * STEP_BYTES
+            if not any(values[place : place + STEP_BYTES]):
+                values[place : place + STEP_BYTES] = each.bursts
+        row = {"model": model, "device": device, "day": day, "bursts": bytes(values)}
         connection.execute(self._database.upsert(table), [row])
 
     def names(self) -> list[Series]:
@@ -102,13 +127,34 @@ class ScalingHistoryStore:
             found[name] = float(min(of_name) * DAY_STEPS * STEP_S), values
         return found
 
-    def forget(self, before_s: float, forecasts_before_s: float) -> int:
-        """Drop the days before that of ``before_s``, and forecasts made before ``forecasts_before_s``; how
-        many rows those were."""
-        loads, forecasts = schema.scaling_loads, schema.scaling_forecasts
-        day = _step(before_s) // DAY_STEPS
+    def read_bursts(self, names: Sequence[Series], since_s: float) -> dict[Series, tuple[float, bytes]]:
+        """Of each of ``names`` of which there are any: when its first day begins that is not before that of
+        ``since_s``, and ``STEP_BYTES`` for each step from then on; zeros: not known."""
+        table, first = schema.scaling_bursts, _step(since_s) // DAY_STEPS
+        chosen = select(table).where(
+            table.c.day >= first, tuple_(table.c.model, table.c.device).in_(list(names))
+        )
+        days: dict[Series, dict[int, bytes]] = {}
+        with self._database.read() as connection:
+            for row in connection.execute(chosen).mappings():
+                days.setdefault((row["model"], row["device"]), {})[row["day"]] = row["bursts"]
+        unknown = bytes(DAY_STEPS * STEP_BYTES)
+        return {
+            name: (
+                float(min(of_name) * DAY_STEPS * STEP_S),
+                b"".join(of_name.get(day, unknown) for day in range(min(of_name), max(of_name) + 1)),
+            )
+            for name, of_name in days.items()
+        }
+
+    def forget(self, before_s: float, forecasts_before_s: float, bursts_before_s: float) -> int:
+        """Drop the days before that of ``before_s``, what went on within steps before the day of
+        ``bursts_before_s``, and forecasts made before ``forecasts_before_s``; how many rows those were."""
+        loads, forecasts, bursts = schema.scaling_loads, schema.scaling_forecasts, schema.scaling_bursts
+        day, bursts_day = _step(before_s) // DAY_STEPS, _step(bursts_before_s) // DAY_STEPS
         with self._database.write_concurrently() as connection:
             count = connection.execute(delete(loads).where(loads.c.day < day)).rowcount
+            count += connection.execute(delete(bursts).where(bursts.c.day < bursts_day)).rowcount
             old = delete(forecasts).where(forecasts.c.made_s < forecasts_before_s)
             return count + connection.execute(old).rowcount
 

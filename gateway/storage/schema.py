@@ -32,7 +32,7 @@ from gateway.storage.queue_tables import queue_jobs_table
 from gateway.storage.scaling_tables import scaling_tables
 from gateway.storage.webhook_tables import webhook_deliveries_table, webhook_secrets_table
 
-SCHEMA_VERSION = 21
+SCHEMA_VERSION = 22
 
 metadata = MetaData()
 
@@ -360,7 +360,7 @@ webhook_secrets = webhook_secrets_table(metadata)
 uploads, upload_parts = upload_tables(metadata)
 batches = batches_table(metadata)
 queue_jobs = queue_jobs_table(metadata)
-scaling_loads, scaling_forecasts = scaling_tables(metadata)
+scaling_loads, scaling_forecasts, scaling_bursts = scaling_tables(metadata)
 
 OF_ONE_STORE = (processes, leases, audit_heads)
 """Tables that say nothing in another store: they are not copied there. Audit logs that go on with another

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from gateway.domain.request import Request, Tier
 from gateway.scheduling.recent import RecentDict
+from gateway.scheduling.scaling.bursts import PIECE_S
 
 _BATCH = Tier.BATCH
 """Members of enumerations for the path of every request: a global is found faster."""
@@ -12,8 +13,7 @@ _BATCH = Tier.BATCH
 SPAN_S = 60.0
 """A rate is that of the last span; the trend is how much that is above the span before."""
 
-_PIECES = 6
-_PIECE_S = SPAN_S / _PIECES
+_PIECES = int(SPAN_S / PIECE_S)
 
 LATEST = 128
 """Requests whose lengths are remembered of each model."""
@@ -38,6 +38,8 @@ class ModelArrivals(NamedTuple):
     """Requests that the lengths are of."""
     trend: bool = False
     """Whether requests have been counted for both spans, so that the rates tell of a rise."""
+    piece_per_s: float = 0.0
+    """In the latest ``PIECE_S`` that are over."""
 
     @property
     def rising_per_s2(self) -> float:
@@ -76,24 +78,24 @@ class ArrivalCounts:
 class _Series:
     def __init__(self, now: float) -> None:
         self.pieces: deque[int] = deque([0] * (2 * _PIECES), maxlen=2 * _PIECES)
-        self.piece_ends_s = now + _PIECE_S
+        self.piece_ends_s = now + PIECE_S
         self.latest_s = now
         self.begun_s = now
         self.lengths: deque[tuple[int, int]] = deque(maxlen=LATEST)
 
     def begin_pieces(self, now: float) -> None:
         """Time has come to where the piece that is counted into is over."""
-        passed = int((now - self.piece_ends_s) // _PIECE_S) + 1
+        passed = int((now - self.piece_ends_s) // PIECE_S) + 1
         self.pieces.extend([0] * min(passed, 2 * _PIECES))
-        self.piece_ends_s += passed * _PIECE_S
+        self.piece_ends_s += passed * PIECE_S
 
     def arrivals(self, now: float) -> ModelArrivals:
         if now >= self.piece_ends_s:
             self.begin_pieces(now)
         counts = list(self.pieces)
-        into_s = _PIECE_S - (self.piece_ends_s - now)
-        span_s = (_PIECES - 1) * _PIECE_S + into_s
-        known_s = max(_PIECE_S, min(span_s, now - self.begun_s))
+        into_s = PIECE_S - (self.piece_ends_s - now)
+        span_s = (_PIECES - 1) * PIECE_S + into_s
+        known_s = max(PIECE_S, min(span_s, now - self.begun_s))
         inputs = sorted(each for each, _ in self.lengths)
         outputs = sorted(each for _, each in self.lengths)
         high = min(len(inputs) - 1, int(HIGH * len(inputs)))
@@ -107,4 +109,5 @@ class _Series:
             outputs[high],
             len(inputs),
             now - self.begun_s >= 2 * SPAN_S,
+            counts[-2] / PIECE_S,
         )

@@ -60,6 +60,8 @@ class ClassFacts:
     forecast_per_s: float = 0.0
     """Requests in a second that are foreseen for when a replica that is wanted now is ready; 0: nothing is
     foreseen, or may act."""
+    usual_first_s: float | None = None
+    """Until the first token of a mean request that does not wait; None: not known."""
 
     @property
     def present(self) -> int:

@@ -24,6 +24,9 @@ class LoadSeries:
     start_s: float
     """The beginning of the first step: a multiple of ``STEP_S``."""
     values: Sequence[float]
+    bursts: bytes = b""
+    """How the load went within each of the last steps (:mod:`gateway.scheduling.scaling.bursts`), so far as
+    that was kept."""
 
     @property
     def end_s(self) -> float:

@@ -17,9 +17,10 @@ from typing import Any
 from gateway.scaling.foresight import Foresight, LearntForecast
 from gateway.scaling.learning import learn
 from gateway.scaling.learning_task import LearningTask
+from gateway.scheduling.scaling.bursts import ending_at
 from gateway.scheduling.scaling.data import ClassFacts, ModelLoad, ScalingRule
 from gateway.scheduling.scaling.forecast import STEP_S, LoadSeries
-from gateway.scheduling.scaling.pattern import PatternLearner
+from gateway.scheduling.scaling.pattern import DAY_STEPS, PatternLearner
 from gateway.scheduling.scaling.plan import plan
 from gateway.scheduling.scaling.stabilisation import LeadTime, WantedReplicas
 from gateway.tools.simulate.week_load import DAY_S, MONDAY_S, WEEK_S, WEEKS_BEFORE, WeekTraffic
@@ -136,7 +137,7 @@ class WeekRun:
         self._site = _Site(settings.facts.slots)
         self._lead = LeadTime()
         self._foresight = Foresight(lambda: self._now)
-        self._history = list(traffic.before.values)
+        self._history, self._bursts = list(traffic.before.values), traffic.before.bursts
         self._came: deque[tuple[float, int]] = deque()
         self._count = self._requests = self._kept = self._refused = self._most = self._acted = 0
         self._hours = self._busy_s = 0.0
@@ -232,7 +233,8 @@ class WeekRun:
         load = ModelLoad(last, rising, len(site.waiting), 0, running)
         lead_s = self._lead.measured_s or settings.facts.lead_s
         facts = replace(settings.facts, ready=len(site.ready), starting=len(site.starting), lead_s=lead_s)
-        self._foresight.note(_MODEL, facts, settings.rule, last * facts.request_s)
+        piece = self._came[-1][1] / settings.interval_s
+        self._foresight.note(_MODEL, facts, settings.rule, last * facts.request_s, piece * facts.request_s)
         if self._policy != "reactive":
             facts = replace(facts, forecast_per_s=self._foresight.foresee(_MODEL, facts).per_s)
         needed = plan(load, [facts], settings.rule).wanted[facts.device]
@@ -245,14 +247,17 @@ class WeekRun:
         """At the beginning of each day, from all that is known then."""
         if self._policy not in ("predictive", "gated"):
             return
-        self._history += [each.load for each in self._foresight.history.take(self._now, writes=True)]
+        for each in self._foresight.history.take(self._now, writes=True):
+            self._history.append(each.load)
+            self._bursts += each.bursts
         device = self._settings.facts.device
         whole = int((self._now - MONDAY_S) // STEP_S)
         values = (self._history + [math.nan] * whole)[:whole]
         about, known = self._settings, self._foresight.learnt.get((_MODEL, device))
         acts = known is not None and known.state == "acting"
         series = LoadSeries(MONDAY_S, values)
-        more = (about.quantile, about.extra, about.backtest_days, acts)
+        within = ending_at(MONDAY_S, self._bursts, series.end_s, about.backtest_days * DAY_STEPS)
+        more = (about.quantile, about.extra, about.backtest_days, acts, within)
         task = LearningTask(series.start_s, values, about.facts, about.rule, *more)  # type: ignore[arg-type]
         if self._policy == "gated":
             learnt = LearntForecast.from_json(learn(task), self._now)

@@ -95,7 +95,10 @@ def run_weeks(options: WeekOptions) -> list[dict[str, Any]]:
             "--slo", f"one prompt of a hundred takes {high_s:.1f} s to read there, which is too long"
         )
     request_s = sum(work_s for work_s, _ in works) / len(works)
-    facts = ClassFacts(options.device, pace.slots, request_s, high_s, lead_s=options.ready)
+    usual_s = sum(reads) / len(reads)
+    facts = ClassFacts(
+        options.device, pace.slots, request_s, high_s, lead_s=options.ready, usual_first_s=usual_s
+    )
     settings = WeekSettings(facts, ScalingRule(first_token_s=options.slo))
     found = []
     for shape in shapes:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy
 from numpy.typing import NDArray
 
+from gateway.scheduling.scaling.bursts import PIECE_S, PIECES, packed
 from gateway.scheduling.scaling.forecast import STEP_S, LoadSeries
 from gateway.tools.simulate.devices import DevicePace
 from gateway.tools.simulate.inputs import BadSpec, Job
@@ -42,7 +43,7 @@ class WeekTraffic:
     """What comes, and what came before."""
 
     before: LoadSeries
-    """Device-seconds that were asked for in a second, of the weeks before."""
+    """Device-seconds that were asked for in a second, of the weeks before, with their bursts."""
     at_s: Sequence[float]
     """When the requests of the week come, in seconds since 1970."""
     work_s: Sequence[float]
@@ -86,15 +87,24 @@ def traffic_of(
     if count > MOST_REQUESTS:
         raise BadSpec("--replicas", f"{count:,.0f} requests are more than {MOST_REQUESTS:,}")
     weeks = [_week(chance, jobs, rates, number) for number in range(WEEKS_BEFORE + 1)]
-    loads = []
+    loads, bursts = [], []
     for number, (at_s, numbers) in enumerate(weeks[:-1]):
-        step = ((at_s - number * WEEK_S) // STEP_S).astype(int)
+        since_s = at_s - number * WEEK_S
+        step = (since_s // STEP_S).astype(int)
         loads.append(numpy.bincount(step, works[numbers, 0], WEEK_STEPS) / STEP_S)
-    before = LoadSeries(MONDAY_S, numpy.concatenate(loads).tolist())
+        bursts.append(bursts_of(since_s))
+    before = LoadSeries(MONDAY_S, numpy.concatenate(loads).tolist(), b"".join(bursts))
     at_s, numbers = weeks[-1]
     return WeekTraffic(
         before, (MONDAY_S + at_s).tolist(), works[numbers, 0].tolist(), works[numbers, 1].tolist()
     )
+
+
+def bursts_of(since_s: Floats) -> bytes:
+    """How many requests come in the pieces of each step of a week that they come so long after its
+    beginning: as a gateway counts them, which knows their mean work alone."""
+    pieces = numpy.bincount((since_s // PIECE_S).astype(int), minlength=WEEK_STEPS * PIECES)
+    return b"".join(packed(each) for each in pieces.reshape(WEEK_STEPS, PIECES).tolist())
 
 
 def _week(

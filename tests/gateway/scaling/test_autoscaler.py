@@ -3,6 +3,7 @@
 import asyncio
 from dataclasses import replace
 
+import pytest
 import structlog
 
 from gateway.scaling.autoscaler import FORGET_S, Autoscaler
@@ -179,3 +180,22 @@ async def test_events_have_replicas_ready_as_far_as_the_rule_allows() -> None:
     ahead.events = [event(0.05, replicas=9, classes=["h100"])]
     await site.wanted()
     assert site.scaler.verdicts["m"].classes["h100"].wanted == 4
+
+
+async def test_what_came_in_the_latest_seconds_is_noted_beside_the_minute() -> None:
+    site = Site()
+    noted: list[tuple[float, float | None]] = []
+    foresight = Foresight(lambda: NOW_S)
+
+    def note(model: str, device: str, load: float, at_s: float, piece: float | None = None) -> None:
+        noted.append((load, piece))
+
+    foresight.history.note = note  # type: ignore[method-assign]
+    site.scaler._foresight = foresight
+    site.has(1, per_s=3.0, piece_per_s=9.0)
+    await site.wanted()
+    site.has(1, per_s=3.0)
+    await site.wanted()
+    (minute, piece), (_, not_told) = noted
+    assert piece == pytest.approx(3 * minute)
+    assert not_told is None

@@ -60,6 +60,9 @@ def test_measured_speeds_count_by_the_lengths_of_what_is_asked() -> None:
     assert slow["h100"].request_s > 1.5 * usual["h100"].request_s
     assert usual["l4"].first_s > 8 * 1000 * 16e9 / (121e12 * 0.5) / 2
     assert usual["l4"].total_s > usual["l4"].first_s
+    of_mean = usual["l4"].usual_first_s
+    assert of_mean is not None
+    assert 0 < of_mean < usual["l4"].first_s, "a mean prompt is shorter than a long one"
 
 
 def test_devices_that_are_slower_than_their_class_do_less() -> None:

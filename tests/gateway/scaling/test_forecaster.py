@@ -122,6 +122,23 @@ async def test_what_events_changed_is_not_learnt(store: Store, tmp_path: Path) -
     assert len(owner.foresight.events) == 1
 
 
+async def test_bursts_of_the_days_of_the_back_test_are_learnt_from(store: Store) -> None:
+    end_s, history = remember(store, 1), store.scaling_history
+    known = bytes([1, 2, 3]) * 10
+    history.note(
+        [NotedLoad("m", "l4", end_s + 10, 1.0, known), NotedLoad("m", "l4", end_s + 310, 1.0, known)]
+    )
+    owner = Process(store, end_s + 2 * STEP_S + 1)
+    start_s, values = history.read([("m", "l4")], MONDAY_S)["m", "l4"]
+    about = ("m", "l4"), start_s, values, owner.now
+    bursts = history.read_bursts([("m", "l4")], MONDAY_S)["m", "l4"]
+    task: LearningTask = owner.forecaster._task(*about, bursts)
+    assert len(task.bursts) == SETTINGS.backtest_days * 288 * 30
+    assert task.bursts.strip(bytes(1)) == known * 2
+    assert task.bursts.endswith(known * 2)
+    assert owner.forecaster._task(*about).bursts == b"", "a history of before has none"
+
+
 class Failing:
     """A store that cannot write now."""
 

@@ -4,6 +4,7 @@ import pytest
 
 from gateway.scaling import history
 from gateway.scaling.history import KEPT_S, LoadHistory
+from gateway.scheduling.scaling.bursts import PIECE_S, PIECES, UNKNOWN, shares
 from gateway.scheduling.scaling.forecast import STEP_S
 
 START_S = 6000 * STEP_S
@@ -61,3 +62,27 @@ def test_no_more_series_are_kept_than_there_is_room_for(monkeypatch: pytest.Monk
     assert found.is_full
     filled(found, 5, 1.0, "n")
     assert {each.model for each in found.take(START_S + 6 * STEP_S, writes=True)} == {"m", "n"}
+
+
+def test_what_came_in_single_pieces_is_kept_with_the_mean() -> None:
+    found = LoadHistory(interval_s=5.0)
+    for number in range(2 * PIECES):
+        at_s = START_S + number * PIECE_S / 2
+        found.note("m", "l4", 2.0, at_s, 30.0 if number // 2 == 7 else 1.0)
+        found.note("n", "l4", 2.0, at_s)
+    seen, not_seen = found.take(START_S + STEP_S, writes=True)
+    within = shares(seen.bursts)
+    assert within is not None
+    assert [number for number, each in enumerate(within) if each > 10] == [7]
+    assert sum(within) == pytest.approx(PIECES)
+    assert not_seen.bursts == UNKNOWN
+
+
+def test_where_decisions_are_further_apart_than_pieces_the_others_are_taken_for_the_mean() -> None:
+    found = LoadHistory(interval_s=30.0)
+    for number in range(10):
+        found.note("m", "l4", 2.0, START_S + number * 30.0, 2.0 * (number % 2))
+    (seen,) = found.take(START_S + STEP_S, writes=True)
+    within = shares(seen.bursts)
+    assert within is not None
+    assert within[:6] == pytest.approx([0.0, 1.0, 1.0, 2.0, 1.0, 1.0], abs=0.02)

@@ -76,3 +76,12 @@ def test_requests_add_up_over_processes_and_replicas_are_counted_once() -> None:
     assert set(found.replicas) == {"a", "b"}
     assert both["n"] == SeenModel()
     assert here.replicas["a"].in_flight == 1, "what was seen here is not changed"
+
+
+def test_a_process_that_does_not_tell_of_the_latest_seconds_counts_with_its_minute() -> None:
+    said = to_json({"m": SeenModel(per_s=2.0, piece_per_s=9.0)})
+    del said["models"]["m"]["piece_per_s"]
+    (before,) = from_json(said).values()
+    assert before.piece_per_s is None
+    found = merge([{"m": SeenModel(per_s=1.0, piece_per_s=4.0)}, {"m": before}])["m"]
+    assert found.piece_per_s == 6.0

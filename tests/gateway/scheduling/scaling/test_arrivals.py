@@ -2,6 +2,7 @@ import pytest
 
 from gateway.domain.request import Tier
 from gateway.scheduling.scaling.arrivals import LATEST, ArrivalCounts, ModelArrivals
+from gateway.scheduling.scaling.bursts import PIECE_S
 from tests.gateway.scheduling.queue.waiting import request
 
 
@@ -24,6 +25,15 @@ def test_a_rise_is_told_only_when_both_spans_were_counted() -> None:
         counts.note(request(), 120.0 + tenth / 10)
     assert counts.of("m", 185.0).rising_per_s2 > 0.0
     assert counts.of("m", 240.0).rising_per_s2 == pytest.approx(0.0, abs=0.01)
+
+
+def test_the_latest_piece_that_is_over_is_told_apart() -> None:
+    counts = ArrivalCounts()
+    for tenth in range(50):
+        counts.note(request(), 100.0 + 4 * PIECE_S + tenth / 10)
+    assert counts.of("m", 100.0 + 4 * PIECE_S + 6).piece_per_s == 0.0, "it is not over"
+    assert counts.of("m", 100.0 + 5 * PIECE_S + 1).piece_per_s == 5.0
+    assert counts.of("m", 100.0 + 6 * PIECE_S + 1).piece_per_s == 0.0
 
 
 def test_batch_requests_tell_of_lengths_and_not_of_rates() -> None:

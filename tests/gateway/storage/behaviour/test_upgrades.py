@@ -13,11 +13,19 @@ from gateway.storage.scaling_history import KeptForecast, NotedLoad
 from gateway.storage.sqlite.database import APPLICATION_ID
 from shared.protocol.progress import Preview, Progress
 
-BEFORE_21 = """
+BEFORE_22 = """
+    DROP TABLE scaling_bursts;
+    PRAGMA user_version = 21;
+"""
+
+BEFORE_21 = (
+    BEFORE_22
+    + """
     DROP TABLE scaling_loads;
     DROP TABLE scaling_forecasts;
     PRAGMA user_version = 20;
 """
+)
 
 BEFORE_20 = (
     BEFORE_21
@@ -284,3 +292,17 @@ def test_a_store_from_before_forecasts_gets_their_tables(tmp_path: Path) -> None
         store.scaling_history.keep_forecasts([KeptForecast("m", "l4", 5.0, {"state": "learning"})])
         assert store.scaling_history.read([("m", "l4")], 0.0)["m", "l4"][1][0] == 1.5
         assert len(store.scaling_history.forecasts(0.0)) == 1
+
+
+def test_a_history_from_before_bursts_is_read_as_it_was_and_goes_on_with_them(tmp_path: Path) -> None:
+    with Store.open(tmp_path) as store:
+        store.scaling_history.note([NotedLoad("m", "l4", 86_400.0, 1.5)])
+    with closing(sqlite3.connect(tmp_path / DATABASE_NAME)) as raw:
+        raw.executescript(BEFORE_22)
+    with Store.open(tmp_path) as store:
+        history, name = store.scaling_history, ("m", "l4")
+        assert history.read([name], 0.0)[name][1][0] == 1.5
+        assert history.read_bursts([name], 0.0) == {}
+        history.note([NotedLoad(*name, 86_700.0, 2.5, bytes([1]) * 30)])
+        assert history.read([name], 0.0)[name][1][:2] == [1.5, 2.5]
+        assert history.read_bursts([name], 0.0)[name][1][:60] == bytes(30) + bytes([1]) * 30

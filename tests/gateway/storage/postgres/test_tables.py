@@ -116,7 +116,8 @@ def test_an_older_store_is_upgraded_and_the_program_before_goes_on_with_it(
     PostgresDatabase(postgres_address).close()
 
 
-BEFORE_21 = ("DROP TABLE scaling_loads", "DROP TABLE scaling_forecasts")
+BEFORE_22 = ("DROP TABLE scaling_bursts",)
+BEFORE_21 = (*BEFORE_22, "DROP TABLE scaling_loads", "DROP TABLE scaling_forecasts")
 BEFORE_20 = (*BEFORE_21, "DROP INDEX jobs_states_of_group")
 BEFORE_19 = (*BEFORE_20, "ALTER TABLE queue_jobs DROP COLUMN process")
 BEFORE_18 = (*BEFORE_19, "ALTER TABLE jobs DROP COLUMN previews", "DROP TABLE job_previews")
@@ -150,6 +151,7 @@ BEFORE = {
     16: BEFORE_17,
     17: BEFORE_18,
     18: BEFORE_19,
+    21: BEFORE_22,
     20: BEFORE_21,
     19: BEFORE_20,
 }
