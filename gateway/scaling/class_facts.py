@@ -57,8 +57,7 @@ def _facts(
     pace = _mean([each.pace for each in replicas if each.ready]) or 1.0
     rtt_s = max((each.rtt_s for each in replicas), default=0.0)
     speeds = performance.speeds(model, "" if device == UNNAMED else device)
-    learnt = any(each.model == model and each.reading.known for each in performance)
-    if learnt and seen.known:
+    if seen.known and performance.is_measured(model):
         request_s, first_s, total_s, usual_s = _times(speeds, seen, slots)
         measured = bool(speeds.reading.known)
     else:

@@ -246,6 +246,9 @@ class Performance:
 
     def __init__(self, most_pairs: int = MOST_PAIRS) -> None:
         self._pairs = RecentDict[tuple[str, str], Speeds](most_pairs)
+        self._most_models = 2 * most_pairs
+        self._devices: dict[str, set[str]] = {}
+        """The classes that were asked for of each model, of which some may be forgotten among the pairs."""
 
     def __iter__(self) -> Iterator[Speeds]:
         """All there are, the one used last at the end; its ``accuracy`` is for export."""
@@ -255,6 +258,13 @@ class Performance:
         """What is known of ``model`` on a class of device, where that was ever asked for."""
         return self._pairs.get((model, device))
 
+    def is_measured(self, model: str) -> bool:
+        """Whether anything was observed of ``model``, on any class. Takes as long however many others there
+        are."""
+        devices = self._devices.get(model, ())
+        found = (self._pairs.get((model, device)) for device in devices)
+        return any(each is not None and each.reading.known for each in found)
+
     def speeds(self, model: str, device: str) -> Speeds:
         """What is known of ``model`` on a device of this name or class. The object stays current."""
         key = model, device_class(device)
@@ -263,6 +273,7 @@ class Performance:
             found = Speeds(*key)
             self._lend(found)
             self._pairs[key] = found
+            self._note_device(*key)
         else:
             self._pairs.move_to_end(key)
         return found
@@ -292,6 +303,13 @@ class Performance:
                 if other.model == speeds.model and other is not speeds:
                     self._lend(other)
         return paces
+
+    def _note_device(self, model: str, device: str) -> None:
+        self._devices.setdefault(model, set()).add(device)
+        if len(self._devices) > self._most_models:  # most of them are forgotten
+            self._devices = {}
+            for known, its in self._pairs:
+                self._devices.setdefault(known, set()).add(its)
 
     def _lend(self, speeds: Speeds) -> None:
         """A model is as much larger on one device class as on another; a device is as fast for a new model as

@@ -223,3 +223,21 @@ def test_waits_said_at_an_older_speed_do_not_make_what_is_learnt_run_away() -> N
         said.append(speeds.token_s)
         if number > 60:
             assert speeds.token_s == pytest.approx(true_s, rel=0.25)
+
+
+def test_a_model_is_measured_once_any_of_its_classes_was_observed() -> None:
+    performance = Performance(most_pairs=4)
+    assert not performance.is_measured("m")
+    performance.speeds("m", "h100")
+    performance.speeds("other", "l4").reading.observe([0.02, 0.5, 0.01, 0.0], 0.53)
+    assert not performance.is_measured("m")
+    performance.speeds("m", "l4").reading.observe([0.02, 0.5, 0.01, 0.0], 0.53)
+    assert performance.is_measured("m")
+    for number in range(20):
+        performance.speeds("m", "l4")
+        performance.speeds(f"another-{number}", "l4")
+    assert performance.is_measured("m"), "it was used all the time"
+    for number in range(20):
+        performance.speeds(f"further-{number}", "l4")
+    assert not performance.is_measured("m"), "it is forgotten as its pairs are"
+    assert len(performance._devices) <= 8
