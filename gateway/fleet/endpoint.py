@@ -39,7 +39,7 @@ from shared.protocol.errors import (
 )
 from shared.protocol.messages import Drain
 from shared.protocol.peers import PeerDirectory
-from shared.tunnel import Accepted, AcceptedTunnel, DeadlineWheel, HandshakeQueue
+from shared.tunnel import Accepted, AcceptedTunnel, DeadlineWheel, HandshakeQueue, ReadGatherer, read_gatherer
 
 _log = structlog.get_logger(__name__)
 
@@ -109,6 +109,7 @@ class AgentEndpoint:
         self._handshakes: HandshakeQueue | None = None
         """Shares the event loop among all handshakes; made with the first connection, as is what follows."""
         self._deadlines: DeadlineWheel | None = None
+        self._gatherer: ReadGatherer | None = None
         self._tunnels: dict[AcceptedTunnel, AgentSession] = {}
         """Tunnels of agents, with the sessions on them."""
         self._agents: dict[AgentSession, AdmittedAgent] = {}
@@ -118,8 +119,7 @@ class AgentEndpoint:
         """Agents refused for their certificates' dates, which is logged once; no more than were enrolled."""
         self._came: set[str] = set()
         """Agents that connected since arrivals were last recorded; no more than are enrolled."""
-        self._arrival = asyncio.Event()
-        """Set when an agent connected."""
+        self._arrival = asyncio.Event()  # set when an agent connected
         self._left: set[str] = set()
         """Agents that left since the connected ones were last recorded; no more than are enrolled."""
         self._past = TunnelFigures()
@@ -145,7 +145,8 @@ class AgentEndpoint:
         loop = asyncio.get_running_loop()
         if self._handshakes is None:
             self._handshakes, self._deadlines = HandshakeQueue(loop), DeadlineWheel(loop)
-        shared = self._handshakes, self._deadlines, self._settings.peers, self._at_turn_end
+            self._gatherer = read_gatherer(loop)
+        shared = self._handshakes, self._deadlines, self._settings.peers, self._at_turn_end, self._gatherer
         return AcceptedTunnel(self, loop.time, self._wall, *shared)
 
     async def watch(self) -> None:
@@ -173,6 +174,8 @@ class AgentEndpoint:
             session.close(code, reason)
         for tunnel in list(self._unauthenticated):
             tunnel.abort(TunnelClosed(reason, code))
+        if self._gatherer is not None:
+            self._gatherer.close()
         try:
             await self._note(seen)
         except StateError as error:
@@ -275,9 +278,8 @@ class AgentEndpoint:
         session = self._registry.session_on(tunnel.endpoint, admitted.name)
         self._metrics.tunnel("accepted" if session is None else "resumed")
         if session is None:
-            session = self._registry.attach(
-                admitted.principal, tunnel.endpoint, accepted.generation, accepted.session_id
-            )
+            numbers = accepted.generation, accepted.session_id
+            session = self._registry.attach(admitted.principal, tunnel.endpoint, *numbers)
             if session.closed:
                 return session
         self._tunnels[tunnel] = session
@@ -321,8 +323,7 @@ class AgentEndpoint:
 
     async def follow_store(self) -> None:
         """Has the sessions follow what the store says of their agents now. Raises StateError."""
-        loop = asyncio.get_running_loop()
-        if await loop.run_in_executor(self._looks, self._directory.changed):
+        if await asyncio.get_running_loop().run_in_executor(self._looks, self._directory.changed):
             await self._check_sessions(self._end_if_revoked)
             await self._check_sessions(self._update_rights)
             self._changed.set()
@@ -357,9 +358,8 @@ class AgentEndpoint:
     async def _note(self, names: set[str]) -> None:
         """Raises StateError."""
         if names:
-            await asyncio.get_running_loop().run_in_executor(
-                self._threads, self._note_seen, sorted(names), self._wall()
-            )
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(self._threads, self._note_seen, sorted(names), self._wall())
 
     async def _renew(self) -> None:
         threads = RenewalThreads(self._looks, self._threads, lambda: self._closed)

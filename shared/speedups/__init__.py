@@ -7,7 +7,7 @@ They do the same: the tests compare them input by input, and run what uses them 
 import os
 from typing import TYPE_CHECKING
 
-from shared.speedups import body_path, header_collector, out_path, websocket_frames
+from shared.speedups import body_path, header_collector, out_path, read_path, websocket_frames
 
 _NAMES = (
     "BodyPath",
@@ -17,6 +17,7 @@ _NAMES = (
     "ReceivedBytes",
     "cut_messages",
     "frame_messages",
+    "read_ready",
     "receive_bodies",
     "take_turns",
     "write_bodies",
@@ -39,12 +40,14 @@ if TYPE_CHECKING or native is None:
     from shared.speedups.body_path import BodyPath, ReceivedBytes, receive_bodies, write_bodies
     from shared.speedups.header_collector import HeaderCollector
     from shared.speedups.out_path import ChunkReader, OutPath, take_turns
+    from shared.speedups.read_path import read_ready
     from shared.speedups.websocket_frames import cut_messages, frame_messages
 else:
     BodyPath, ReceivedBytes = native.BodyPath, native.ReceivedBytes
     receive_bodies, write_bodies = native.receive_bodies, native.write_bodies
     HeaderCollector = native.HeaderCollector
     ChunkReader, OutPath, take_turns = native.ChunkReader, native.OutPath, native.take_turns
+    read_ready = native.read_ready
     cut_messages, frame_messages = native.cut_messages, native.frame_messages
 
 __all__ = [
@@ -59,6 +62,8 @@ __all__ = [
     "frame_messages",
     "header_collector",
     "out_path",
+    "read_path",
+    "read_ready",
     "receive_bodies",
     "take_turns",
     "websocket_frames",

@@ -1079,6 +1079,7 @@ static PyMethodDef methods[] = {
     {"frame_messages", (PyCFunction)(void (*)(void))frame_messages, METH_FASTCALL, frame_messages_doc},
     {"receive_bodies", (PyCFunction)(void (*)(void))receive_bodies, METH_FASTCALL, receive_bodies_doc},
     {"write_bodies", (PyCFunction)(void (*)(void))write_bodies, METH_FASTCALL, write_bodies_doc},
+    {"read_ready", (PyCFunction)(void (*)(void))read_ready, METH_FASTCALL, "See shared.speedups.read_path.read_ready."},
     {"take_turns", (PyCFunction)(void (*)(void))take_turns, METH_FASTCALL, "See shared.speedups.out_path.take_turns."},
     {NULL, NULL, 0, NULL},
 };

@@ -8,5 +8,8 @@
 extern PyObject *take_turns(PyObject *module, PyObject *const *args, Py_ssize_t count);
 extern int prepare_out(PyObject *module);
 
+/* _native_read.c */
+extern PyObject *read_ready(PyObject *module, PyObject *const *args, Py_ssize_t count);
+
 /* _native_head.c */
 extern int prepare_head(PyObject *module);

@@ -1,11 +1,14 @@
 """Types of the native twins; see the modules of their names."""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 def cut_messages(data: bytes, start: int, masked: bool, most_bytes: int) -> tuple[list[bytes], int]: ...
 def frame_messages(messages: list[bytes], masks: bytes) -> bytes: ...
+def read_ready(
+    poll: Any, members: Mapping[int, Any], most_events: int, most_bytes: int
+) -> list[tuple[Any, bytes | None]]: ...
 
 class ReceivedBytes:
     window: int

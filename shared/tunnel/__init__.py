@@ -13,6 +13,7 @@ from shared.tunnel.base import PATH, SUBPROTOCOL, Tunnel, TunnelTraffic
 from shared.tunnel.deadline_wheel import DeadlineWheel
 from shared.tunnel.dial import DialledTunnel, dial
 from shared.tunnel.handshake_queue import HandshakeQueue
+from shared.tunnel.read_gatherer import ReadGatherer, read_gatherer
 
 __all__ = [
     "PATH",
@@ -22,8 +23,10 @@ __all__ = [
     "DeadlineWheel",
     "DialledTunnel",
     "HandshakeQueue",
+    "ReadGatherer",
     "Tunnel",
     "TunnelAcceptor",
     "TunnelTraffic",
     "dial",
+    "read_gatherer",
 ]

@@ -32,6 +32,7 @@ from shared.protocol.peers import PeerDirectory
 from shared.tunnel.base import GATEWAYS_HEADER, LATE_S, PATH, READ_FIRST_S, SUBPROTOCOL, Tunnel
 from shared.tunnel.deadline_wheel import DeadlineWheel
 from shared.tunnel.handshake_queue import HandshakeQueue, HandshakeQueueFull
+from shared.tunnel.read_gatherer import ReadGatherer
 
 _STRANGER_BYTES = limits.UPGRADE_REQUEST_BYTES + limits.HANDSHAKE_MESSAGE_BYTES + limits.KIB
 """All that comes before WELCOME: the head of the upgrade request, one message, and what frames it."""
@@ -102,11 +103,12 @@ class AcceptedTunnel(Tunnel):
         deadlines: DeadlineWheel | None = None,
         peers: PeerDirectory | None = None,
         at_turn_end: Callable[[Callable[[], None]], object] | None = None,
+        gatherer: ReadGatherer | None = None,
     ) -> None:
         """``wall`` gives Unix time, for the dates of certificates. Tunnels of a gateway share ``handshakes``
         and ``deadlines``; without them this one has its own. ``peers`` are the processes of a gateway that
         has several. ``at_turn_end`` has something called once the present turn of the loop is over; without
-        it the loop is asked."""
+        it the loop is asked. ``gatherer`` reads all of them together, once they are no longer new."""
         websocket = ServerProtocol(subprotocols=[SUBPROTOCOL], max_size=limits.HANDSHAKE_MESSAGE_BYTES)
         super().__init__(websocket, clock, deadlines or DeadlineWheel(asyncio.get_running_loop()))
         if at_turn_end is not None:
@@ -116,6 +118,9 @@ class AcceptedTunnel(Tunnel):
         self._wall = wall
         self._handshakes = HandshakeQueue(self._loop) if handshakes is None else handshakes
         self._peers = peers
+        self._gatherer = gatherer
+        self._gathered = -1
+        """The descriptor that the gatherer reads; -1: the transport reads."""
         self.capabilities: tuple[str, ...] = ()
         """What is agreed on with the agent (PROTOCOL §8.5)."""
         self._input_waits = True
@@ -183,12 +188,42 @@ class AcceptedTunnel(Tunnel):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        if self._session is not None:
+        if self._session is not None and (new or self._ended or not self._gather(transport)):
             transport.resume_reading()
         if self._ended:
             transport.close()
         elif self._task is None:
             self._count_time()
+
+    # --- Read together with others ---
+
+    def _gather(self, transport: asyncio.Transport) -> bool:
+        """Has the gatherer read the connection, whose transport does not. False: it cannot."""
+        raw = transport.get_extra_info("socket")
+        if self._gatherer is None or raw is None or transport.get_extra_info("sslcontext") is not None:
+            return False
+        try:
+            self._gatherer.add(raw.fileno(), self)
+        except OSError:  # watches are limited, too
+            return False
+        self._gathered = raw.fileno()
+        return True
+
+    def _leave_gatherer(self) -> None:
+        if self._gathered >= 0 and self._gatherer is not None:
+            self._gatherer.discard(self._gathered)
+            self._gathered = -1
+
+    def read_by_transport(self) -> None:
+        """Its end has come, or something else that the transport knows how to read."""
+        self._leave_gatherer()
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def failed(self, error: Exception) -> None:
+        """The gateway failed at what came."""
+        if not self._closing:
+            self.abort(InternalTrouble(f"the gateway failed at what came: {type(error).__name__}"))
 
     def _await_turn(self, step: Callable[[], None]) -> None:
         try:
@@ -339,6 +374,7 @@ class AcceptedTunnel(Tunnel):
         self._close_after_output(error)
 
     def _finish(self, error: TrunklineError | None) -> None:
+        self._leave_gatherer()  # before its socket is closed
         try:
             super()._finish(error)
         finally:

@@ -15,7 +15,7 @@ from shared.protocol.messages import AgentState, Drain, RequestHead, ResponseHea
 from shared.protocol.others import Others
 from shared.protocol.peers import PeerDirectory, Peers
 from shared.protocol.progress import Progress
-from shared.tunnel import Accepted, AcceptedTunnel, DialledTunnel, dial
+from shared.tunnel import Accepted, AcceptedTunnel, DialledTunnel, dial, read_gatherer
 from tests.support.identities import AGENT_NONCE, GATEWAY, NAME, TOKEN, certificate_of, key_of
 
 
@@ -171,8 +171,9 @@ class Acceptor:
 async def accepting(acceptor: Acceptor, peers: PeerDirectory | None = None) -> AsyncIterator[str]:
     """A listening socket whose connections are tunnels; yields its URL."""
     loop = asyncio.get_running_loop()
+    gatherer = read_gatherer(loop)
     server = await loop.create_server(
-        lambda: AcceptedTunnel(acceptor, loop.time, peers=peers), "127.0.0.1", 0
+        lambda: AcceptedTunnel(acceptor, loop.time, peers=peers, gatherer=gatherer), "127.0.0.1", 0
     )
     try:
         yield f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}/tunnel"
@@ -180,6 +181,9 @@ async def accepting(acceptor: Acceptor, peers: PeerDirectory | None = None) -> A
         server.close()
         for tunnel in acceptor.tunnels:
             tunnel.abort()
+        if gatherer is not None:
+            assert not len(gatherer), "a closed tunnel is no longer read"
+            gatherer.close()
         await server.wait_closed()
 
 

@@ -1,6 +1,7 @@
 """The tunnel on real sockets: bytes, WebSocket, session and clock together."""
 
 import asyncio
+import select
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
@@ -12,9 +13,19 @@ from shared.protocol.errors import DialFailed, ErrorCode, HandshakeRejected, Tun
 from shared.protocol.frames import FrameType, encode
 from shared.protocol.messages import AgentState, AgentStatus, Drain, ResponseHead, Trailers, Usage
 from shared.speedups import BodyPath, frame_messages
-from shared.tunnel import AcceptedTunnel, DialledTunnel, dial
+from shared.tunnel import AcceptedTunnel, DialledTunnel, accept, dial
 from tests.support.identities import joining_agent
 from tests.support.tunnels import Acceptor, Recorder, accepting, dial_with_token, request_head
+
+
+@pytest.fixture(autouse=True, params=["transport", "gathered"])
+def reading(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Tunnels are new for a second, in which their transports read, or not at all."""
+    if request.param == "gathered":
+        if not hasattr(select, "epoll"):
+            pytest.skip("this system has no epoll")
+        monkeypatch.setattr(accept, "NEW_S", 0.0)
+    return str(request.param)
 
 
 @asynccontextmanager
@@ -55,6 +66,36 @@ async def test_a_request_crosses_and_its_answer_comes_back() -> None:
         assert ("end", trailers) in client.calls
         await agent.until("closed")
         tunnel.abort()
+
+
+async def test_an_agent_that_is_no_longer_new_is_read_with_the_others(reading: str) -> None:
+    async with attached() as (acceptor, _agent, _url, tunnel):
+        gateway = acceptor.tunnels[0]
+        assert gateway._gatherer is not None
+        assert not len(gateway._gatherer)
+        tunnel.endpoint.send_slots({"d1": 4})
+        await acceptor.listener.until("slots")
+        await asyncio.sleep(0)
+        assert len(gateway._gatherer) == (reading == "gathered")
+        gateway._gatherer.close()  # the gateway stops
+        tunnel.endpoint.send_state(AgentState(AgentStatus.READY))
+        await acceptor.listener.until("state")
+        tunnel.abort()
+        assert isinstance(await gateway.wait_closed(), TunnelClosed)
+
+
+async def test_a_program_that_fails_at_what_came_loses_the_tunnel_alone() -> None:
+    async with attached() as (acceptor, _agent, _url, tunnel):
+        loop, reported = asyncio.get_running_loop(), list[dict[str, object]]()
+        loop.set_exception_handler(lambda _, context: reported.append(context))
+        acceptor.listener.on_slots = fail  # type: ignore[method-assign, assignment]
+        tunnel.endpoint.send_slots({"d1": 4})
+        assert await tunnel.wait_closed() is not None
+        assert [str(each["exception"]) for each in reported] == ["a listener failed"]
+
+
+def fail(*_: object) -> None:
+    raise ValueError("a listener failed")
 
 
 async def test_what_one_read_brings_is_written_to_its_client_at_once() -> None:
