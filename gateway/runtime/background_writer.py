@@ -153,7 +153,7 @@ class BackgroundWriter:
         due = [
             name
             for name, record in self._index.models.items()
-            if record.serving and now - self._noted.get(name, float("-inf")) >= age_s
+            if now - self._noted.get(name, float("-inf")) >= age_s and record.serving
         ]
         if not due:
             return

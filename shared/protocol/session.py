@@ -381,8 +381,8 @@ class ProtocolSession(ReceivingStreams):
     # --- Steps ---
 
     def _take_link(self) -> list[bytes]:
-        """Messages with all link frames, and the ACK that is due."""
-        if self._ack_due:
+        """Messages with all link frames, and an ACK with them, though it may not be due: it costs nothing."""
+        if self.log.ack_at is not None:
             self._ack_due = False
             self._link.appendleft(encode(FrameType.ACK, 0, encode_offset(self.log.acknowledge())))
         messages = in_messages(b"".join(self._link))

@@ -48,8 +48,6 @@ LATE_S = 0.1
 READ_FIRST_S = 0.01
 """How long that input is waited for: at least one turn of the loop."""
 
-_ALREADY_CLOSED = frozenset({State.CLOSING, State.CLOSED})
-
 
 @dataclass(slots=True)
 class TunnelTraffic:
@@ -242,7 +240,7 @@ class Tunnel(asyncio.Protocol):
         if self._write_scheduler.held and self._websocket.state is State.OPEN:
             self._websocket.data_to_send()  # only PONGs, for a peer that does not read them
         self._write_websocket()
-        if self._websocket.state in _ALREADY_CLOSED:
+        if self._websocket.state in (State.CLOSING, State.CLOSED):
             self._close_after_output(TunnelClosed("the peer closed the WebSocket"))
 
     # --- Output ---
@@ -326,7 +324,7 @@ class Tunnel(asyncio.Protocol):
         except TrunklineError as error:
             self.abort(error)
             return
-        self._flush()
+        (self._flush if self._session.wants_to_send else self._arm)()
 
     # --- Beginning and end of the session ---
 

@@ -99,7 +99,8 @@ class DeadlineWheel:
         self._timer = None
         # Some loops count milliseconds, so they may call a little early.
         now_step = max(self._timer_step, floor(self._loop.time() / STEP_S))
-        due = [timer for step in sorted(self._steps) if step <= now_step for timer in self._steps.pop(step)]
+        steps = sorted(step for step in self._steps if step <= now_step)
+        due = [timer for step in steps for timer in self._steps.pop(step)]
         if self._steps:
             self._wake_at(min(self._steps))
         self._meet(deque(due))

@@ -15,6 +15,7 @@ from shared.protocol.events import (
     StreamEnded,
     StreamOpened,
 )
+from shared.protocol.frames import FrameType, encode
 from shared.protocol.messages import Trailers, Usage
 from tests.support.session_pair import OK, SessionPair, frames_of, request_head
 
@@ -43,6 +44,20 @@ def test_messages_of_bodies_say_whether_anything_follows_from_them(pair: Session
         assert agent.next_deadline() >= agent.timer_at
     assert agent.receive_message(message, pair.now), "an ACK is due"
     assert agent.wants_to_send
+
+
+def test_a_pong_brings_an_ack_that_is_not_due_yet(pair: SessionPair) -> None:
+    stream_id = pair.open()
+    pair.gateway.send_data(stream_id, b"prompt")
+    (message,) = pair.gateway.data_to_send(1 << 20, pair.now)
+    pair.agent.receive_message(message, pair.now)
+    assert not pair.agent._ack_due
+    pair.agent.receive_message(encode(FrameType.PING, 0, bytes(8)), pair.now)
+    (answer,) = pair.agent.data_to_send(1 << 20, pair.now)
+    assert frames_of([answer]) == [("ACK", 0), ("PONG", 0)]
+    pair.gateway.receive_message(answer, pair.now)
+    assert not pair.gateway.log._retained
+    assert pair.agent.log.ack_at is None
 
 
 def test_a_session_says_when_its_deadline_has_come_nearer(pair: SessionPair) -> None:
