@@ -91,6 +91,7 @@ class ClientReply(Protocol):
     async def start(
         self, status: int, headers: HeaderList, *, event_stream: bool = False, body_follows: bool = False
     ) -> None: ...
+    def send_whole(self, status: int, headers: HeaderList, data: bytes) -> bool: ...
     async def write(self, data: bytes) -> None: ...
     async def end(self, data: bytes = b"") -> None: ...
 
@@ -120,18 +121,19 @@ async def relay(
         if answer.comments is not None:
             await answer.settle()
         if answer.started:
-            await _require_events(response)
-            if more:  # the head is out
-                await answer.write(b"".join(b": %s: %s\n\n" % field for field in more))
+            await _join_events(response, answer, more)
         else:
-            whole = None if response.status in _BODILESS else response.take_whole()
-            await _start(response, answer, facts, more, target, body_follows=whole is not None)
+            bodiless = response.status in _BODILESS
+            whole = None if bodiless else response.take_whole()
+            headers, event_stream = _head(response, facts, more, target)
             if whole is not None:
-                await answer.end(whole)
+                if event_stream or not answer.send_whole(response.status, headers, whole):
+                    await _send_whole(response, answer, headers, whole, event_stream=event_stream)
                 response.consumed(len(whole))
                 ended = True
                 return
-            if response.status in _BODILESS:
+            await answer.start(response.status, headers, event_stream=event_stream)
+            if bodiless:
                 await _drop_body(response)
         while chunks := await response.next_chunks(answer.direct):
             data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
@@ -149,6 +151,21 @@ async def relay(
             response.abort()
 
 
+async def _join_events(response: Response, answer: ClientReply, more: Sequence[tuple[bytes, bytes]]) -> None:
+    """The head is out, so ``more`` become comments."""
+    await _require_events(response)
+    if more:
+        await answer.write(b"".join(b": %s: %s\n\n" % field for field in more))
+
+
+async def _send_whole(
+    response: Response, answer: ClientReply, headers: HeaderList, whole: bytes, *, event_stream: bool
+) -> None:
+    """Something of it may have to be waited for."""
+    await answer.start(response.status, headers, event_stream=event_stream, body_follows=True)
+    await answer.end(whole)
+
+
 async def _write_in_pieces(response: Response, answer: ClientReply, data: bytes) -> None:
     for start in range(0, len(data), WRITE_BYTES):
         piece = data[start : start + WRITE_BYTES]
@@ -156,15 +173,10 @@ async def _write_in_pieces(response: Response, answer: ClientReply, data: bytes)
         response.consumed(len(piece))
 
 
-async def _start(
-    response: Response,
-    answer: ClientReply,
-    facts: bool,
-    more: Sequence[tuple[bytes, bytes]],
-    target: EngineTarget | None,
-    *,
-    body_follows: bool,
-) -> None:
+def _head(
+    response: Response, facts: bool, more: Sequence[tuple[bytes, bytes]], target: EngineTarget | None
+) -> tuple[HeaderList, bool]:
+    """The header fields for the client, and whether what they begin is a stream of events."""
     status, bodiless = response.status, response.status in _BODILESS
     event_stream = not bodiless and is_event_stream(response.headers)
     if 300 <= status < 400:
@@ -181,7 +193,7 @@ async def _start(
         if response.ran_by:
             headers.append((b"x-trunkline-ran-by", response.ran_by.encode("latin-1", "replace")))
     headers += more
-    await answer.start(status, headers, event_stream=event_stream, body_follows=body_follows)
+    return headers, event_stream
 
 
 async def _drop_body(response: Response) -> None:

@@ -64,6 +64,10 @@ class DeferrableReply:
     async def settle(self) -> None:
         """A reply that may be a job's has no comments."""
 
+    def send_whole(self, status: int, headers: HeaderList, data: bytes) -> bool:
+        """Whose it is may have to be waited for."""
+        return False
+
     async def start(
         self, status: int, headers: HeaderList, *, event_stream: bool = False, body_follows: bool = False
     ) -> None:

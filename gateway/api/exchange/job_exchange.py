@@ -86,6 +86,10 @@ class JobReply:
     async def settle(self) -> None:
         """Nothing is under way."""
 
+    def send_whole(self, status: int, headers: HeaderList, data: bytes) -> bool:
+        """It is kept bit by bit."""
+        return False
+
     async def start(
         self, status: int, headers: HeaderList, *, event_stream: bool = False, body_follows: bool = False
     ) -> None:

@@ -115,19 +115,39 @@ class Reply:
         ``body_follows``: the first of the body, or its end, is written at once."""
         assert not self.started
         self.started, self.status, self.event_stream = True, status, event_stream
+        await self._writer.start(status, self._completed(headers), body_follows=body_follows)
+
+    def send_whole(self, status: int, headers: HeaderList, data: bytes) -> bool:
+        """Send an answer that is all there and no stream of events, after :meth:`settle`. False: something
+        has to be waited for, and nothing was done; :meth:`start` and :meth:`end` wait."""
+        cycle = self._writer
+        if type(cycle) is not AnswerCycle or not cycle.takes_whole_answer:
+            return False
+        assert not self.started
+        self.started, self.status = True, status
+        completed = self._completed(headers)
+        if data:
+            self.first_byte_s = monotonic()
+        self.ended = True
+        self._sent_bytes += len(data)
+        cycle.send_whole(status, completed, data)
+        return True
+
+    def _completed(self, headers: HeaderList) -> HeaderList:
+        """The header fields of an answer, with those that this says itself."""
         for name, value in headers:
             if name == b"content-type":
                 self.line_stream = value.startswith(LINES)
         headers = [*headers, *id_headers(self._dialect, self._id), *self.more]
         if self.latest is not None:
             headers += self.latest()
-        if event_stream:
+        if self.event_stream:
             headers += EVENT_STREAM_HEADERS
         elif self.line_stream and all(name != NOT_BUFFERED[0] for name, _ in headers):
             headers.append(NOT_BUFFERED)
         if self._closing:
             headers.append((b"connection", b"close"))
-        await self._writer.start(status, headers, body_follows=body_follows)
+        return headers
 
     async def start_events(self, headers: HeaderList | None = None) -> None:
         """Send the head of an event stream, with further ``headers``."""

@@ -11,7 +11,6 @@ over ASGI.
 
 import asyncio
 import logging
-import re
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from typing import Any, Protocol
@@ -25,8 +24,10 @@ CYCLE = "trunkline.cycle"
 _ANY_LENGTH = sys.maxsize
 """The length of a body that ends with its connection."""
 
-_CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
-"""What no header field may hold: with it somebody else could end the head."""
+_HARMLESS = bytes(code for code in range(256) if code == 0x09 or (code >= 0x20 and code != 0x7F))
+"""What a header field may hold: with anything else somebody else could end the head."""
+
+_LINE_END = b"\r\n"
 
 Fields = Iterable[tuple[bytes, bytes]]
 
@@ -172,6 +173,21 @@ class AnswerCycle(RequestResponseCycle):
         if not body_follows:
             self._flushing = self.loop.call_soon(self.flush_head)
 
+    @property
+    def takes_whole_answer(self) -> bool:
+        """Whether :meth:`send_whole` may be called: nothing has to be waited for, and the client is there."""
+        return not (self.flow.write_paused or self.disconnected)
+
+    def send_whole(self, status: int, headers: Fields, data: bytes) -> None:
+        """Send an answer that is all there: what :meth:`start` and :meth:`write` do. Raises RuntimeError as
+        they do."""
+        if self.response_started:
+            raise RuntimeError("The answer has begun already.")
+        self.response_started = True
+        self.waiting_for_100_continue = False
+        self._head = self._format_head(status, headers)
+        self._write_now(data, more=False)
+
     def flush_head(self) -> None:
         """Write the head if it still waits."""
         if self._flushing is not None:
@@ -183,17 +199,13 @@ class AnswerCycle(RequestResponseCycle):
 
     def _format_head(self, status: int, headers: Fields) -> bytes:
         """The head's bytes; decides how the body is framed."""
-        head, checked, closes, length = STATUS_LINE[status], b"", False, b""
-        for name, value in (*self.default_headers, *headers):
-            if name == b"content-length":
-                length = value
-            elif name == b"connection":
-                closes = closes or b"close" in value.lower()
-            checked += name + value
-            head += b"%b: %b\r\n" % (name, value)
-        if _CONTROL.search(checked):
+        fields = [*self.default_headers, *headers]
+        lines = b"\r\n".join([*map(b": ".join, fields), b""])
+        if lines.translate(None, _HARMLESS) != _LINE_END * len(fields):
             raise RuntimeError("A header field of the answer holds control characters.")
-        if closes:
+        named = dict(fields)
+        head, length = STATUS_LINE[status] + lines, named.get(b"content-length")
+        if b"connection" in named and _closes(fields):
             self.keep_alive = False
         elif not self.keep_alive:
             head += b"connection: close\r\n"
@@ -221,8 +233,10 @@ class AnswerCycle(RequestResponseCycle):
         room for them. Raises RuntimeError for what contradicts the head."""
         if self.flow.write_paused and not self.disconnected:
             await self.flow.drain()
-        if self.disconnected:
-            return
+        if not self.disconnected:
+            self._write_now(data, more=more)
+
+    def _write_now(self, data: bytes, *, more: bool) -> None:
         if not self.response_started or self.response_complete:
             raise RuntimeError("The answer has not begun yet, or is complete already.")
         out, expected_bytes = data, self.expected_content_length
@@ -302,3 +316,8 @@ class AnswerCycle(RequestResponseCycle):
 
 def _nothing() -> None:
     """Called in place of the protocol, which would keep the cycle, and be kept by it."""
+
+
+def _closes(fields: Fields) -> bool:
+    """Whether one of them says that the connection ends with the answer."""
+    return any(name == b"connection" and b"close" in value.lower() for name, value in fields)

@@ -33,6 +33,7 @@ class Answer:
         self.settled = self.ended = self.followed = False
         self.comments: object | None = object()
         self.direct: Sink | None = None
+        self.takes_whole = False
         self._response = response
 
     async def settle(self) -> None:
@@ -44,6 +45,15 @@ class Answer:
         self.followed = body_follows
         self.head = (status, dict(headers), event_stream)
 
+    def send_whole(self, status: int, headers: HeaderList, data: bytes) -> bool:
+        """Only where the reply is to be one that need not wait."""
+        if not self.takes_whole:
+            return False
+        self.head = (status, dict(headers), False)
+        self.writes.append((data, self._response.consumed_bytes))
+        self.ended = True
+        return True
+
     async def write(self, data: bytes) -> None:
         self.writes.append((data, self._response.consumed_bytes))
 
@@ -53,8 +63,11 @@ class Answer:
         self.ended = True
 
 
-async def relayed(response: FakeResponse, *, started: bool = False, facts: bool = True) -> Answer:
+async def relayed(
+    response: FakeResponse, *, started: bool = False, facts: bool = True, takes_whole: bool = False
+) -> Answer:
     answer = Answer(response, started=started)
+    answer.takes_whole = takes_whole
     await relay(response, answer, facts=facts)
     assert not response.aborted, "there is nothing left to give up"
     assert answer.settled
@@ -75,6 +88,24 @@ async def test_a_body_that_is_all_there_goes_out_with_its_head_and_its_end() -> 
     assert answer.followed
     assert [data for data, _ in answer.writes] == [b"abc"]
     assert answer.ended
+
+
+async def test_a_reply_that_takes_it_whole_gets_it_in_one_call() -> None:
+    response = FakeResponse(201, chunks=(b"abc",))
+    answer = await relayed(response, takes_whole=True)
+    assert answer.head is not None
+    assert answer.head[0] == 201
+    assert answer.writes == [(b"abc", 0)]
+    assert response.consumed_bytes == 3
+    assert not answer.followed, "it was not begun in the other way, too"
+
+
+async def test_a_stream_of_events_is_not_given_whole() -> None:
+    response = FakeResponse(chunks=(b"data: x\n\n",), headers=(("content-type", "text/event-stream"),))
+    answer = await relayed(response, takes_whole=True)
+    assert answer.head is not None
+    assert answer.head[2], "said to be events"
+    assert answer.followed
 
 
 @pytest.mark.parametrize(

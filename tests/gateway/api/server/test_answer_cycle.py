@@ -71,6 +71,48 @@ async def test_a_head_whose_body_follows_goes_out_with_it_and_not_before() -> No
     assert house.completed == 1
 
 
+@pytest.mark.parametrize("method", ["POST", "HEAD"])
+@pytest.mark.parametrize("version", ["1.1", "1.0"])
+@pytest.mark.parametrize("headers", [LENGTH, [], [*LENGTH, (b"connection", b"close")]])
+async def test_an_answer_sent_whole_is_what_its_parts_would_be(
+    method: str, version: str, headers: list[tuple[bytes, bytes]]
+) -> None:
+    whole, parts = House(method, version), House(method, version)
+    assert whole.cycle.takes_whole_answer
+    whole.cycle.send_whole(200, headers, b"hello")
+    await parts.cycle.start(200, headers, body_follows=True)
+    await parts.cycle.write(b"hello", more=False)
+    assert whole.transport.writes == parts.transport.writes
+    assert (whole.completed, whole.transport.closed) == (1, parts.transport.closed)
+    with pytest.raises(RuntimeError):
+        whole.cycle.send_whole(200, headers, b"again")
+
+
+@pytest.mark.parametrize("data", [b"hell", b"hello!"])
+async def test_an_answer_sent_whole_has_the_length_it_says(data: bytes) -> None:
+    house = House()
+    with pytest.raises(RuntimeError, match="Content-Length"):
+        house.cycle.send_whole(200, LENGTH, data)
+    assert not house.completed
+
+
+async def test_an_answer_is_not_sent_whole_to_a_client_that_reads_nothing_or_is_gone() -> None:
+    house = House()
+    house.cycle.flow.pause_writing()
+    assert not house.cycle.takes_whole_answer
+    house.cycle.flow.resume_writing()
+    house.cycle.disconnected = True
+    assert not house.cycle.takes_whole_answer
+
+
+@pytest.mark.parametrize("field", [(b"x", b"a\r\nb: c"), (b"x", b"a\nb"), (b"x\0", b"a"), (b"x", b"a\x7f")])
+async def test_a_head_with_control_characters_is_not_sent(field: tuple[bytes, bytes]) -> None:
+    house = House()
+    with pytest.raises(RuntimeError, match="control characters"):
+        house.cycle.send_whole(200, [*LENGTH, field], b"hello")
+    assert not house.transport.writes
+
+
 async def test_a_cycle_that_is_over_is_none_of_the_tasks() -> None:
     house, tasks = House(), set[asyncio.Task[None]]()
 
