@@ -1,8 +1,8 @@
 """Processes of a test that are forked from one that has imported their module already.
 
 ``child`` starts one: a :class:`ForkedChild` where that is the same as a start of its own, else a
-:class:`Child`. Only where :func:`use_forks` was called; a load that measures, or the command line itself, is
-tested with processes that start as they do for users. ``TRUNKLINE_TEST_FORKS=0`` turns forks off.
+:class:`Child`. Only where :func:`use_forks` was called: a load whose figures count starts its processes as
+users do, and so does what tests the command line itself. ``TRUNKLINE_TEST_FORKS=0`` turns forks off.
 """
 
 import atexit
