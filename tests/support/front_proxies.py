@@ -222,7 +222,7 @@ def _without_comments(text: str) -> str:
 
 _NGINX_MAIN = """
 daemon off; worker_processes 1; pid {place}/nginx.pid; error_log {place}/nginx.err warn;
-events {{ worker_connections 512; }}
+events {{ worker_connections 4096; }}
 http {{
     access_log off; client_body_temp_path {place}/client_body; proxy_temp_path {place}/proxy;
     fastcgi_temp_path {place}/fastcgi; uwsgi_temp_path {place}/uwsgi; scgi_temp_path {place}/scgi;

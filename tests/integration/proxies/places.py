@@ -13,6 +13,7 @@ import aiohttp
 
 from gateway.domain.scopes import AdminRole
 from shared.process.ports import free_port
+from tests.integration.workers import FreshConnections
 from tests.support.front_proxies import FrontProxy, ProxyKind, front_proxy
 from tests.support.processes import Engine, Gateway, House, until
 
@@ -64,9 +65,14 @@ class Place:
         return ssl.create_default_context(cafile=self.proxy.at.certificate)
 
     @asynccontextmanager
-    async def client(self, source: str = "127.0.0.1") -> AsyncIterator[aiohttp.ClientSession]:
-        """A client that comes from that address."""
-        connector = aiohttp.TCPConnector(ssl=self.trust(), local_addr=(source, 0))
+    async def client(
+        self, source: str = "127.0.0.1", *, leaves_at_once: bool = False
+    ) -> AsyncIterator[aiohttp.ClientSession]:
+        """A client that comes from that address. ``leaves_at_once``: each request has a connection of its
+        own, which is closed with it; else a connection is closed in TLS's order first, which takes up to 30 s
+        where the proxy does not answer."""
+        kind = FreshConnections if leaves_at_once else aiohttp.TCPConnector
+        connector = kind(ssl=self.trust(), local_addr=(source, 0), limit=0)
         timeout = aiohttp.ClientTimeout(600)
         async with aiohttp.ClientSession(
             self.url, headers=self.headers, connector=connector, timeout=timeout

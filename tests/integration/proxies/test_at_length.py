@@ -41,7 +41,7 @@ from tests.support.front_proxies import (
     ProxyKind,
     front_proxy,
 )
-from tests.support.processes import Gateway, House, answer_to, until
+from tests.support.processes import Gateway, House, answer_to, fetch, until
 
 pytestmark = [
     pytest.mark.proxy,
@@ -51,6 +51,8 @@ pytestmark = [
 SHORT_S = 12
 """The longest silence that a proxy allows here: a little more than an agent's."""
 LONG_S = 30
+MANY = 1100
+"""Requests at once."""
 _BOTH_S = 120.0
 """In which a proxy gives work to a gateway that has come back."""
 _SHORT: Mapping[str, Mapping[str, str]] = {
@@ -144,6 +146,41 @@ async def test_http2(front: Place, found: Words) -> None:
     found.append("HTTP/2" if version == b"2" else "HTTP/1.1 only")
 
 
+async def test_many_at_once(house: House, kind: ProxyKind, tmp_path: Path, found: Words) -> None:
+    """More requests than Envoy's and nginx's defaults have connections for: all reach the gateway, and one
+    more is answered. Then all go."""
+    settings = {
+        "TRUNKLINE_GATEWAY_QUEUE__MAX_REQUESTS": str(2 * MANY),
+        "TRUNKLINE_GATEWAY_QUEUE__MAX_WAIT_S": "3600",
+        "TRUNKLINE_GATEWAY_HTTP__COMMENT_S": "10",
+    }
+    gateway = house.gateway(environment=SETTINGS | settings)
+    engine, key = house.engine("--model", MODEL), gateway.key("tests", role=AdminRole.VIEWER)
+    with place(Gateways(house, gateway, engine, key), kind, tmp_path / "proxy") as front:
+
+        def there() -> int:
+            """Requests that wait or run, as the gateway says itself."""
+            waiting = fetch(f"{gateway.url}/admin/queue", key=key)["waiting"]
+            return int(waiting) + int(engine.stats()["running"])
+
+        async with front.client(leaves_at_once=True) as client:
+            body = chat(stream=True, script={"stepped": True, "delay_s": THINKS_S})
+            asking: list[asyncio.Future[aiohttp.ClientResponse]] = []
+            for count in range(100, MANY + 1, 100):  # no more handshakes at once than a proxy has room for
+                asking += [asyncio.ensure_future(client.post(CHAT, json=body)) for _ in range(100)]
+                await until_true("they are there", lambda count=count: there() == count)  # type: ignore[misc]
+            async with asyncio.timeout(30), client.get("/v1/models") as response:
+                assert response.status == 200
+            for each in asking:
+                each.cancel()
+            for answer in await asyncio.gather(*asking, return_exceptions=True):
+                if isinstance(answer, aiohttp.ClientResponse):
+                    assert answer.status == 200
+                    answer.close()
+            await until_true("all are gone", lambda: there() == 0)
+    found.append(f"{MANY} wait, and one more is answered")
+
+
 async def test_two_gateways(
     house: House, kind: ProxyKind, front: Place, tmp_path: Path, found: Words
 ) -> None:
@@ -169,11 +206,13 @@ async def test_two_gateways(
         logs = [after - asked for after, asked in zip(_asked(pair), before, strict=True)]
         pair[1].child.signal(signal.SIGKILL)
         house.children.stop(pair[1].child)  # what it has taken nobody sends again
+        crowd = await _ask(proxy, key, 24, at_once=True)
         alone = await _ask(proxy, key, 24, at_once=False)
     assert both == 24
     assert min(logs) > 0, logs
+    assert crowd == 24
     assert alone == 24
-    found.append(f"{logs[0]} and {logs[1]} of 24; one killed: {alone} of 24")
+    found.append(f"{logs[0]} and {logs[1]} of 24; one killed: {crowd} of 24 at once, then {alone} of 24")
 
 
 async def _until_both_are_asked(proxy: FrontProxy, key: str, pair: Sequence[Gateway]) -> list[int]:

@@ -78,6 +78,27 @@ async def test_stream(front: Place, found: Words) -> None:
     found.append("each event at once")
 
 
+@pytest.mark.parametrize("streaming", [True, False], ids=["streamed", "in one piece"])
+async def test_client_goes(front: Place, streaming: bool, found: Words) -> None:
+    """While nothing is sent: the gateway hears of it, and the engine stops."""
+    engine = front.behind.engine
+    before = await asyncio.to_thread(engine.stats)
+    async with front.client(leaves_at_once=True) as client:
+        script = {"stepped": True, "delay_s": THINKS_S} if streaming else {"delay_s": 600}
+        asking = asyncio.ensure_future(client.post(CHAT, json=chat(stream=streaming, script=script)))
+        await until_true("it runs", lambda: engine.stats()["running"] == before["running"] + 1)
+        if streaming:
+            response = await asking
+            assert response.status == 200
+            response.close()
+        else:
+            asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)
+        await until_true("the engine stops", lambda: engine.stats()["running"] == before["running"], 20.0)
+    assert engine.stats()["cancelled"] == before["cancelled"] + 1
+    found.append("the engine stops")
+
+
 async def test_upload(front: Place, found: Words) -> None:
     """A file passes on while it is sent, and comes back the same; no process holds it in memory."""
     gateway = front.behind.gateway

@@ -112,6 +112,41 @@ async def _answer_after_silence_comes(at: Place) -> bool:
         return False
 
 
+async def _leaving_is_noticed(at: Place) -> bool:
+    """The engine stops when the client of a silent stream goes."""
+    engine = at.behind.engine
+    async with at.client(leaves_at_once=True) as client:
+        body = chat(stream=True, script={"stepped": True, "delay_s": THINKS_S})
+        (await client.post(CHAT, json=body)).close()
+    try:
+        await until_true("the engine stops", lambda: engine.stats()["running"] == 0, 8.0)
+        return True
+    except AssertionError:
+        await engine.step(lambda: engine.stats()["running"] == 0)
+        return False
+
+
+async def _one_more_is_answered(at: Place) -> bool:
+    """While 16 streams run, or as many of them as reach the gateway."""
+    engine = at.behind.engine
+    async with at.client(leaves_at_once=True) as client:
+        body = chat(stream=True, script={"stepped": True, "delay_s": THINKS_S})
+        asking = [asyncio.ensure_future(client.post(CHAT, json=body)) for _ in range(16)]
+        await until_true("they run", lambda: engine.stats()["running"] >= 8)
+        try:
+            async with asyncio.timeout(8), client.get("/v1/models") as response:
+                return response.status == 200
+        except TimeoutError:
+            return False
+        finally:
+            for each in asking:
+                each.cancel()
+            for answer in await asyncio.gather(*asking, return_exceptions=True):
+                if isinstance(answer, aiohttp.ClientResponse):
+                    answer.close()
+            await until_true("the engine is idle", lambda: engine.stats()["running"] == 0)
+
+
 async def _websocket_opens(at: Place) -> bool:
     options = {"ssl": at.trust(), "proxy": None, "subprotocols": [SUBPROTOCOL]}
     try:
@@ -137,6 +172,8 @@ MISSING = (
     Missing(NGINX, "proxy_set_header Upgrade $http_upgrade;", "", _websocket_opens),
     Missing(NGINX, "proxy_read_timeout 3700s;", "proxy_read_timeout 2s;", _answer_after_silence_comes),
     Missing(HAPROXY, "timeout server 3700s", "timeout server 2s", _answer_after_silence_comes),
+    Missing(HAPROXY, "option abortonclose", "", _leaving_is_noticed),
+    Missing(ENVOY, "max_connections: 65536", "max_connections: 8", _one_more_is_answered),
     Missing(ENVOY, "timeout: 0s\n                            idle", "idle", _long_stream_is_whole),
     Missing(ENVOY, "upgrade_configs: [{upgrade_type: websocket}]", "", _websocket_opens),
     Missing(ENVOY, "idle_timeout: 3700s", "idle_timeout: 2s", _answer_after_silence_comes),
