@@ -44,6 +44,9 @@ REMEMBERED_PATHS = 64
 REMEMBERED_PATH_CHARS = 256
 """How many paths that are passed to engines are remembered, and how long a remembered path may be."""
 
+REMEMBERED_HEAD_BYTES = 1024
+"""How long a remembered head of a request may be. So many are remembered as paths."""
+
 
 def check_method(method: str) -> str:
     """``method`` in capitals. Raises :class:`RequestUnfit` for one that is not of METHODS."""
@@ -164,15 +167,34 @@ class RequestFormat:
             self._same += b"authorization: Bearer %b\r\n" % api_key.encode()
         self._starts: dict[tuple[str, str], bytes] = {}
         """Method and path, and how a request with them begins."""
+        self._heads: dict[tuple[str, str, Headers], bytes] = {}
+        """Method, path and all fields but the length, which is the last, and how such a request begins: the
+        requests of a client differ in nothing else."""
 
     def head(self, method: str, path: str, headers: Headers) -> tuple[bytes, int | None]:
         """All that precedes a request's body but its framing and the empty line, and the body's length in
         bytes, if it is said. Raises :class:`RequestUnfit`."""
+        asked = None
+        if headers and headers[-1][0] == "content-length":
+            asked, length = (method, path, headers[:-1]), headers[-1][1]
+            known = self._heads.get(asked)
+            if known is not None and _LENGTH.fullmatch(length):
+                return known, int(length)
         lines, length_bytes = request_fields(headers)
         start = self._starts.get((method, path))
         if start is None:
             start = self._start(method, path)
-        return start + lines.encode(), length_bytes
+        begins = start + lines.encode()
+        if asked is not None and len(begins) <= REMEMBERED_HEAD_BYTES:
+            self._remember(asked, begins)
+        return begins, length_bytes
+
+    def _remember(self, asked: tuple[str, str, Headers], begins: bytes) -> None:
+        if any(name.lower() == "content-length" for name, _ in asked[2]):
+            return  # whether it contradicts the last one is to be looked at each time
+        if len(self._heads) >= REMEMBERED_PATHS:
+            self._heads.clear()
+        self._heads[asked] = begins
 
     def websocket(
         self, method: str, path: str, headers: Headers

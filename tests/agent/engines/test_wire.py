@@ -126,6 +126,37 @@ def test_a_length_is_read_or_refused() -> None:
         request_fields((("content-length", "1"), ("content-length", "2")))
 
 
+def test_a_head_is_the_same_however_often_it_comes_and_its_length_its_own() -> None:
+    form = RequestFormat("http://engine", None)
+    fields = (("content-type", "application/json"), ("x", "a"))
+    begins = form.head("POST", "/v1/x", fields)[0]
+    for length in (5, 12, 5):
+        assert form.head("POST", "/v1/x", (*fields, ("content-length", str(length)))) == (begins, length)
+    assert form.head("POST", "/v1/y", (*fields, ("content-length", "5")))[0] != begins
+    assert form.head("POST", "/v1/x", (("x", "b"), ("content-length", "5")))[0] != begins
+    for bad in ("-1", "", "1" * 16):
+        with pytest.raises(BackendRefused):
+            form.head("POST", "/v1/x", (*fields, ("content-length", bad)))
+
+
+def test_lengths_that_contradict_are_refused_however_often_they_come() -> None:
+    form = RequestFormat("http://engine", None)
+    twice = (("content-length", "5"), ("content-length", "5"))
+    for _ in range(2):
+        assert form.head("POST", "/v1/x", twice)[1] == 5
+        with pytest.raises(BackendRefused):
+            form.head("POST", "/v1/x", (*twice[:1], ("content-length", "6")))
+
+
+def test_few_heads_are_remembered_and_no_long_one() -> None:
+    form = RequestFormat("http://engine", None)
+    for number in range(1000):
+        form.head("POST", "/v1/x", (("x", str(number)), ("content-length", "5")))
+    form.head("POST", "/v1/x", (("x", "a" * 2000), ("content-length", "5")))
+    assert 0 < len(form._heads) <= 64
+    assert all(len(begins) <= 1024 for begins in form._heads.values())
+
+
 def test_a_responses_headers_keep_their_order_and_repeat() -> None:
     raw = [
         (b"Set-Cookie", b"a=1"),
