@@ -4,10 +4,12 @@ import struct
 from enum import Enum, IntEnum
 from typing import NamedTuple
 
+from shared.process.frozen import frozen
 from shared.protocol import limits
 from shared.protocol.errors import ErrorCode, FrameMalformed, FrameTooLarge, MessageTooLarge
 
 HEADER = struct.Struct(">BII")
+_pack_header, _read_header, _HEADER_BYTES = HEADER.pack, HEADER.unpack_from, HEADER.size
 _OFFSET = struct.Struct(">Q")
 _CODE = struct.Struct(">H")
 
@@ -57,7 +59,8 @@ class TunnelRole(Enum):
     AGENT = "agent"
 
 
-class FrameRule(NamedTuple):
+@frozen
+class FrameRule:
     """The row of PROTOCOL §3.2 for one frame type."""
 
     kind: MessageKind
@@ -115,10 +118,11 @@ class Frame(NamedTuple):
 
 def encode(frame_type: int, stream_id: int, payload: bytes = b"") -> bytes:
     """The bytes of one frame. Asserts what our own side must keep: sizes and stream numbers."""
-    rule = RULES[frame_type]
-    assert rule.least_bytes <= len(payload) <= rule.most_bytes, (frame_type, len(payload))
-    assert rule.on_stream is None or rule.on_stream == (stream_id != 0), (frame_type, stream_id)
-    return HEADER.pack(frame_type, stream_id, len(payload)) + payload
+    rule, size_bytes = RULES[frame_type], len(payload)
+    assert rule.least_bytes <= size_bytes <= rule.most_bytes, (frame_type, size_bytes)
+    on_stream = rule.on_stream
+    assert on_stream is None or on_stream is (stream_id != 0), (frame_type, stream_id)
+    return _pack_header(frame_type, stream_id, size_bytes) + payload
 
 
 def decode_message(message: bytes) -> tuple[MessageKind, list[Frame]]:
@@ -156,10 +160,11 @@ def decode_frame(message: bytes, start: int, kind: MessageKind) -> Frame:
 
     Raises :class:`FrameTooLarge` or :class:`FrameMalformed`.
     """
-    room = len(message) - start - limits.FRAME_HEADER_BYTES
+    begin = start + _HEADER_BYTES
+    room = len(message) - begin
     if room < 0:
         raise FrameMalformed("message ends inside a frame header")
-    frame_type, stream_id, length = HEADER.unpack_from(message, start)
+    frame_type, stream_id, length = _read_header(message, start)
     rule = RULES.get(frame_type)
     if rule is None:
         raise _unknown(frame_type)
@@ -167,15 +172,15 @@ def decode_frame(message: bytes, start: int, kind: MessageKind) -> Frame:
         raise FrameTooLarge(length, rule.most_bytes)
     if length < rule.least_bytes:
         raise FrameMalformed(f"frame type {frame_type:#04x} with a payload of {length} bytes")
-    if rule.on_stream is not None and rule.on_stream != (stream_id != 0):
+    on_stream = rule.on_stream
+    if on_stream is not None and on_stream is not (stream_id != 0):
         raise FrameMalformed(f"frame type {frame_type:#04x} on stream {stream_id}")
     if rule.kind is not kind:
         raise FrameMalformed("frames of different kinds in one message")
     if length > room:
         raise FrameMalformed("message ends inside a frame payload")
-    start += limits.FRAME_HEADER_BYTES
     # Frame(…) does the same by way of a function written in Python.
-    return tuple.__new__(Frame, (frame_type, stream_id, message[start : start + length]))
+    return tuple.__new__(Frame, (frame_type, stream_id, message[begin : begin + length]))
 
 
 def _unknown(frame_type: int) -> FrameMalformed:
