@@ -85,10 +85,9 @@ def young(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(garbage, "GROWN_BYTES", 20_000 * 200)
     thresholds = gc.get_threshold()
     gc.collect()
-    gc.freeze()
+    gc.freeze()  # and it stays so: all that the tests have imported would be looked at again and again
     with young_collections_only():
         yield
-    gc.unfreeze()
     assert gc.get_threshold() == thresholds
 
 
