@@ -89,7 +89,7 @@ class ProtocolSession(ReceivingStreams):
         super().__init__(role, peer, windows or OWN_WINDOWS[role])
         at_gateway = role is TunnelRole.GATEWAY
         self.log = MessageLog(limits.GATEWAY_ACK_DELAY_S if at_gateway else limits.ACK_DELAY_S)
-        self._heartbeat = Heartbeat(now, seldom=at_gateway)
+        self.heartbeat = Heartbeat(now, seldom=at_gateway)
         self.control_frames = ControlFrameLimiter(now)
         """Bounds what the peer may send of them. A gateway carries it over to the next session of a peer."""
         taken = limits.PROGRESS_UNITS_TAKEN, limits.PROGRESS_UNITS_TAKEN_PER_S
@@ -179,13 +179,13 @@ class ProtocolSession(ReceivingStreams):
 
     def quiet_s(self, now: float) -> float:
         """How long nothing has been heard of the peer; infinite without a tunnel."""
-        return float("inf") if self.suspended else self._heartbeat.quiet_s(now)
+        return float("inf") if self.suspended else self.heartbeat.quiet_s(now)
 
     def probe(self, now: float) -> None:
         """Asks whether the peer is there: it is heard within a round trip, or silent soon (PROTOCOL §7.2)."""
         if not self.suspended and not self.closed:
-            self._put_link(encode(FrameType.PING, 0, encode_offset(self._heartbeat.ping(now))))
-            self._heartbeat.sent(now)
+            self._put_link(encode(FrameType.PING, 0, encode_offset(self.heartbeat.ping(now))))
+            self.heartbeat.sent(now)
             self.deadline_nearer = True
 
     # --- Tunnels come and go (PROTOCOL §7.4) ---
@@ -205,7 +205,7 @@ class ProtocolSession(ReceivingStreams):
         assert self.suspended
         self.log.resume(peer_received)
         self._ack_due = False
-        self._heartbeat = Heartbeat(now, self.rtt_s, seldom=self.role is TunnelRole.GATEWAY)
+        self.heartbeat = Heartbeat(now, self.rtt_s, seldom=self.role is TunnelRole.GATEWAY)
         self.deadline_nearer = True
         self._set_suspended(False)
 
@@ -213,12 +213,9 @@ class ProtocolSession(ReceivingStreams):
 
     def bytes_received(self, now: float) -> bool:
         """Any inbound byte is a sign of life (PROTOCOL §7.2). True when it ended a silence."""
-        heartbeat = self._heartbeat
-        if heartbeat.silent:
+        if self.heartbeat.silent:
             self.events.append(TunnelEvent.PEER_HEARD)
-            return heartbeat.heard(now)
-        heartbeat.heard_at, heartbeat.awaiting_at = now, None  # what heard() does when nothing was amiss
-        return False
+        return self.heartbeat.heard(now)
 
     def receive_message(self, message: bytes, now: float, later: Later = None) -> bool:
         """Takes one message. True when it may have given us something to send, or brought the next deadline
@@ -231,16 +228,17 @@ class ProtocolSession(ReceivingStreams):
         """
         if self.closed:
             return False
-        start, is_body = 0, 0 < len(message) <= limits.MESSAGE_BYTES and message[0] == _DATA
+        start, size_bytes = 0, len(message)
+        is_body = 0 < size_bytes <= limits.MESSAGE_BYTES and message[0] == _DATA
         kind = _NUMBERED if is_body else message_kind(message)
         if kind is _NUMBERED:
             if self.log.ack_at is None and now + self.log.ack_delay_s < self.timer_at:
                 self.deadline_nearer = True
-            if self.log.record_received(len(message), now):
+            if self.log.record_received(size_bytes, now):
                 self._ack_due = True
             if is_body:
                 start = self._receive_bodies(message, 0, later)
-                if start == len(message):
+                if start == size_bytes:
                     return self._ack_due or self.deadline_nearer
         elif kind is MessageKind.HANDSHAKE:
             raise UnexpectedFrame("handshake frame inside a session")
@@ -276,9 +274,9 @@ class ProtocolSession(ReceivingStreams):
         self._put_link(encode(FrameType.PONG, 0, frame.payload))
 
     def _receive_pong(self, frame: Frame, now: float) -> None:
-        self._heartbeat.handle_pong(decode_offset(frame.payload), now)
-        if self.rtt_s != self._heartbeat.rtt_s:
-            self.rtt_s = self._heartbeat.rtt_s
+        self.heartbeat.handle_pong(decode_offset(frame.payload), now)
+        if self.rtt_s != self.heartbeat.rtt_s:
+            self.rtt_s = self.heartbeat.rtt_s
             self.events.append(TunnelEvent.ROUND_TRIP_MEASURED)
 
     def _receive_ack(self, frame: Frame, now: float) -> None:
@@ -315,19 +313,19 @@ class ProtocolSession(ReceivingStreams):
 
         An ACK that is due already is not counted: it waits for room to leave, and no longer for time.
         """
-        deadline = self._heartbeat.next_deadline()
+        deadline = self.heartbeat.next_deadline()
         ack_at = None if self._ack_due else self.log.ack_at
         return deadline if ack_at is None else min(deadline, ack_at)
 
     def handle_deadline(self, now: float) -> None:
         """Sends what is due. Raises :class:`~shared.protocol.errors.HeartbeatLost` after a long silence."""
-        was_silent = self._heartbeat.silent
-        number = self._heartbeat.handle_deadline(now)
-        if self._heartbeat.silent and not was_silent:
+        was_silent = self.heartbeat.silent
+        number = self.heartbeat.handle_deadline(now)
+        if self.heartbeat.silent and not was_silent:
             self.events.append(TunnelEvent.PEER_SILENT)
         if number is not None:
             self._put_link(encode(FrameType.PING, 0, encode_offset(number)))
-            self._heartbeat.sent(now)
+            self.heartbeat.sent(now)
         ack_at = self.log.ack_at
         if ack_at is not None and now >= ack_at:
             self._ack_due = True
@@ -355,7 +353,7 @@ class ProtocolSession(ReceivingStreams):
         if self.closed:
             return messages
         numbered: list[bytes] = []
-        log, heartbeat = self.log, self._heartbeat
+        log, heartbeat = self.log, self.heartbeat
         if log.replaying:
             numbered = log.take_replay(budget_bytes)
             budget_bytes -= sum(map(len, numbered))

@@ -81,7 +81,7 @@ read_ready(PyObject *module, PyObject *const *args, Py_ssize_t count)
             Py_CLEAR(found);
         }
     }
-    return found;
+    return found == NULL ? NULL : Py_BuildValue("(NnL)", found, PyList_GET_SIZE(found), size_bytes);
 }
 #else
 PyObject *

@@ -13,8 +13,9 @@ Member = TypeVar("Member")
 
 def read_ready(
     poll: "select.epoll", members: Mapping[int, Member], most_events: int, most_bytes: int
-) -> list[tuple[Member, bytes | None]]:
-    """What has come for ``members``, by their descriptors: one read of each socket that has something.
+) -> tuple[list[tuple[Member, bytes | None]], int, int]:
+    """What has come for ``members``, by their descriptors: one read of each socket that has something. Also
+    how many these are, and how many bytes.
 
     ``poll`` watches the descriptors for EPOLLIN and EPOLLRDHUP. Nothing is waited for. At most
     ``most_events`` sockets are read, and no further one once ``most_bytes`` have come. None in place of
@@ -38,4 +39,4 @@ def read_ready(
                 data = None
         found.append((member, data))
         size_bytes += len(data or b"")
-    return found
+    return found, len(found), size_bytes

@@ -117,15 +117,17 @@ class Tunnel(asyncio.Protocol):
         self._room.set_on(self._transport)
 
     def data_received(self, data: bytes) -> None:
-        if self._input_waits:
-            self._put_off(data)
-            return
-        if self._closing:
+        if self._input_waits or self._closing:
+            if not self._closing:
+                self._put_off(data)
             return
         now, session, size_bytes = self._clock(), self._session, len(data)
         self.traffic.bytes_received += size_bytes
-        if session is not None and session.bytes_received(now):
-            self._dispatch()
+        if session is not None:
+            heartbeat = session.heartbeat
+            if heartbeat.silent and session.bytes_received(now):
+                self._dispatch()
+            heartbeat.heard_at, heartbeat.awaiting_at = now, None  # what heard() does when nothing was amiss
         later: Later = [] if size_bytes > limits.INPUT_SLICE_BYTES else None
         try:
             for start in range(0, size_bytes, limits.INPUT_SLICE_BYTES):

@@ -42,25 +42,17 @@ class ReadPace:
     def __init__(self, now: float) -> None:
         self.gathers = False
         self._since = now
-        self._messages = 0
-        self._looks = 0
 
-    def looked(self, now: float, messages: int, size_bytes: int) -> None:
-        """Notes what a look has found."""
-        if size_bytes > SHORT_BYTES * messages:
-            self.gathers = False
-            self._begin(now)
-            return
-        self._messages += messages
-        self._looks += 1
-        if self._messages >= SAMPLE_MESSAGES or (self.gathers and self._looks >= SAMPLE_LOOKS):
-            least_per_s = GATHER_TO_PER_S if self.gathers else GATHER_FROM_PER_S
-            self.gathers = self._messages >= least_per_s * (now - self._since)
-            self._begin(now)
-
-    def _begin(self, now: float) -> None:
+    def sampled(self, now: float, messages: int) -> None:
+        """So many messages have come since this was called last."""
+        least_per_s = GATHER_TO_PER_S if self.gathers else GATHER_FROM_PER_S
+        self.gathers = messages >= least_per_s * (now - self._since)
         self._since = now
-        self._messages = self._looks = 0
+
+    def came_long(self, now: float) -> None:
+        """Part of a large body has come."""
+        self.gathers = False
+        self._since = now
 
 
 class GatheredReader(Protocol):
@@ -94,6 +86,9 @@ class ReadGatherer:
         self._members: dict[int, GatheredReader] = {}
         self._timer: asyncio.Handle | None = None
         """The next look; None: the loop watches whether something comes."""
+        self._messages = 0
+        """Found since the rate was determined last, and how often was looked while they are gathered."""
+        self._looks = 0
         loop.add_reader(poll.fileno(), self._look)
 
     def __len__(self) -> int:
@@ -131,20 +126,32 @@ class ReadGatherer:
 
     def _look(self) -> None:
         """Takes what has come."""
-        found = read_ready(self._poll, self._members, MOST_EVENTS, MOST_BYTES)
-        size_bytes = 0
+        found, messages, size_bytes = read_ready(self._poll, self._members, MOST_EVENTS, MOST_BYTES)
         for reader, data in found:
             try:
                 if data is None:
                     reader.read_by_transport()
                 else:
-                    size_bytes += len(data)
                     reader.data_received(data)
             except Exception as error:
                 self._report(reader, error)
-        if not self._poll.closed:
-            self._pace.looked(self._clock(), len(found), size_bytes)
-            self._look_again(at_once=len(found) == MOST_EVENTS or size_bytes >= MOST_BYTES)
+        self._messages += messages
+        if self._timer is not None or self._messages >= SAMPLE_MESSAGES or size_bytes > SHORT_BYTES:
+            self._settle_pace(messages, size_bytes)
+
+    def _settle_pace(self, messages: int, size_bytes: int) -> None:
+        """Decides when to look again after a look that found so much, where that may change."""
+        if self._poll.closed:
+            return
+        self._looks += 1
+        if size_bytes > SHORT_BYTES * messages:
+            self._pace.came_long(self._clock())
+            self._messages = self._looks = 0
+        elif self._messages >= SAMPLE_MESSAGES or self._looks >= SAMPLE_LOOKS:
+            self._pace.sampled(self._clock(), self._messages)
+            self._messages = self._looks = 0
+        if self._pace.gathers or self._timer is not None:
+            self._look_again(at_once=messages == MOST_EVENTS or size_bytes >= MOST_BYTES)
 
     def _look_again(self, *, at_once: bool) -> None:
         gathered = self._timer is not None

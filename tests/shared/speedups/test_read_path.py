@@ -33,7 +33,9 @@ class Sockets:
         self.pairs[number][1].sendall(data)
 
     def read(self, implementation: Any, most_events: int = 256, most_bytes: int = 1 << 20) -> list[Any]:
-        return sorted(implementation.read_ready(self.poll, self.members, most_events, most_bytes))
+        found, count, size_bytes = implementation.read_ready(self.poll, self.members, most_events, most_bytes)
+        assert (count, size_bytes) == (len(found), sum(len(data or b"") for _, data in found))
+        return sorted(found)
 
     def close(self) -> None:
         self.poll.close()
@@ -75,7 +77,11 @@ def test_a_socket_that_broke_is_told_as_one(implementation: ModuleType) -> None:
             poll.register(ours.fileno(), EVENTS)
             theirs.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
             theirs.close()  # sends a reset
-            assert implementation.read_ready(poll, {ours.fileno(): "ours"}, 8, 100) == [("ours", None)]
+            assert implementation.read_ready(poll, {ours.fileno(): "ours"}, 8, 100) == (
+                [("ours", None)],
+                1,
+                0,
+            )
 
 
 def test_no_more_is_read_than_was_asked_for(implementation: ModuleType, sockets: Sockets) -> None:

@@ -25,39 +25,29 @@ if not hasattr(select, "epoll"):
     pytest.skip("this system has no epoll", allow_module_level=True)
 
 
-def paced(per_s: float, looks: int, pace: ReadPace | None = None, *, size_bytes: int = 200) -> ReadPace:
-    """After so many looks that found a message each, so many of them in a second."""
-    pace, now = pace or ReadPace(0.0), 0.0 if pace is None else pace._since
-    for _ in range(looks):
-        now += 1.0 / per_s
-        pace.looked(now, 1, size_bytes)
+def paced(per_s: float, pace: ReadPace | None = None) -> ReadPace:
+    """After a sample, of so many messages a second."""
+    pace = pace or ReadPace(0.0)
+    pace.sampled(pace._since + SAMPLE_MESSAGES / per_s, SAMPLE_MESSAGES)
     return pace
 
 
 def test_few_messages_are_taken_as_they_come() -> None:
-    assert not paced(GATHER_FROM_PER_S * 0.9, 10 * SAMPLE_MESSAGES).gathers
+    assert not paced(GATHER_FROM_PER_S * 0.9).gathers
 
 
 def test_many_messages_are_gathered_until_there_are_few() -> None:
-    pace = paced(GATHER_FROM_PER_S * 1.1, SAMPLE_MESSAGES)
+    pace = paced(GATHER_FROM_PER_S * 1.1)
     assert pace.gathers
-    assert paced(GATHER_TO_PER_S * 1.1, 10 * SAMPLE_LOOKS, pace).gathers
-    assert not paced(GATHER_TO_PER_S * 0.9, SAMPLE_LOOKS, pace).gathers
+    assert paced(GATHER_TO_PER_S * 1.1, pace).gathers
+    assert not paced(GATHER_TO_PER_S * 0.9, pace).gathers
+    assert not paced(GATHER_TO_PER_S * 1.1, pace).gathers
 
 
-def test_looks_that_find_nothing_end_it() -> None:
-    pace = paced(GATHER_FROM_PER_S * 1.1, SAMPLE_MESSAGES)
-    for number in range(1, SAMPLE_LOOKS + 1):
-        assert pace.gathers
-        pace.looked(pace._since + number * GATHER_S, 0, 0)
+def test_part_of_a_large_body_ends_it() -> None:
+    pace = paced(GATHER_FROM_PER_S * 1.1)
+    pace.came_long(1.0)
     assert not pace.gathers
-
-
-def test_a_large_body_is_not_held_back() -> None:
-    pace = paced(GATHER_FROM_PER_S * 1.1, SAMPLE_MESSAGES)
-    pace.looked(pace._since + GATHER_S, 2, 2 * SHORT_BYTES + 1)
-    assert not pace.gathers
-    assert not paced(10_000, 10 * SAMPLE_MESSAGES, size_bytes=SHORT_BYTES + 1).gathers
 
 
 class Loop:
@@ -175,6 +165,21 @@ def test_while_much_comes_the_loop_does_not_wake_for_each(site: Site) -> None:
     assert site.loop.watched is not None, "nothing came for a while"
     site.come(b"z")
     assert site.reader.got == before + b"xyz"
+
+
+def test_large_bodies_are_not_held_back(site: Site) -> None:
+    hurry(site)
+    site.come(b"b" * (SHORT_BYTES + 1), GATHER_S)
+    assert site.loop.watched is not None
+    for _ in range(3 * SAMPLE_MESSAGES):
+        site.come(b"b" * (SHORT_BYTES + 1), 0.0001)
+        assert site.loop.watched is not None
+
+
+def test_few_messages_do_not_begin_to_be_gathered(site: Site) -> None:
+    for _ in range(3 * SAMPLE_MESSAGES):
+        site.come(b"a", 1.1 / GATHER_FROM_PER_S)
+        assert site.loop.watched is not None
 
 
 def test_an_end_is_left_to_the_transport(site: Site) -> None:

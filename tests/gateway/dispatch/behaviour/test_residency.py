@@ -169,7 +169,7 @@ def test_a_round_trip_is_priced_as_it_was_measured_last() -> None:
     (there,) = session.deployments.values()
     assert there.rtt_s == 0.0
     for trip_s, smoothed_s in ((0.2, 0.2), (0.6, 0.3)):
-        number = session.endpoint.session._heartbeat.ping(fleet.loop.now_s)
+        number = session.endpoint.session.heartbeat.ping(fleet.loop.now_s)
         fleet.loop.advance(trip_s)
         pong = encode(FrameType.PONG, 0, encode_offset(number))
         session.endpoint.session.receive_message(pong, fleet.loop.now_s)

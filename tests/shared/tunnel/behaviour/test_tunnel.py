@@ -400,7 +400,7 @@ async def test_a_silent_peer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> Non
         there: AcceptedTunnel = acceptor.tunnels[0]
         assert there._transport is not None
         there._transport.pause_reading()
-        there.endpoint.session._heartbeat._ping_at = float("inf")
-        there.endpoint.session._heartbeat.heard_at = float("inf")
+        there.endpoint.session.heartbeat._ping_at = float("inf")
+        there.endpoint.session.heartbeat.heard_at = float("inf")
         error = await asyncio.wait_for(tunnel.wait_closed(), 60)
         assert "nothing heard" in str(error)
