@@ -32,7 +32,7 @@ LOOK_S = 30.0
 LONGEST_S = 600.0
 """For a batch."""
 
-BATCH = 20
+BATCH = 10
 """Series that the process is given at once."""
 
 LINE_BYTES = 1 << 20

@@ -19,7 +19,7 @@ from gateway.scheduling.scaling.bursts import PIECE_S, PIECES, shares
 from gateway.scheduling.scaling.data import ClassFacts, ModelLoad, ScalingRule
 from gateway.scheduling.scaling.flow import SlotFlow
 from gateway.scheduling.scaling.forecast import STEP_S, Forecast, LoadSeries
-from gateway.scheduling.scaling.plan import plan
+from gateway.scheduling.scaling.plan import expected_per_s, plan
 from gateway.scheduling.scaling.stabilisation import WantedReplicas
 
 DAY_S = 86_400.0
@@ -154,16 +154,19 @@ class _Site:
         filled = math.ceil(self._flow.running(self._ready) / self._facts.slots - 1e-9)
         waiting = _rounded(self._flow.waiting(self._ready))
         present = self._ready + len(self._starting)
-        rising, ahead = _rounded(max(0.0, last - before) / SPAN_S), _rounded(forecast_per_s)
+        last, rising = _rounded(last), _rounded(max(0.0, last - before) / SPAN_S)
+        ahead = _rounded(forecast_per_s)
+        if last > 0.0 and ahead <= expected_per_s(ModelLoad(last, rising), self._facts.lead_s):
+            ahead = 0.0  # no more than is asked for anyway
         idle_s = now - self._came_s if self._came_s > -math.inf else 0.0
         is_idle = float(idle_s >= self._rule.idle_s)
-        key = (_rounded(last), rising, waiting, filled, present, ahead, is_idle)
+        key = (last, rising, waiting, filled, present, ahead, is_idle)
         found = self._decided.get(key)
         if found is None:
             if len(self._decided) >= MOST_REMEMBERED:
                 self._decided.clear()
             load = ModelLoad(
-                key[0], rising, math.floor(waiting), 0, filled * self._facts.slots, is_idle * idle_s
+                last, rising, math.floor(waiting), 0, filled * self._facts.slots, is_idle * idle_s
             )
             known = replace(self._facts, ready=present, starting=0, forecast_per_s=ahead)
             found = self._decided[key] = plan(load, [known], self._rule).wanted[known.device]
