@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from gateway.scheduling.scaling.bursts import PIECES
 from gateway.storage import Store
 from gateway.storage.scaling_history import DAY_STEPS, STEP_BYTES, STEP_S, KeptForecast, NotedLoad
 
@@ -80,3 +81,7 @@ def test_a_process_of_an_earlier_version_notes_loads_without_bursts(store: Store
     history.note([load(0, 1.5), load(1, 2.0, bursts=b"short")])
     assert history.read([L4], TODAY_S)[L4][1][:2] == [1.5, 2.0]
     assert history.read_bursts([L4], TODAY_S) == {}
+
+
+def test_a_step_has_a_byte_for_each_of_its_pieces() -> None:
+    assert STEP_BYTES == PIECES, "others would not be kept"
