@@ -108,11 +108,17 @@ class Spending:
         """A tenant used so much."""
         if not self.day_begins_s <= wall_s < self.day_ends_s:
             self._begin_day(wall_s)
-        for period in (self._day, self._month):
-            sums = period.sums.get(tenant) or period.sum(tenant)
-            sums.tokens += tokens
-            sums.gpu_s += gpu_s
-            sums.money += money
+        day = self._day.sums.get(tenant) or self._day.sum(tenant)
+        month = self._month.sums.get(tenant) or self._month.sum(tenant)
+        if tokens:
+            day.tokens += tokens
+            month.tokens += tokens
+        if gpu_s:
+            day.gpu_s += gpu_s
+            month.gpu_s += gpu_s
+        if money:
+            day.money += money
+            month.money += money
 
     def of(self, tenant: str, wall_s: float) -> tuple[Amounts, Amounts]:
         """What it used today and this month. Only to be read."""
