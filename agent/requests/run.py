@@ -47,6 +47,33 @@ class RequestRun:
     when the stream is closed.
     """
 
+    __slots__ = (  # more attributes than a dictionary may share its keys for
+        *(
+            "_body",
+            "_clock",
+            "_deadline",
+            "_first_byte_s",
+            "_gathered",
+            "_head_waits",
+            "_headers",
+            "_message",
+        ),
+        *(
+            "_need",
+            "_on_closed",
+            "_on_left",
+            "_out_path",
+            "_over",
+            "_progress",
+            "_reader",
+            "_request",
+            "_rest",
+        ),
+        *("_tells_gpu_s", "_usage", "_watching", "_writable", "began_s", "code", "engine_failed", "lacks"),
+        *("on_first_token", "out_of_memory", "reason", "refusal", "seat", "status", "stream"),
+        *("tells_progress", "told", "trace"),
+    )
+
     def __init__(
         self,
         stream: Stream,
@@ -101,17 +128,13 @@ class RequestRun:
         self.code = _NO_ERROR
         """Why the stream is reset; NO_ERROR when it ends in order."""
         self.reason = ""
-        self.engine_failed = False
-        self.out_of_memory = False
+        self.engine_failed = self.out_of_memory = False
         self.lacks = ""
         """What its engine turned out not to have."""
         self.refusal: Refusal | None = None
         """Why the engine refused it, where that can be told."""
-
-    trace: EngineTrace | None = None
-    """What is recorded of it; None: its trace is not."""
-    _usage: Usage | None = None
-    """As the engine counted it, once that is known."""
+        self.trace: EngineTrace | None = None  # what is recorded of it; None: its trace is not
+        self._usage: Usage | None = None  # as the engine counted it, once that is known
 
     def _gathering(self) -> GatheredBody | None:
         """There where nobody reads the response before it is whole."""
