@@ -14,7 +14,8 @@ def text_of_second(second: int) -> str:
 def to_microseconds(time_ns: int) -> str:
     """``2026-11-21T20:30:00.123456Z`` of nanoseconds since 1970, cut there; in a whole second without a
     fraction."""
-    second, microseconds = divmod(time_ns // 1000, 1_000_000)
+    second = time_ns // 1_000_000_000
+    microseconds = time_ns // 1000 - second * 1_000_000
     text = text_of_second(second)
     return f"{text}.{microseconds:06d}Z" if microseconds else f"{text}Z"
 

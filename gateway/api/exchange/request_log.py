@@ -115,22 +115,22 @@ def facts(
     if reply.first_byte_s is not None:
         found["first_byte_ms"] = round((reply.first_byte_s - exchange.began_s) * 1000, 2)
     if response is not None:
-        _add_response(found, response)
+        found["agent"], found["attempts"] = response.agent, response.attempts
+        found["queue_ms"] = round(response.queue_s * 1000, 1)
+        if response.ran_by:
+            found["ran_by"] = response.ran_by
+        usage = response.trailers.usage if response.trailers is not None else None
+        if usage is not None:
+            found["tokens_in"], found["tokens_out"] = usage.prompt_tokens, usage.completion_tokens
     if failure is not None:
-        found["error"] = failure.code
-        if failure.status >= _OURS and not isinstance(failure, EngineRefused):
-            found["reason"] = str(failure)
+        _add_failure(found, failure)
     return found
 
 
-def _add_response(found: dict[str, Any], response: Response) -> None:
-    found["agent"], found["attempts"] = response.agent, response.attempts
-    found["queue_ms"] = round(response.queue_s * 1000, 1)
-    if response.ran_by:
-        found["ran_by"] = response.ran_by
-    usage = response.trailers.usage if response.trailers is not None else None
-    if usage is not None:
-        found["tokens_in"], found["tokens_out"] = usage.prompt_tokens, usage.completion_tokens
+def _add_failure(found: dict[str, Any], failure: RequestError) -> None:
+    found["error"] = failure.code
+    if failure.status >= _OURS and not isinstance(failure, EngineRefused):
+        found["reason"] = str(failure)
 
 
 def _trace_facts(exchange: HttpExchange) -> dict[str, str]:

@@ -204,7 +204,8 @@ class AnswerCycle(RequestResponseCycle):
         if lines.translate(None, _HARMLESS) != _LINE_END * len(fields):
             raise RuntimeError("A header field of the answer holds control characters.")
         named = dict(fields)
-        head, length = STATUS_LINE[status] + lines, named.get(b"content-length")
+        head = STATUS_LINE[status] + lines
+        length = named.get(b"content-length", b"")
         if b"connection" in named and _closes(fields):
             self.keep_alive = False
         elif not self.keep_alive:
