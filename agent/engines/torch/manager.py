@@ -31,6 +31,7 @@ from transformers.generation.continuous_batching.requests import (
     RequestStatus,
 )
 
+from agent.engines.torch.decoding import Decoder
 from agent.engines.torch.errors import FAILURES_IN_A_ROW, is_out_of_memory
 from agent.engines.torch.sampling import KEYWORD, PerRequestSampling, TextSampling
 
@@ -90,6 +91,8 @@ class ResilientManager(ContinuousBatchingManager):
         """Share of the KV cache that running requests need; written by the computing thread."""
         self.kv_tokens = 0
         """Tokens that the KV cache has room for."""
+        self.workspace_tokens = 0
+        """How many tokens a workspace may have room for (see `decoding`); 0: there is none."""
         self.steps = 0
         self.out_of_memory = 0
         """How many requests were given up for want of memory."""
@@ -119,6 +122,13 @@ class ResilientManager(ContinuousBatchingManager):
         self._wake_up_loop.set()
         self._generation_thread.join(timeout_s)
         return not self._generation_thread.is_alive()
+
+    def _create_batch_processor(self) -> ContinuousBatchProcessor:
+        processor = super()._create_batch_processor()
+        buffers = processor.inputs_and_outputs
+        if self.workspace_tokens and Decoder.suits(buffers, self.model.config._attn_implementation):
+            Decoder(buffers, self.workspace_tokens).install()
+        return processor
 
     def _run_generation_loop(self) -> None:
         super()._run_generation_loop()

@@ -15,6 +15,8 @@ from transformers.generation.continuous_batching.cache import PagedAttentionCach
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from agent.engines.torch.decoding import FILL_SHARE, KEYWORD, Workspace
+
 _CALL_PAIRS = 512
 """A call for one more sequence takes about as long as so many pairs of tokens that need not be computed."""
 
@@ -22,9 +24,6 @@ _WHOLE = "full_attention"
 """The type of layers that see whole sequences (transformers' ``layer_type``)."""
 _STEP = "_trunkline_decoding"
 """The cache's attribute with the step's :class:`_Decoding`."""
-_FILL_SHARE = 0.5
-"""The sequences of a batch are filled up with so many tokens at most, as a share of their own."""
-
 _sdpa = sdpa_attention_forward
 
 
@@ -76,6 +75,8 @@ def attention_by_sequence(
 
     if not isinstance(cache, PagedAttentionCache):
         return together(cache=cache)
+    if (workspace := kwargs.pop(KEYWORD, None)) is not None:
+        return _side_by_side(module, query, key, value, workspace, kwargs), None
     if query.device.type != "cpu" or attention_mask is None or kwargs.get("position_bias") is not None:
         return together(cache=cache)
     if (found := _decoded(module, query, key, value, cache, kwargs)) is not None:
@@ -103,6 +104,21 @@ def attention_by_sequence(
         for part in parts
     ]
     return torch.cat(parted, dim=1), None
+
+
+def _side_by_side(
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    workspace: Workspace,
+    kwargs: dict[str, Any],
+) -> torch.Tensor:
+    """The attention, of shape (1, sequences, heads, width), where each sequence gets one token."""
+    if kwargs.get("position_bias") is not None:
+        raise NotImplementedError("a bias of positions, which is for all tokens of all sequences")
+    keys, values = workspace.update(module.layer_idx, key, value)
+    return _sdpa(module, query.transpose(0, 2), keys, values, workspace.mask, **kwargs)[0].transpose(0, 1)
 
 
 def _decoded(
@@ -139,7 +155,7 @@ def _decoding(bounds: list[int], read_index: list[torch.Tensor], dtype: torch.dt
     """``bounds``: where the sequences begin and end among the tokens that are read."""
     lengths = [to - start for start, to in pairwise(bounds)]
     longest, total = max(lengths), bounds[-1]
-    if longest * len(lengths) - total > _FILL_SHARE * total:
+    if longest * len(lengths) - total > FILL_SHARE * total:
         return _Decoding(read_index, None, longest, None)
     if min(lengths) == longest:
         return _Decoding(read_index, read_index, longest, None)

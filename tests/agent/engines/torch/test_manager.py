@@ -201,7 +201,7 @@ def test_an_architecture_that_batching_computes_wrongly_is_found_out(
     expect = batching._expect
 
     def expect_otherwise(model: LoadedModel) -> list[Any]:
-        return [text._replace(tokens=[3] * 4, logits=-text.logits) for text in expect(model)]
+        return [text._replace(tokens=[3] * len(text.tokens), logits=-text.logits) for text in expect(model)]
 
     monkeypatch.setattr(batching, "_expect", expect_otherwise)
     model = models.load(EngineOptions(model=tiny_directory, name="tiny", device="cpu", slots=2))

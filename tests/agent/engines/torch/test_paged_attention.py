@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
 
-from agent.engines.torch import batching, models, paged_attention
+from agent.engines.torch import batching, decoding, models, paged_attention
 from agent.engines.torch.generation import Prompt, TextGenerator
 from agent.engines.torch.parsing import Sampling
 from agent.engines.torch.startup import EngineOptions
@@ -67,6 +67,7 @@ async def test_texts_are_the_same_and_the_same_as_the_models_own(
         return list(await asyncio.gather(*map(rest_of, begun)))
 
     monkeypatch.setattr(paged_attention, "_sdpa", counting)
+    monkeypatch.setattr(decoding, "FILL_SHARE", -1.0)  # every step is the library's
     found = {}
     for way, pairs in (("together", 10**9), ("one by one", -(10**9))):
         monkeypatch.setattr(paged_attention, "_CALL_PAIRS", pairs)
@@ -74,11 +75,14 @@ async def test_texts_are_the_same_and_the_same_as_the_models_own(
         found[way] = await texts(PROMPTS), len(calls)
         calls.clear()
         found[f"{way}, alike"] = await texts(ALIKE), len(calls)
-    monkeypatch.setattr(paged_attention, "_FILL_SHARE", 100.0)
+    monkeypatch.setattr(paged_attention, "FILL_SHARE", 100.0)
     monkeypatch.setattr(paged_attention, "_CALL_PAIRS", 10**9)
     for way, prompts in (("filled up", PROMPTS), ("filled up, alike", ALIKE)):
         calls.clear()
         found[way] = await texts(prompts), len(calls)
+    monkeypatch.setattr(decoding, "FILL_SHARE", 100.0)
+    for way, prompts in (("side by side", PROMPTS), ("side by side, alike", ALIKE)):
+        found[way] = await texts(prompts), 0
     assert manager.halt(timeout_s=5.0)
     assert found["one by one"][0] == found["together"][0]
     assert found["one by one"][1] > 2 * found["together"][1]
@@ -86,6 +90,8 @@ async def test_texts_are_the_same_and_the_same_as_the_models_own(
     assert found["one by one, alike"][1] < 2.5 * found["together, alike"][1], "three of them are a batch"
     assert found["filled up"][0] == found["together"][0]
     assert found["filled up, alike"][0] == found["together, alike"][0]
+    assert found["side by side"][0] == found["together"][0]
+    assert found["side by side, alike"][0] == found["together, alike"][0]
     said = [*found["one by one"][0], *found["one by one, alike"][0]]
     for ids, text in zip([*PROMPTS, *ALIKE], said, strict=True):
         with torch.inference_mode():
