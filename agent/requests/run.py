@@ -110,8 +110,7 @@ class RequestRun:
         """There once the response has begun."""
         self._need: str | None = None
         """What the engine may turn out not to have (:func:`shared.protocol.routes.need_of_path`)."""
-        self._message = b""
-        """How an error's body begins."""
+        self._message = b""  # how an error's body begins
         self._watching = False
         """The body may say why the engine did not do what was asked."""
         self._head_waits = False
