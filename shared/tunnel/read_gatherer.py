@@ -17,7 +17,7 @@ GATHER_S = 0.001
 """While input is gathered, tunnels are looked at so often."""
 
 GATHER_FROM_PER_S = 2000.0
-"""So many messages a second are gathered: two or more in the time between two looks."""
+"""Messages are gathered when the process wakes for some so often: twice in the time between two looks."""
 
 GATHER_TO_PER_S = 1000.0
 """They are no longer gathered when there are fewer: a look for each would be more work."""
@@ -44,7 +44,7 @@ class ReadPace:
         self._since = now
 
     def sampled(self, now: float, messages: int) -> None:
-        """So many messages have come since this was called last."""
+        """So many messages have come since this was called last, or so many wake-ups for them."""
         least_per_s = GATHER_TO_PER_S if self.gathers else GATHER_FROM_PER_S
         self.gathers = messages >= least_per_s * (now - self._since)
         self._since = now
@@ -86,8 +86,9 @@ class ReadGatherer:
         self._members: dict[int, GatheredReader] = {}
         self._timer: asyncio.Handle | None = None
         """The next look; None: the loop watches whether something comes."""
-        self._messages = 0
-        """Found since the rate was determined last, and how often was looked while they are gathered."""
+        self._counted = 0
+        """Wake-ups since the rate was determined last, or messages while they are gathered. A process that
+        wakes seldom, because others have the processor, finds many messages at once anyhow."""
         self._looks = 0
         loop.add_reader(poll.fileno(), self._look)
 
@@ -135,8 +136,8 @@ class ReadGatherer:
                     reader.data_received(data)
             except Exception as error:
                 self._report(reader, error)
-        self._messages += messages
-        if self._timer is not None or self._messages >= SAMPLE_MESSAGES or size_bytes > SHORT_BYTES:
+        self._counted += 1 if self._timer is None else messages
+        if self._timer is not None or self._counted >= SAMPLE_MESSAGES or size_bytes > SHORT_BYTES:
             self._settle_pace(messages, size_bytes)
 
     def _settle_pace(self, messages: int, size_bytes: int) -> None:
@@ -146,10 +147,10 @@ class ReadGatherer:
         self._looks += 1
         if size_bytes > SHORT_BYTES * messages:
             self._pace.came_long(self._clock())
-            self._messages = self._looks = 0
-        elif self._messages >= SAMPLE_MESSAGES or self._looks >= SAMPLE_LOOKS:
-            self._pace.sampled(self._clock(), self._messages)
-            self._messages = self._looks = 0
+            self._counted = self._looks = 0
+        elif self._counted >= SAMPLE_MESSAGES or self._looks >= SAMPLE_LOOKS:
+            self._pace.sampled(self._clock(), self._counted)
+            self._counted = self._looks = 0
         if self._pace.gathers or self._timer is not None:
             self._look_again(at_once=messages == MOST_EVENTS or size_bytes >= MOST_BYTES)
 

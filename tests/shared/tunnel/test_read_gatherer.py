@@ -182,6 +182,22 @@ def test_few_messages_do_not_begin_to_be_gathered(site: Site) -> None:
         assert site.loop.watched is not None
 
 
+def test_many_messages_in_few_looks_are_not_held_back(site: Site) -> None:
+    ends = [socket.socketpair() for _ in range(20)]
+    for ours, _ in ends:
+        ours.setblocking(False)
+        site.gatherer.add(ours.fileno(), Reader())
+    for _ in range(3 * SAMPLE_MESSAGES):
+        for _, theirs in ends:
+            theirs.sendall(b"a")
+        site.clock(1.1 / GATHER_FROM_PER_S)
+        assert site.loop.watched is not None, "the process wakes seldom as it is"
+    for ours, theirs in ends:
+        site.gatherer.discard(ours.fileno())
+        ours.close()
+        theirs.close()
+
+
 def test_an_end_is_left_to_the_transport(site: Site) -> None:
     site.theirs.sendall(b"bye")
     site.theirs.close()
