@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -52,9 +53,11 @@ async def test_texts_are_the_same_and_the_same_as_the_models_own(
     model = models.load(EngineOptions(model=tmp_path, name="m", device="cpu", slots=4))
     model, manager = batching.start(model)
     calls: list[int] = []
+    all_there = threading.Event()  # no text is computed before: the number of calls depends on it
     forward = paged_attention._sdpa
 
     def counting(module: Any, query: torch.Tensor, *arguments: Any, **options: Any) -> Any:
+        assert all_there.wait(60)
         calls.append(query.size(2))
         return forward(module, query, *arguments, **options)
 
@@ -63,7 +66,9 @@ async def test_texts_are_the_same_and_the_same_as_the_models_own(
         generator = TextGenerator(manager, decode, eos_ids=model.eos_ids, slots=4)
         manager.deliver_to(asyncio.get_running_loop(), generator)
         how: dict[str, Any] = {"max_tokens": 20, "sampling": Sampling(), "ignore_eos": True}
+        all_there.clear()
         begun = [begin(generator, Prompt(ids=tuple(ids), **how)) for ids in prompts]
+        all_there.set()
         return list(await asyncio.gather(*map(rest_of, begun)))
 
     monkeypatch.setattr(paged_attention, "_sdpa", counting)
