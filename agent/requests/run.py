@@ -71,7 +71,7 @@ class RequestRun:
         ),
         *("_tells_gpu_s", "_usage", "_watching", "_writable", "began_s", "code", "engine_failed", "lacks"),
         *("on_first_token", "out_of_memory", "reason", "refusal", "seat", "status", "stream"),
-        *("tells_progress", "told", "trace"),
+        *("tells_progress", "told", "trace", "__weakref__"),
     )
 
     def __init__(
