@@ -91,8 +91,7 @@ class RequestRun:
         self._clock = clock
         self._on_left = on_left
         self._on_closed = on_closed
-        self._tells_gpu_s = tells_gpu_s
-        self.tells_progress = tells_progress
+        self._tells_gpu_s, self.tells_progress = tells_gpu_s, tells_progress
         self._progress: ProgressReporter | None = None  # once there is some to tell
         self.began_s = clock()
         """When it was given its place."""
@@ -110,7 +109,8 @@ class RequestRun:
         """There once the response has begun."""
         self._need: str | None = None
         """What the engine may turn out not to have (:func:`shared.protocol.routes.need_of_path`)."""
-        self._message = b""  # how an error's body begins
+        self._message = b""
+        """How an error's body begins."""
         self._watching = False
         """The body may say why the engine did not do what was asked."""
         self._head_waits = False

@@ -121,7 +121,7 @@ class Reply:
         """Send an answer that is all there and no stream of events, after :meth:`settle`. False: something
         has to be waited for, and nothing was done; :meth:`start` and :meth:`end` wait."""
         cycle = self._writer
-        if type(cycle) is not AnswerCycle or not cycle.takes_whole_answer:
+        if type(cycle) is not AnswerCycle or cycle.flow.write_paused or cycle.disconnected:
             return False
         assert not self.started
         self.started, self.status = True, status

@@ -173,20 +173,22 @@ class AnswerCycle(RequestResponseCycle):
         if not body_follows:
             self._flushing = self.loop.call_soon(self.flush_head)
 
-    @property
-    def takes_whole_answer(self) -> bool:
-        """Whether :meth:`send_whole` may be called: nothing has to be waited for, and the client is there."""
-        return not (self.flow.write_paused or self.disconnected)
-
     def send_whole(self, status: int, headers: Fields, data: bytes) -> None:
-        """Send an answer that is all there: what :meth:`start` and :meth:`write` do. Raises RuntimeError as
-        they do."""
+        """Send an answer that is all there: what :meth:`start` and :meth:`write` do where nothing has to be
+        waited for, and the client is there. Raises RuntimeError as they do."""
         if self.response_started:
             raise RuntimeError("The answer has begun already.")
         self.response_started = True
         self.waiting_for_100_continue = False
         self._head = self._format_head(status, headers)
-        self._write_now(data, more=False)
+        exactly = not self.chunked_encoding and len(data) == self.expected_content_length
+        if exactly and self.scope["method"] != "HEAD":
+            self.expected_content_length = 0
+            head, self._head = self._head, b""
+            self.transport.write(head + data)
+            self._complete()
+        else:
+            self._write_now(data, more=False)
 
     def flush_head(self) -> None:
         """Write the head if it still waits."""

@@ -3,8 +3,10 @@ from collections.abc import AsyncGenerator, MutableMapping
 from typing import Any
 
 import pytest
+from uvicorn.protocols.http.flow_control import FlowControl
 
 from gateway.api.exchange.reply import COMMENT, Reply
+from gateway.api.server.answer_cycle import AnswerCycle
 from gateway.api.server.response_writers import UNDRAINED_BYTES
 from gateway.domain.errors import BadRequest, EngineError
 from shared.protocol.routes import Dialect
@@ -236,3 +238,66 @@ async def test_an_event_stream_without_events_has_a_head_and_further_headers(cli
     await reply.end()
     assert client.head[1][b"x-job"] == b"7"
     assert client.content == b""
+
+
+class Wire(asyncio.Transport):
+    """Keeps what is written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = b""
+
+    def write(self, data: object) -> None:
+        assert isinstance(data, bytes)
+        self.written += data
+
+    def is_closing(self) -> bool:
+        return False
+
+    def close(self) -> None: ...
+    def pause_reading(self) -> None: ...
+
+
+def cycle_on(wire: Wire) -> AnswerCycle:
+    return AnswerCycle(
+        {"type": "http", "method": "POST", "http_version": "1.1"},
+        {},
+        wire,
+        FlowControl(wire),
+        asyncio.get_running_loop(),
+        [(b"date", b"now")],
+        expects_continue=False,
+        keep_alive=True,
+        on_response=lambda: None,
+    )
+
+
+HEADERS = [(b"content-length", b"5"), (b"content-type", b"application/x-ndjson")]
+
+
+async def test_an_answer_in_one_call_is_what_its_head_and_its_end_would_be(client: Client) -> None:
+    wires, replies = (Wire(), Wire()), []
+    for wire in wires:
+        reply = Reply(client, "req_1", Dialect.ANTHROPIC, closing=True, cycle=cycle_on(wire))
+        reply.more, reply.latest = [(b"vary", b"origin")], lambda: [(b"x-ratelimit-remaining-requests", b"9")]
+        replies.append(reply)
+    whole, parts = replies
+    assert whole.send_whole(201, HEADERS, b"hello")
+    await parts.start(201, HEADERS, body_follows=True)
+    await parts.end(b"hello")
+    assert wires[0].written == wires[1].written
+    for reply in replies:
+        assert (reply.started, reply.ended, reply.status, reply.bytes_out) == (True, True, 201, 5)
+        assert reply.first_byte_s is not None
+
+
+async def test_an_answer_in_one_call_waits_for_nobody(client: Client) -> None:
+    wire = Wire()
+    full, gone = cycle_on(wire), cycle_on(wire)
+    full.flow.pause_writing()
+    gone.disconnected = True
+    for cycle in (full, gone, None):
+        reply = Reply(client, "req_1", Dialect.OPENAI, cycle=cycle)
+        assert not reply.send_whole(200, HEADERS, b"hello")
+        assert not reply.started
+    assert not wire.written

@@ -78,7 +78,6 @@ async def test_an_answer_sent_whole_is_what_its_parts_would_be(
     method: str, version: str, headers: list[tuple[bytes, bytes]]
 ) -> None:
     whole, parts = House(method, version), House(method, version)
-    assert whole.cycle.takes_whole_answer
     whole.cycle.send_whole(200, headers, b"hello")
     await parts.cycle.start(200, headers, body_follows=True)
     await parts.cycle.write(b"hello", more=False)
@@ -94,15 +93,6 @@ async def test_an_answer_sent_whole_has_the_length_it_says(data: bytes) -> None:
     with pytest.raises(RuntimeError, match="Content-Length"):
         house.cycle.send_whole(200, LENGTH, data)
     assert not house.completed
-
-
-async def test_an_answer_is_not_sent_whole_to_a_client_that_reads_nothing_or_is_gone() -> None:
-    house = House()
-    house.cycle.flow.pause_writing()
-    assert not house.cycle.takes_whole_answer
-    house.cycle.flow.resume_writing()
-    house.cycle.disconnected = True
-    assert not house.cycle.takes_whole_answer
 
 
 @pytest.mark.parametrize("field", [(b"x", b"a\r\nb: c"), (b"x", b"a\nb"), (b"x\0", b"a"), (b"x", b"a\x7f")])
