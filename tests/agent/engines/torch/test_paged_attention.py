@@ -34,6 +34,18 @@ PROMPTS = [[(7 * n + 3 * length) % 250 for n in range(length)] for length in (3,
 ALIKE = [[(7 * n + 3 * place) % 250 for n in range(length)] for place, length in enumerate((9, 9, 9, 31))]
 
 
+def compare(found: dict[str, tuple[list[str], int]]) -> None:
+    """``found``: the texts of each way, and how many calls that took."""
+    assert found["one by one"][0] == found["together"][0]
+    assert found["one by one"][1] > 2 * found["together"][1]
+    assert found["one by one, alike"][0] == found["together, alike"][0]
+    assert found["one by one, alike"][1] < 2.5 * found["together, alike"][1], "three of them are a batch"
+    assert found["filled up"][0] == found["together"][0]
+    assert found["filled up, alike"][0] == found["together, alike"][0]
+    assert found["side by side"][0] == found["together"][0]
+    assert found["side by side, alike"][0] == found["together, alike"][0]
+
+
 @pytest.mark.parametrize(
     "make",
     [
@@ -89,14 +101,7 @@ async def test_texts_are_the_same_and_the_same_as_the_models_own(
     for way, prompts in (("side by side", PROMPTS), ("side by side, alike", ALIKE)):
         found[way] = await texts(prompts), 0
     assert manager.halt(timeout_s=5.0)
-    assert found["one by one"][0] == found["together"][0]
-    assert found["one by one"][1] > 2 * found["together"][1]
-    assert found["one by one, alike"][0] == found["together, alike"][0]
-    assert found["one by one, alike"][1] < 2.5 * found["together, alike"][1], "three of them are a batch"
-    assert found["filled up"][0] == found["together"][0]
-    assert found["filled up, alike"][0] == found["together, alike"][0]
-    assert found["side by side"][0] == found["together"][0]
-    assert found["side by side, alike"][0] == found["together, alike"][0]
+    compare(found)
     said = [*found["one by one"][0], *found["one by one, alike"][0]]
     for ids, text in zip([*PROMPTS, *ALIKE], said, strict=True):
         with torch.inference_mode():
