@@ -2,16 +2,15 @@
 them is asked, however the slots of the other agents are lent to them."""
 
 import asyncio
-import json
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import aiohttp
 import pytest
 
-from tests.integration.asking import CHAT, chat
+from tests.integration.asking import CHAT, HeardStream, chat
 from tests.integration.conftest import _HOUSES
 from tests.integration.workers import WorkersSite, workers_of
 from tests.support.processes import Engine, Gateway, House, answer_to, until
@@ -29,15 +28,12 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkersSite]:
 
 
 @dataclass
-class Heard:
+class Heard(HeardStream):
     """A client with one connection, so all that it asks is asked of one worker, and what it has heard."""
 
-    number: int
-    client: aiohttp.ClientSession
+    number: int = field(kw_only=True)
+    client: aiohttp.ClientSession = field(kw_only=True)
     worker: str = ""
-    text: str = ""
-    error: str = ""
-    done: bool = False
 
     @property
     def prompt(self) -> str:
@@ -50,14 +46,7 @@ class Heard:
         body = chat(model=model, messages=messages, stream=True, max_tokens=TOKENS, script=script)
         async with self.client.post(CHAT, json=body) as response:
             assert response.status == 200, await response.text()
-            async for line in response.content:
-                if line.startswith(b"data: {"):
-                    chunk = json.loads(line[6:])
-                    self.error = self.error or str(chunk.get("error", ""))
-                    for choice in chunk.get("choices", ()):
-                        self.text += choice["delta"].get("content") or ""
-                elif line.startswith(b"data: [DONE]"):
-                    self.done = True
+            await self.read(response)
 
 
 async def eventually(what: str, condition: Callable[[], object]) -> None:
@@ -93,7 +82,7 @@ async def clients_of(site: WorkersSite, stack: AsyncExitStack, wanted: tuple[int
             return bool(lines)
 
         await eventually("it is logged", logged)
-        found.setdefault(lines[0], []).append(Heard(number, client, lines[0]))
+        found.setdefault(lines[0], []).append(Heard(number=number, client=client, worker=lines[0]))
     return [each for name, count in zip(names, wanted, strict=True) for each in found[name][:count]]
 
 
