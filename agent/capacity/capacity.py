@@ -185,29 +185,27 @@ class RunningCounts:
     def __init__(self) -> None:
         self.by_engine: defaultdict[str, int] = defaultdict(int)
         self.by_deployment: defaultdict[str, int] = defaultdict(int)
-        self._by_session: dict[tuple[Hashable, str], int] = {}
+        self._by_session: defaultdict[tuple[Hashable, str], int] = defaultdict(int)
 
-    def enter(self, session: Hashable, engine: str, deployment: str) -> int:
-        """How many run at ``engine`` besides."""
-        others = self.by_engine[engine]
-        self.by_engine[engine] = others + 1
+    def enter(self, session: Hashable, engine: str, deployment: str) -> None:
+        """A request of ``session`` runs."""
+        self.by_engine[engine] += 1
         self.by_deployment[deployment] += 1
-        key = session, deployment
-        self._by_session[key] = self._by_session[key] + 1 if key in self._by_session else 1
-        return others
+        self._by_session[session, deployment] += 1
 
     def leave(self, session: Hashable, engine: str, deployment: str) -> None:
-        key = session, deployment
-        left = self._by_session[key] - 1
+        """It runs no more."""
+        by_session, key = self._by_session, (session, deployment)
+        left = by_session[key] - 1
         assert left >= 0, "left without having entered"
         self.by_engine[engine] -= 1
         self.by_deployment[deployment] -= 1
         if left:
-            self._by_session[key] = left
-        else:
-            del self._by_session[key]
-            if not self.by_deployment[deployment]:
-                del self.by_deployment[deployment]
+            by_session[key] = left
+            return
+        del by_session[key]
+        if not self.by_deployment[deployment]:
+            del self.by_deployment[deployment]
 
     def of(self, session: Hashable, deployment: str) -> int:
         """How many requests of ``session`` run at ``deployment``."""

@@ -188,24 +188,24 @@ class EngineRegistry:
 
     def enter(self, session: Hashable, deployment_id: str) -> EngineSlot:
         """A place for one request of ``session``. Raises :class:`BackendRefused` when there is none."""
-        if self._draining:
-            raise BackendRefused("the agent is draining")
-        engine, deployment = self._find(deployment_id)
-        if deployment.status is not _LOADED:
-            why = deployment.reason or "not loaded"
-            raise BackendRefused(f"the deployment is {deployment.status}: {why}")
+        found = self._by_deployment.get(deployment_id)
+        if found is None or self._draining or found[1].status is not _LOADED:
+            raise BackendRefused(self._why_not(deployment_id))
+        engine = found[0]
         if engine.loads is not None and engine.loads.unloading:
             raise BackendRefused(UNLOADING)
         limit, alone, running = engine.limit, engine.alone, self._running
         name, slots = engine.backend.name, limit.slots
         most = slots if alone or slots == 1 else slots * SHARED_EXCESS
-        if running.by_deployment[deployment_id] >= slots or running.by_engine[name] >= most:
+        others = running.by_engine[name]
+        if others >= most or running.by_deployment[deployment_id] >= slots:
             raise BackendRefused(f"all {slots} slots are taken")
         lent = session in self.slots
         if lent and not self.slots.enter(session, name, beyond=most > slots):
             raise BackendRefused("the gateway's process has no slot left: its level was lowered")
-        others = running.enter(session, name, deployment_id)
-        self.moves += lent or session is self._latest_session
+        running.enter(session, name, deployment_id)
+        if lent or session is self._latest_session:
+            self.moves += 1
         engine.used_s = now = self._clock()
         if limit.refusals.most is not None:
             limit.refusals.entered(others + 1)
@@ -214,28 +214,41 @@ class EngineRegistry:
         started = engine.gpu_clock.start(now)
         return EngineSlot(session, name, deployment_id, engine.backend, others, lent, started)
 
-    def leave(self, seat: EngineSlot, *, failed: bool, out_of_memory: bool = False) -> None:
-        """Give a place back. The engine ``failed`` the request, or said that it is ``out_of_memory``."""
+    def _why_not(self, deployment_id: str) -> str:
+        """Why no request is let in there. Raises :class:`BackendRefused` where there is no such place."""
+        if self._draining:
+            return "the agent is draining"
+        _, deployment = self._find(deployment_id)
+        return f"the deployment is {deployment.status}: {deployment.reason or 'not loaded'}"
+
+    def leave(
+        self, seat: EngineSlot, *, failed: bool, out_of_memory: bool = False, refused: bool | None = None
+    ) -> None:
+        """Give a place back. The engine ``failed`` the request, or said that it is ``out_of_memory``; it
+        ``refused`` the request as one too many, or served it (False); None: neither is known."""
         engine = self._engines[seat.engine]
         self._running.leave(seat.session, seat.engine, seat.deployment)
-        self.moves += seat.lent or seat.session is self._latest_session
+        known = seat.lent or seat.session is self._latest_session
+        if known:
+            self.moves += 1
         engine.used_s = now = self._clock()
         seat.gpu_s = engine.gpu_clock.end(seat.started, now)
         if seat.lent:
             self.slots.leave(seat.session, seat.engine)
-        changed = not engine.alone or (not seat.lent and seat.session is not self._latest_session)
-        if failed or out_of_memory or not engine.limit.steady:
-            changed |= self._note_end(engine, failed=failed, out_of_memory=out_of_memory)
+        changed = not (known and engine.alone)
+        limit = engine.limit
+        if failed or out_of_memory or refused or not limit.steady:
+            before = limit.current
+            limit.finished(failed=failed)
+            if out_of_memory:
+                self._spare(engine)
+            if refused:
+                limit.refusals.refused(seat.others, now)
+            elif refused is not None:
+                limit.refusals.served(seat.others, limit.slots, now)
+            changed |= limit.current != before
         if changed:
             self.on_change()
-
-    def _note_end(self, engine: _Engine, *, failed: bool, out_of_memory: bool) -> bool:
-        """Whether the end of a request changes how many requests the engine gets."""
-        before = engine.limit.current
-        engine.limit.finished(failed=failed)
-        if out_of_memory:
-            self._spare(engine)
-        return engine.limit.current != before
 
     def note_lack(self, seat: EngineSlot, need: str) -> None:
         """The engine has nothing at the path of ``need``. This counts until an engine appears there anew."""
@@ -243,19 +256,6 @@ class EngineRegistry:
         if need not in lacks and len(lacks) < LACKED:
             lacks.add(need)
             log.info("the engine has no such path", deployment=seat.deployment, path=need)
-            self.on_change()
-
-    def answered(self, seat: EngineSlot, *, refused: bool) -> None:
-        """The engine served the request that had this place, or ``refused`` it as one too many."""
-        limit = self._engines[seat.engine].limit
-        if not refused and limit.steady:
-            return
-        before = limit.current
-        if refused:
-            limit.refusals.refused(seat.others, self._clock())
-        else:
-            limit.refusals.served(seat.others, limit.slots, self._clock())
-        if limit.current != before:
             self.on_change()
 
     def _spare(self, engine: _Engine) -> None:

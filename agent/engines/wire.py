@@ -237,12 +237,12 @@ class RequestFormat:
         """As :func:`response_headers`, with addresses on the engine itself as paths of it: many engines write
         them out with the host they were asked by (Starlette's redirects), which is nobody else's name. Those
         on its host that are not under ``base`` become whole, for they lead elsewhere."""
+        if len(raw) <= limits.HEADERS:
+            try:
+                return tuple(filter(None, map(_ordinary_field, raw)))
+            except _UnusualField:
+                pass
         headers = response_headers(raw)
-        for name, _ in headers:
-            if name in _ADDRESSES:
-                break
-        else:
-            return headers
         return tuple((name, self._as_path(text) if name in _ADDRESSES else text) for name, text in headers)
 
     def _as_path(self, address: str) -> str:
@@ -281,6 +281,28 @@ def _response_field(name: bytes) -> tuple[str, bool, bool]:
     whether it is one to look at closely: it is no name, or says which others the gateway does not get."""
     text = name.decode("latin-1").lower()
     return text, text not in HOP_BY_HOP, text == "connection" or not FIELD_NAME.fullmatch(text)
+
+
+class _UnusualField(Exception):
+    """It takes more than the field itself to know what becomes of it."""
+
+
+ORDINARY_FIELD_BYTES = limits.HEADER_BYTES // limits.HEADERS
+"""How long an ordinary field may be: as many as are allowed are not too much together."""
+
+
+@lru_cache(maxsize=256)
+def _ordinary_field(raw: tuple[bytes, bytes]) -> tuple[str, str] | None:
+    """What :func:`response_headers` makes of a field that says nothing of other ones; None: nothing. Raises
+    :class:`_UnusualField`. Remembered, because an engine's answers differ in one or two fields."""
+    field, passed, odd = _response_field(raw[0])
+    text = raw[1].decode("latin-1")
+    if field == "connection":
+        odd = not connection_options((text,)) <= HOP_BY_HOP  # those are dropped whoever names them
+    unusual = odd or field in _ADDRESSES or len(field) + len(text) > ORDINARY_FIELD_BYTES
+    if unusual or not text.isascii() or FORBIDDEN_IN_VALUE.search(text):
+        raise _UnusualField
+    return (field, text.strip()) if passed else None
 
 
 def response_headers(raw: Sequence[tuple[bytes, bytes]]) -> Headers:

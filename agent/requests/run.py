@@ -47,32 +47,43 @@ class RequestRun:
     when the stream is closed.
     """
 
-    __slots__ = (  # more attributes than a dictionary may share its keys for
-        *(
-            "_body",
-            "_clock",
-            "_deadline",
-            "_first_byte_s",
-            "_gathered",
-            "_head_waits",
-            "_headers",
-            "_message",
-        ),
-        *(
-            "_need",
-            "_on_closed",
-            "_on_left",
-            "_out_path",
-            "_over",
-            "_progress",
-            "_reader",
-            "_request",
-            "_rest",
-        ),
-        *("_tells_gpu_s", "_usage", "_watching", "_writable", "began_s", "code", "engine_failed", "lacks"),
-        *("on_first_token", "out_of_memory", "reason", "refusal", "seat", "status", "stream"),
-        *("tells_progress", "told", "trace", "__weakref__"),
-    )
+    # What an ordinary request has no use for, or is given before it is read.
+    _deadline: asyncio.TimerHandle | None = None
+    _first_byte_s: float | None = None
+    _head_waits = False
+    """The response's head waits until its body shows why the engine refused the request."""
+    _headers: Headers = ()
+    """The response's."""
+    _message = b""
+    """How an error's body begins."""
+    _need: str | None = None
+    """What the engine may turn out not to have (:func:`shared.protocol.routes.need_of_path`)."""
+    _progress: ProgressReporter | None = None
+    """There once there is some to tell."""
+    _reader: UsageReader | None = None
+    """There once the response has begun."""
+    _request: BackendRequest | None = None
+    """There while the engine has it."""
+    _rest = b""
+    """The last of the body, which waits until it may be sent."""
+    _usage: Usage | None = None
+    """As the engine counted it, once that is known."""
+    _writable = True
+    engine_failed = False
+    lacks = ""
+    """What its engine turned out not to have."""
+    on_first_token: "Callable[[RequestRun], None] | None" = None
+    """Called once when a streamed response begins; None where nobody needs to know."""
+    out_of_memory = False
+    reason = ""
+    refusal: Refusal | None = None
+    """Why the engine refused it, where that can be told."""
+    status = 0
+    """The response's; 0 when there is none."""
+    told: ToldRequest | None = None
+    """What other sessions are told of it; None where there are none."""
+    trace: EngineTrace | None = None
+    """What is recorded of it; None: its trace is not."""
 
     def __init__(
         self,
@@ -91,57 +102,23 @@ class RequestRun:
         self._clock = clock
         self._on_left = on_left
         self._on_closed = on_closed
-        self._tells_gpu_s, self.tells_progress = tells_gpu_s, tells_progress
-        self._progress: ProgressReporter | None = None  # once there is some to tell
+        self._tells_gpu_s = tells_gpu_s
+        self.tells_progress = tells_progress
         self.began_s = clock()
         """When it was given its place."""
-        self.told: ToldRequest | None = None  # what other sessions are told of it; None where there are none
-        self.on_first_token: Callable[[RequestRun], None] | None = None
-        """Called once when a streamed response begins; None where nobody needs to know."""
-        self._first_byte_s: float | None = None
         self._body = ReceivedBody(stream)
-        self._request: BackendRequest | None = None
-        """There while the engine has it."""
-        self._deadline: asyncio.TimerHandle | None = None
-        self._headers: Headers = ()
-        """The response's."""
-        self._reader: UsageReader | None = None
-        """There once the response has begun."""
-        self._need: str | None = None
-        """What the engine may turn out not to have (:func:`shared.protocol.routes.need_of_path`)."""
-        self._message = b""
-        """How an error's body begins."""
+        self._over = False
         self._watching = False
         """The body may say why the engine did not do what was asked."""
-        self._head_waits = False
-        """The response's head waits until its body shows why the engine refused the request."""
         self._out_path: OutPath | None = None
         """There for a stream of events."""
-        self._rest = b""
-        """The last of the body, which waits until it may be sent."""
-        self._writable = True
-        self._gathered = self._gathering()
-        self._over = False
-        self.status = 0
-        """The response's; 0 when there is none."""
         self.code = _NO_ERROR
         """Why the stream is reset; NO_ERROR when it ends in order."""
-        self.reason = ""
-        self.engine_failed = self.out_of_memory = False
-        self.lacks = ""
-        """What its engine turned out not to have."""
-        self.refusal: Refusal | None = None
-        """Why the engine refused it, where that can be told."""
-        self.trace: EngineTrace | None = None  # what is recorded of it; None: its trace is not
-        self._usage: Usage | None = None  # as the engine counted it, once that is known
-
-    def _gathering(self) -> GatheredBody | None:
+        self._gathered: GatheredBody | None = None
         """There where nobody reads the response before it is whole."""
-        stream = self.stream
-        if not stream.head.gather_s:
-            return None
-        call_later = asyncio.get_running_loop().call_later
-        return GatheredBody(stream.send_data, stream.head.gather_s, self._fail, call_later)
+        if stream.head.gather_s:
+            call_later = asyncio.get_running_loop().call_later
+            self._gathered = GatheredBody(stream.send_data, stream.head.gather_s, self._fail, call_later)
 
     # --- what the session says
 
@@ -255,10 +232,11 @@ class RequestRun:
                 self._need = need_of_path(head.path)
             self._head_waits = self._need is not None or status in REFUSING
             self._watching = self._head_waits or status >= 500
-        if not self._head_waits:
-            self._send_head()
-            if self._reader.takes_whole_events and self._gathered is None:
-                self._out_path = self.stream.out_path()
+            if self._head_waits:
+                return None
+        self._send_head()
+        if self._reader.takes_whole_events and self._gathered is None:
+            self._out_path = self.stream.out_path()
         return self._out_path
 
     def on_body(self, piece: bytes) -> bool:
@@ -268,7 +246,8 @@ class RequestRun:
             piece = self._watch(piece)
             if not piece:
                 return True
-        if self._first_byte_s is None:
+        is_first = self._first_byte_s is None
+        if is_first:
             self._first_byte_s = self._clock() - self.began_s
             if self.on_first_token is not None:
                 self.on_first_token(self)
@@ -276,6 +255,8 @@ class RequestRun:
         data = self._reader.feed(piece)
         send = self.stream.send_data if self._gathered is None else self._gathered.send
         ready = not data or send(data)
+        if is_first and self.stream.head.streaming:
+            self.stream.hasten()
         if self._out_path is not None:
             self._out_path.open = ready and self._reader.takes_whole_events
         if not ready:
@@ -295,7 +276,10 @@ class RequestRun:
         if self.stream.head.usage is _STRIP and isinstance(self._reader, EventUsage):
             # A response that may lose its usage chunk must not promise its length.
             headers = tuple([field for field in headers if field[0] != "content-length"])
-        self.stream.send_head(ResponseHead(self.status, headers, bool(self.lacks), self.refusal))
+        if self.status < 400:
+            self.stream.send_head(ResponseHead(self.status, headers))
+        else:
+            self.stream.send_head(ResponseHead(self.status, headers, bool(self.lacks), self.refusal))
 
     def _watch(self, piece: bytes) -> bytes:
         """What of a body that is watched is to be passed on now, when ``piece`` has come."""
@@ -315,10 +299,8 @@ class RequestRun:
     def _finish(self) -> None:
         """The response is whole: send what of it waits, and its end."""
         try:
-            if self._head_waits:
-                self._say_why_it_waited()
-            if self.status >= 500 or self.status in REFUSING:
-                self.out_of_memory = tells_of_memory(self._message)
+            if self.status >= 400:
+                self._look_at_refusal()
             assert self._reader is not None
             self._rest = self._reader.finish()
             if self._gathered is not None:
@@ -328,6 +310,13 @@ class RequestRun:
             return
         if self._writable or not self._rest:
             self._end()
+
+    def _look_at_refusal(self) -> None:
+        """The answer of 4xx or 5xx is whole."""
+        if self._head_waits:
+            self._say_why_it_waited()
+        if self.status >= 500 or self.status in REFUSING:
+            self.out_of_memory = tells_of_memory(self._message)
 
     def _say_why_it_waited(self) -> None:
         path = self.stream.head.path

@@ -97,22 +97,23 @@ class RequestRunner:
 
     def _leave(self, run: RequestRun) -> None:
         """The engine has let go: first the place is free, then the gateway hears of the end."""
-        registry, seat, ended = self._registry, run.seat, run.code is _NO_ERROR
+        registry, seat = self._registry, run.seat
         if run.told is not None:
             self.others.ended(run.told)
+        ended = run.code is _NO_ERROR
         if not ended:
             self._log_failure(run)
         elif self._unreachable and self._unreachable.pop(seat.engine, None) is not None:
             log.info("requests reach the engine again", engine=seat.engine)
         if run.trace is not None and self._tracing is not None:
             self._tracing.finished(run.trace, run.stream.head, run.outcome())
+        if ended and 200 <= run.status < 300:
+            registry.leave(seat, failed=False, refused=False)
+            return
         if run.lacks:
             registry.note_lack(seat, run.lacks)
-        registry.leave(seat, failed=run.engine_failed, out_of_memory=run.out_of_memory)
-        if run.refusal is _BUSY:
-            registry.answered(seat, refused=True)
-        elif ended and 200 <= run.status < 300:
-            registry.answered(seat, refused=False)
+        refused = True if run.refusal is _BUSY else None
+        registry.leave(seat, failed=run.engine_failed, out_of_memory=run.out_of_memory, refused=refused)
 
     def _all_told(self) -> Iterator[ToldRequest]:
         """All that runs, as other sessions are told of it."""

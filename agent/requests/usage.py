@@ -60,8 +60,8 @@ class _Kind(Enum):
     OTHER = auto()
 
 
-_OTHER, _DOCUMENT = _Kind.OTHER, _Kind.DOCUMENT
-"""Members of enumerations for the path of every request: a global is found faster."""
+_DOCUMENT = _Kind.DOCUMENT
+"""A member of an enumeration for the path of every request: a global is found faster."""
 
 
 @lru_cache(maxsize=64)
@@ -77,15 +77,11 @@ def _kind_of(content_type: str) -> _Kind:
 
 def reader_for(mode: UsageMode, headers: Headers) -> UsageReader:
     """The reader for a response with ``headers`` (lower-case names)."""
-    kind, coding, counted = _OTHER, "", None
-    for name, text in headers:
-        if name == "content-type":
-            kind = _kind_of(text)
-        elif name == "content-encoding":
-            coding = text.strip().lower()
-        elif name in USAGE_HEADERS and counted is None:
-            counted = usage_in_headers(headers)
-    if coding not in ("", "identity"):
+    fields = dict(headers)  # of several with one name the last counts
+    kind = _kind_of(fields.get("content-type", ""))
+    coding = fields.get("content-encoding")
+    counted = None if USAGE_HEADERS.isdisjoint(fields) else usage_in_headers(headers)
+    if coding is not None and coding.strip().lower() not in ("", "identity"):
         return PassThrough(counted)  # engines are asked not to; what one compresses all the same passes
     if kind is _DOCUMENT:
         return JsonUsage(counted)
@@ -182,16 +178,12 @@ class JsonUsage:
         tail = bytes(self._tail)
         if not self._head and len(tail) <= JSON_TAIL_BYTES:
             # Outermost members first: in what a model calls tools with may be anything.
-            return self._of_whole(tail) or read_usage(tail) or self._counted
+            try:
+                document = orjson.loads(tail)
+            except orjson.JSONDecodeError:
+                return read_usage(tail) or self._counted
+            usage = usage_from(document.get("usage")) if isinstance(document, dict) else None
+            return usage or usage_of_document(document) or read_usage(tail) or self._counted
         head, tail = self._head or tail[:JSON_HEAD_BYTES], tail[-JSON_TAIL_BYTES:]
         found = read_usage(tail) or read_usage(head)
         return found or native_usage(tail, whole=False) or self._counted
-
-    @staticmethod
-    def _of_whole(body: bytes) -> Usage | None:
-        try:
-            document = orjson.loads(body)
-        except orjson.JSONDecodeError:
-            return None
-        usage = document.get("usage") if isinstance(document, dict) else None
-        return usage_from(usage) or usage_of_document(document)

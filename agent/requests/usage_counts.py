@@ -46,7 +46,8 @@ CUT_BYTES = 4096
 """How many bytes at the end of a document without its beginning are looked at."""
 
 _DETAILS = ("prompt_tokens_details", "input_tokens_details")
-USAGE_HEADERS = ("x-prompt-tokens", "x-generated-tokens", "x-compute-tokens")
+_OF_CACHES = frozenset((*_DETAILS, "cache_read_input_tokens", "cache_creation_input_tokens"))
+USAGE_HEADERS = frozenset(("x-prompt-tokens", "x-generated-tokens", "x-compute-tokens"))
 """Fields of a response's head that tell of usage."""
 _FLAT = re.compile(
     rb'"(prompt_eval_count|eval_count|tokens_evaluated|tokens_predicted|prompt_tokens|completion_tokens'
@@ -210,14 +211,16 @@ def usage_from(value: Any) -> Usage | None:
     """The counts in an OpenAI or Anthropic usage object; None when it holds none."""
     if not isinstance(value, dict):
         return None
-    prompt = _count(value, "prompt_tokens", "input_tokens")
-    completion = _count(value, "completion_tokens", "output_tokens")
-    if prompt is None or completion is None:
-        total = _count(value, "total_tokens")
-        if prompt is None and completion is None and total is None:
+    prompt: Any = value.get("prompt_tokens")
+    completion: Any = value.get("completion_tokens")
+    integers = type(prompt) is int and type(completion) is int
+    if not (integers and COUNT_MAX >= prompt >= 0 <= completion <= COUNT_MAX):
+        counts = _other_counts(value)
+        if counts is None:
             return None
-        if prompt is None:
-            prompt = max(0, (total or 0) - (completion or 0))
+        prompt, completion = counts
+    if _OF_CACHES.isdisjoint(value):
+        return Usage(prompt, completion, 0)
     cached = 0
     for member in _DETAILS:
         if member in value:
@@ -227,7 +230,20 @@ def usage_from(value: Any) -> Usage | None:
         read = _count(value, "cache_read_input_tokens") or 0
         prompt += read + (_count(value, "cache_creation_input_tokens") or 0)
         cached = cached or read
-    return Usage(prompt, completion or 0, cached)
+    return Usage(prompt, completion, cached)
+
+
+def _other_counts(value: dict[str, Any]) -> tuple[int, int] | None:
+    """What went in and what came out, where OpenAI's two members do not both say it; None: nothing does."""
+    prompt = _count(value, "prompt_tokens", "input_tokens")
+    completion = _count(value, "completion_tokens", "output_tokens")
+    if prompt is None or completion is None:
+        total = _count(value, "total_tokens")
+        if prompt is None and completion is None and total is None:
+            return None
+        if prompt is None:
+            prompt = max(0, (total or 0) - (completion or 0))
+    return prompt, completion or 0
 
 
 def _count(value: Any, *names: str) -> int | None:

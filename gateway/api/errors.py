@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import orjson
 
 from gateway.domain.errors import InternalError, MethodNotAllowed, RangeNotSatisfiable, RequestError
+from gateway.domain.remembered import Remembered
 from gateway.domain.surface import FRONT
 from shared.protocol.routes import Dialect
 
@@ -54,7 +55,11 @@ _ANTHROPIC_TYPES = {
 def dialect_of(path: str, fields: Mapping[bytes, bytes]) -> Dialect:
     """Anthropic's shape on Anthropic's paths and for whoever says to be an Anthropic client, another server's
     on the paths of its API, and OpenAI's elsewhere."""
-    if path.startswith("/v1/messages") or b"anthropic-version" in fields:
+    return _ANTHROPIC if b"anthropic-version" in fields else _DIALECTS[path]
+
+
+def _dialect_of_path(path: str) -> Dialect:
+    if path.startswith("/v1/messages"):
         return _ANTHROPIC
     if path.startswith("/api/"):
         return Dialect.OLLAMA
@@ -63,6 +68,10 @@ def dialect_of(path: str, fields: Mapping[bytes, bytes]) -> Dialect:
     if path.startswith(_OTHERS):
         return _dialect_of_others(path)
     return _TGI if path == FRONT else _OPENAI
+
+
+_DIALECTS = Remembered(_dialect_of_path, 256)
+"""Clients ask for few paths, and for the same again and again."""
 
 
 def _dialect_of_others(path: str) -> Dialect:

@@ -19,6 +19,7 @@ from gateway.api.admin.routes import AdminMethod, admin_pages
 from gateway.api.admin.store import StoreAdmin
 from gateway.api.admin.whatif import WhatIfAdmin
 from gateway.api.exchange.buffers import BufferBudget
+from gateway.api.exchange.finished_requests import FinishedRequests
 from gateway.api.exchange.job_runs import JobBooks
 from gateway.api.exchange.middleware import RequestMiddleware, with_origin_checks
 from gateway.api.exchange.request_log import RequestAudit, RequestLog
@@ -156,12 +157,13 @@ class Gateway:
         records = self._records if settings.records.recent else None
         add = self.audit.add if settings.audit.requests else None
         audit = RequestAudit(add, self._limits.price, records=records) if add or records else None
-        lines = batched_log("gateway.request", asyncio.get_running_loop().call_later)
+        loop = asyncio.get_running_loop()
+        lines = batched_log("gateway.request", loop.call_later)
         traces = self._traces.requests
         begin, finish = (None, None) if traces is None else (traces.begin, traces.finished)
         log = RequestLog(metrics, figures, settings.log.requests, audit, finish, log=lines)
-        checked = with_origin_checks(router, http)
-        return RequestMiddleware(checked, http, self._budget, self.lifecycle, log, self._reader, begin)
+        checked, told = with_origin_checks(router, http), FinishedRequests(log, loop.call_soon)
+        return RequestMiddleware(checked, http, self._budget, self.lifecycle, told, self._reader, begin)
 
     def _router(
         self,

@@ -185,6 +185,9 @@ def _wrong_usage(error: Exception) -> NoReturn:
 
 
 def _serve(settings: Settings, again: Callable[[], Settings]) -> None:
+    from shared.speedups import use_huge_pages
+
+    use_huge_pages()
     with without_collection(), without_optional("rich"):
         from gateway.app.run import run
         from gateway.observability.logging import configure

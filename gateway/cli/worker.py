@@ -16,6 +16,9 @@ FAILED = 1
 def main(arguments: list[str]) -> int:
     """Serve until told to stop; the exit status."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there are settings that could be read again
+    from shared.speedups import use_huge_pages
+
+    use_huge_pages()
     with without_collection(), without_optional("rich"):
         from gateway.cli_support.console import note
         from gateway.runtime.workers.channel import STACKS_SIGNAL, BadRole, SupervisorLink

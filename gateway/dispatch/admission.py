@@ -98,16 +98,12 @@ class Admission:
         predicted is longer than the request may wait.
         """
         _check_head(request)
-        model = request.model
+        model, room = request.model, self._room
         if self.constrained is not None:
             request.where = self.constrained(request.where)
-        availability = self._index.availability(model, request.need, request.where, request.agent)
-        if availability is _UNKNOWN:
-            raise ModelNotFound(
-                f"The model {model!r} does not exist here; GET /v1/models lists those that do.", param="model"
-            )
-        if availability is not _SERVED and self._wait_is_over(availability, model, now):
-            raise self.refusals[availability](request)
+        lane = DeploymentConstraints.of(request)
+        at_once = room.takes_at_once and self._index.free(model, lane, 1) > 0
+        availability = _SERVED if at_once else self._availability(request, now)
         if request.deadline_s is not None and request.deadline_s <= now:
             raise DeadlineExceeded("The request's deadline had passed before it could be given to an engine.")
         limit = self._index.context_limit(model)
@@ -115,7 +111,8 @@ class Admission:
             self._check_context(request, limit)
         if request.route == ANY_ROUTE:
             self._check_managing(request)
-        room = self._room
+        if at_once:
+            return room.enter(request, None, now, lane=lane)
         enough = room.depth(model) + 1 if room.requests else 1
         capacity = self._index.capacity(
             model, request.need, enough, request.where, request.version, request.agent
@@ -124,8 +121,20 @@ class Admission:
             capacity = replace(capacity, yielding=self.yielding(model, capacity.slots))
         if capacity.free or self.loads is None or not self.awaits_load(request):
             held_s = self.held_s(model) if availability is _GONE else 0.0
-            return room.enter(request, capacity, now, held_s)
+            return room.enter(request, capacity, now, held_s, lane)
         return self._enter_for_load(request, capacity, self.loads, now)
+
+    def _availability(self, request: Request, now: float) -> Availability:
+        """Whether the request is served, or may be if it waits. Raises as :meth:`admit` does if neither."""
+        model = request.model
+        availability = self._index.availability(model, request.need, request.where, request.agent)
+        if availability is _UNKNOWN:
+            raise ModelNotFound(
+                f"The model {model!r} does not exist here; GET /v1/models lists those that do.", param="model"
+            )
+        if availability is not _SERVED and self._wait_is_over(availability, model, now):
+            raise self.refusals[availability](request)
+        return availability
 
     def _not_for_this(self, request: Request) -> RouteNotSupported:
         """The model is served, but by no engine that has the request's path."""
@@ -324,11 +333,13 @@ def _check_head(request: Request) -> None:
 
     In JSON a character of it takes two bytes at most: what must be quoted, and what is not ASCII.
     """
-    size_bytes = len(request.path) + len(request.trace or "") + len(request.headers) * FIELD_BYTES
-    size_bytes += sum(map(len, chain.from_iterable(request.headers)))
+    headers, trace = request.headers, request.trace
+    size_bytes = len(request.path) + len(headers) * FIELD_BYTES + sum(map(len, chain.from_iterable(headers)))
+    if trace is not None:
+        size_bytes += len(trace)
     if 2 * size_bytes <= HEAD_ROOM_BYTES:
         return
-    pieces = (request.path, request.trace or "", *(piece for field in request.headers for piece in field))
-    quoted_bytes = sum(len(orjson.dumps(piece)) for piece in pieces) + 4 * len(request.headers)
+    pieces = (request.path, trace or "", *(piece for field in headers for piece in field))
+    quoted_bytes = sum(len(orjson.dumps(piece)) for piece in pieces) + 4 * len(headers)
     if quoted_bytes > HEAD_ROOM_BYTES:
         raise HeadersTooLarge("The request's path and header fields are more than a tunnel carries at once.")

@@ -131,7 +131,7 @@ class Assigner:
         only = room.only(model)
         depth = 1 if only is not None else room.depth(model)
         if only is not None:  # what the policy says of one is known as soon as whether it rests
-            self._assign_front(model, 1, now, only)
+            self._assign_only(model, only, now)
         elif depth and not self._context.scheduling.scheduler.is_resting(model, now):
             front = 1 if depth == 1 else offered_at_once(depth)
             if self._assign_front(model, front, now) and front < depth:
@@ -179,11 +179,30 @@ class Assigner:
         if again_s is not None:
             self._look_again(model, again_s)
 
-    def _assign_front(self, model: str, most: int, now: float, only: Ticket | None = None) -> bool:
-        """Place whom the policy will of the first ``most`` of each lane; ``only``: nobody else waits. Whether
-        nobody of them is held, so that those behind may be asked too."""
+    def _assign_only(self, model: str, ticket: Ticket, now: float) -> None:
+        """Place ``ticket`` if the policy will; nobody else waits for ``model``."""
+        lane = ticket.lane
+        if lane.avoid or ticket.request.gives_way or self._context.regions is not None:
+            self._assign_front(model, 1, now)
+            return
+        index = self._index
+        open_now = index.open(model)
+        if not open_now or not index.free(model, lane, 1):
+            return
+        scheduler = self._context.scheduling.scheduler
+        pending = ticket.seen or ticket.as_pending()
+        assignments = scheduler.assign(model, [pending], list(open_now.values()), now)
+        if assignments:
+            chosen = assignments[0]
+            self._carry_out(chosen, open_now.get(chosen.key), now)
+        elif (again_s := scheduler.look_again_s(model)) is not None:
+            self._look_again(model, again_s)
+
+    def _assign_front(self, model: str, most: int, now: float) -> bool:
+        """Place whom the policy will of the first ``most`` of each lane. Whether nobody of them is held, so
+        that those behind may be asked too."""
         open_now = self._index.open(model)
-        tickets = self._candidates(model, most, now, only) if open_now else []
+        tickets = self._candidates(model, most, now) if open_now else []
         if not tickets:
             return True
         scheduler = self._context.scheduling.scheduler
@@ -197,12 +216,10 @@ class Assigner:
             self._look_again(model, again_s)
         return again_s is None
 
-    def _candidates(self, model: str, most: int, now: float, only: Ticket | None) -> list[PendingRequest]:
+    def _candidates(self, model: str, most: int, now: float) -> list[PendingRequest]:
         """Those who wait for ``model``, which has slots free, and might be placed now, in order of turns: of
         each lane as many as there are slots, ``most`` of them."""
         room, index, regions = self._room, self._index, self._context.regions
-        if only is not None and not only.lane.avoid and not only.request.gives_way and regions is None:
-            return [only.as_pending()] if index.free(model, only.lane, 1) else []
         limits = {fit: index.free(model, fit, most) for fit in room.lanes(model)}
         tickets = self._without_held_jobs(model, room.next_tickets(model, limits, now), now)
         avoiding: dict[int, frozenset[str]] = {}

@@ -234,10 +234,7 @@ class Attempt:
             self.upload.send_on()
             return
         try:
-            for piece in body.pieces:
-                if piece:
-                    self.stream.send_data(piece)
-            self.stream.end()
+            self.stream.send_whole(body.pieces)
         except (StreamHalfClosed, SessionClosed):
             pass  # the handler is told why
 

@@ -11,9 +11,9 @@ from gateway.dispatch.answer_state import AnswerPhase
 from gateway.dispatch.context import DispatchContext
 from gateway.dispatch.exchange import ExchangeState, MakeExchange, RequestExchange
 from gateway.dispatch.recovery import AnswerRecord, NotContinuable
-from gateway.dispatch.response import Ending, EngineResponse
+from gateway.dispatch.response import EngineResponse
 from gateway.dispatch.response_buffers import UnreadBuffer
-from gateway.dispatch.response_stream import NoStream
+from gateway.dispatch.response_stream import Ending, NoStream
 from gateway.dispatch.running_answer import RunningAnswer
 from gateway.dispatch.stall_detection import COMMENT_S
 from gateway.dispatch.stream_recovery import StreamRecovery

@@ -12,6 +12,7 @@ from weakref import WeakSet
 
 from gateway.cluster.ownership import Ownership, SoleOwner
 from gateway.cluster.placement_demands import PlacementDemands
+from gateway.dispatch.arrival_gatherer import ArrivalGatherer
 from gateway.dispatch.assignment import Assigner
 from gateway.dispatch.attempt import Attempt
 from gateway.dispatch.begun_answer import run_begun
@@ -72,13 +73,13 @@ class Dispatcher(DispatchContext):
         numbers from 0 to 1; ``ran`` is told a request, a deployment's key and the GPU-seconds that an attempt
         there used, when it is over. ``ownership`` says whether this process is the one of several that has
         models loaded, and ``demands`` what waits at the others; None: there is one. ``at_turn_end`` is
-        :meth:`gateway.domain.turn_end.TurnEnd.call`; without it ``timers`` are asked.
-        Raises ValueError for a policy there is none of.
+        :meth:`gateway.domain.turn_end.TurnEnd.call`; without it ``timers`` are asked, and :meth:`run` submits
+        at once. Raises ValueError for a policy there is none of.
         """
         queue, settings = queue or QueueSettings(), settings or DispatchSettings()
         super().__init__(registry, metrics, timers, queue, settings, policy, policies, jitter, at_turn_end)
         registry.others = self.others
-        self._accepting = True
+        self._accepting, self._gatherer = True, ArrivalGatherer(self.submit, at_turn_end)
         self._gives_back = False
         """Slots are given back that agents want for other processes."""
         self.exchanges: dict[int, RequestExchange] = {}
@@ -115,6 +116,7 @@ class Dispatcher(DispatchContext):
 
     async def run(self, request: Request, make: MakeExchange | None = None) -> EngineResponse:
         """Wait for a slot, open a stream, upload the body beside; return when the response's head is there.
+        What comes in one turn of the event loop is submitted together at its end.
 
         Raises :mod:`gateway.domain.errors` such as ModelNotFound, NoDeployment, QueueFull and EngineError,
         NotContinuable for a begun answer that cannot go on, and whatever ``request.body.rest`` raises.
@@ -122,23 +124,11 @@ class Dispatcher(DispatchContext):
         """
         if request.begun is not None and make is None:
             return await run_begun(self, request, request.begun, self.run)
-        answer: asyncio.Future[EngineResponse] = asyncio.get_running_loop().create_future()
-
-        def settle(outcome: EngineResponse | Exception) -> None:
-            if answer.done():
-                return
-            if isinstance(outcome, Exception):
-                answer.set_exception(outcome)
-            else:
-                answer.set_result(outcome)
-
-        exchange = self.submit(request, settle, make)
+        arrival = self._gatherer.take(request, make)
         try:
-            return await answer
+            return await arrival.answer
         except asyncio.CancelledError:
-            exchange.cancel()
-            if answer.done() and not answer.cancelled():
-                answer.exception()  # nobody is left to see it
+            arrival.cancel()
             raise
 
     def submit(self, request: Request, settle: Settle, make: MakeExchange | None = None) -> RequestExchange:
@@ -146,7 +136,7 @@ class Dispatcher(DispatchContext):
 
         Raises what admission raises, and ShuttingDown.
         """
-        now = self.timers.time()
+        now, tenant = self.timers.time(), request.principal.tenant
         try:
             if not self._accepting:
                 raise ShuttingDown(_SHUTTING_DOWN)
@@ -162,9 +152,10 @@ class Dispatcher(DispatchContext):
                 self.arrivals.note(request, now)
             raise
         self.arrivals.note(request, now)
-        self._retries.deposit(request.principal.tenant, now)
-        self._hedges.deposit(request.principal.tenant)
-        exchange = self.exchanges[ticket.number] = (make or RequestExchange)(ticket, self, settle)
+        self._retries.deposit(tenant, now)
+        self._hedges.deposit(tenant)
+        make = make or RequestExchange
+        exchange = self.exchanges[ticket.number] = make(ticket, self, settle)
         if not request.at_once:
             self._assigner.mark(request.model)
         return exchange
@@ -258,16 +249,16 @@ class Dispatcher(DispatchContext):
     # --- For the exchanges: see DispatchContext ---
 
     def taken(self, ticket: Ticket, attempt: Attempt) -> None:
-        request, deployment = ticket.request, attempt.deployment
+        request, deployment, opened_s = ticket.request, attempt.deployment, attempt.opened_s
         self.decisions.taken(ticket, attempt)
         if ticket.waiting:  # a second copy takes a slot too, without having waited for it
-            self.room.leave(ticket, attempt.opened_s, departed=True)
-            self.metrics.queued(request.model, request.tier, attempt.opened_s - ticket.entered_s)
+            self.room.leave(ticket, opened_s, departed=True)
+            self.metrics.queued(request.model, request.tier, opened_s - ticket.entered_s)
         if request.session_pin is not None:
             self.sessions.placed(request, deployment)
         self.index.take(deployment, attempt.work)
         self.demand.opened(deployment.session, request.model)
-        self._gpu_time.started(attempt, deployment, attempt.opened_s)
+        self._gpu_time.started(attempt, deployment, opened_s)
         self.scheduling.taken(ticket.seen or ticket.as_pending(), attempt)
         self._preemption.taken(self.exchanges[ticket.number], attempt)
         if not deployment.settled:
@@ -277,15 +268,15 @@ class Dispatcher(DispatchContext):
         request, deployment = attempt.request, attempt.deployment
         self.scheduling.released(attempt)
         now = self.timers.time()
+        held_s = now - attempt.opened_s
         self._preemption.released(attempt, now)
         if not deployment.settled:
             self.health.released(deployment, request)
-        held_s = None if attempt.refused else now - attempt.opened_s
-        self.index.give_back(deployment, attempt.work, held_s)
+        self.index.give_back(deployment, attempt.work, None if attempt.refused else held_s)
         gpu_s = self._gpu_time.ended(attempt, deployment, now)
         if deployment.asked_as and attempt.gpu_s is not None:
             # Behind a gateway are several engines: what runs beside it here may run elsewhere there.
-            gpu_s = min(attempt.gpu_s, now - attempt.opened_s)
+            gpu_s = min(attempt.gpu_s, held_s)
         elif deployment.session.tells_gpu_s:
             gpu_s = deployment.gpu_share.used_s(gpu_s, attempt.gpu_s)
         request.gpu_s += gpu_s

@@ -18,8 +18,9 @@ from gateway.dispatch.context import DispatchContext
 from gateway.dispatch.pending_attempts import GiveUp, NextStep, PendingAttempts
 from gateway.dispatch.recovery import AnswerRecord
 from gateway.dispatch.request_heads import comes_by_and_by, head_for
-from gateway.dispatch.response import Ending, EngineResponse
+from gateway.dispatch.response import EngineResponse
 from gateway.dispatch.response_buffers import UnreadBuffer
+from gateway.dispatch.response_stream import Ending
 from gateway.dispatch.running_answer import RunningAnswer
 from gateway.dispatch.stream_recovery import StreamRecovery
 from gateway.dispatch.usage_option import leave_out
@@ -34,6 +35,7 @@ from shared.protocol.messages import ResponseHead, Trailers
 from shared.protocol.routes import ANY_ROUTE
 
 _WAITING, _OPENING, _DONE = ExchangeState.WAITING, ExchangeState.OPENING, ExchangeState.DONE
+_HARMLESS, _TELL = Effect.HARMLESS, NextStep.TELL
 Settle = Callable[[EngineResponse | Exception], None]
 """Is called exactly once, with the response or the error."""
 
@@ -43,25 +45,21 @@ MakeExchange = Callable[[Ticket, DispatchContext, Settle], "RequestExchange"]
 class RequestExchange:
     """One request on its way. ``settle`` is called exactly once, with the response or the error."""
 
-    def __init__(
-        self,
-        ticket: Ticket,
-        context: DispatchContext,
-        settle: Settle,
-    ) -> None:
+    state = _WAITING
+    open_attempts = 0
+    _answer: RunningAnswer | None = None
+    """None also for an answer that was whole before its client heard of it."""
+    _whole: Attempt | None = None
+    """That such an answer came from."""
+    _queue_s = 0.0
+
+    def __init__(self, ticket: Ticket, context: DispatchContext, settle: Settle) -> None:
         self.request = ticket.request
         self.ticket = ticket
-        self.state = _WAITING
-        self.open_attempts = 0
         self._context = context
         self._settle: Settle | None = settle
         """None once it was called."""
         self._pending = PendingAttempts(context, ticket)
-        self._answer: RunningAnswer | None = None
-        """None also for an answer that was whole before its client heard of it."""
-        self._whole: Attempt | None = None
-        """That such an answer came from."""
-        self._queue_s = 0.0
         self._timer = LazyTimer(context.timers, self._on_time)
         self._timer.set(ticket.expires_s)
         if self.request.dispatch_trace is not None:
@@ -76,23 +74,25 @@ class RequestExchange:
             self._answer.begin(deployment, now)
             return
         assert self.state is _WAITING
+        request = self.request
         if deployment.takes_usage_option is False:
-            leave_out(self.request)
-        attempt = self._open(deployment, now, self.request.body)
+            leave_out(request)
+        attempt = self._open(deployment, now, request.body)
         self.state = _OPENING
         self._queue_s += now - self.ticket.entered_s
         self._timer.set(self._pending.begin(attempt, now))
 
     def _open(self, deployment: Deployment, now: float, body: RequestBody) -> Attempt:
         """Open a stream with ``body``. Raises as :class:`Attempt` does, and changes nothing then."""
-        head = head_for(self.request, deployment, now, None if body is self.request.body else body.held_bytes)
+        request, ticket, context = self.request, self.ticket, self._context
+        head = head_for(request, deployment, now, None if body is request.body else body.held_bytes)
         if deployment.session.tells_others:
-            head.expected = self._context.scheduling.expected(self.ticket.seen or self.ticket.as_pending())
-        attempt = Attempt(self, deployment, head, self.ticket.work, now)
+            head.expected = context.scheduling.expected(ticket.seen or ticket.as_pending())
+        attempt = Attempt(self, deployment, head, ticket.work, now)
         self.open_attempts += 1
-        self.request.attempts.append(deployment.key)
-        self._context.taken(self.ticket, attempt)
-        attempt.send(body, self._context.spawn)
+        request.attempts.append(deployment.key)
+        context.taken(ticket, attempt)
+        attempt.send(body, context.spawn)
         return attempt
 
     @property
@@ -152,14 +152,14 @@ class RequestExchange:
         if self._answer is not None:
             self._answer.answered(attempt, head)
             return
-        now = self._context.timers.time()
-        if head.lacks_path and self.request.route != ANY_ROUTE:
+        context, request, now = self._context, self.request, self._context.timers.time()
+        if head.lacks_path and request.route != ANY_ROUTE:
             step = self._pending.after_missing_path(attempt)
             if not self._goes_on(step, attempt):
-                self.fail(self._context.admission.path_missing(self.request))
+                self.fail(context.admission.path_missing(request))
             return
         step = self._pending.after_head(attempt, head, now)
-        if step is not NextStep.TELL:
+        if step is not _TELL:
             self._goes_on(step, attempt)
             return
         if attempt.refused:
@@ -168,24 +168,23 @@ class RequestExchange:
             self._pending.answered(attempt, now)
         attempt.first_byte_s = now
         record, held = None, False
-        if not self.request.streaming:
-            held = not comes_by_and_by(head.headers) and may_be_repeated(self.request, Effect.HARMLESS)
-        elif StreamRecovery.recordable(self.request, head):
-            most_bytes = self._context.settings.record_bytes
-            record = AnswerRecord(self.request.route, self._context.records, most_bytes)
-        principal = self.request.principal
+        if not request.streaming:
+            held = not comes_by_and_by(head.headers) and may_be_repeated(request, _HARMLESS)
+        elif StreamRecovery.recordable(request, head):
+            record = AnswerRecord(request.route, context.records, context.settings.record_bytes)
+        principal, deployment = request.principal, attempt.deployment
         attempt.response = EngineResponse(
             head,
             attempt.stream,
-            agent=attempt.deployment.agent,
-            deployment=attempt.deployment.key,
+            agent=deployment.agent,
+            deployment=deployment.key,
             queue_s=self._queue_s,
-            attempts=len(self.request.attempts),
+            attempts=len(request.attempts),
             on_done=self._reader_done,
             record=record,
             on_full=(lambda: self._begin_answer(attempt, None)) if held else None,
-            version=attempt.deployment.version,
-            unread=UnreadBuffer(self._context.unread, principal.key_id, principal.tenant),
+            version=deployment.version,
+            unread=UnreadBuffer(context.unread, principal.key_id, principal.tenant),
             on_held_up=self._held_up,
         )
         if not held:

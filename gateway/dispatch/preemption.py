@@ -102,24 +102,24 @@ class Preemption:
 
     def taken(self, exchange: RequestExchange, attempt: Attempt) -> None:
         """A request got a slot."""
-        request = exchange.request
+        request, model = exchange.request, exchange.request.model
         if request.tier is _REALTIME:
             self._gave_way_for.discard(exchange.ticket.number)
-            self._realtime[request.model] += 1
+            self._realtime[model] += 1
         elif self.gives_way_again(exchange) and may_be_repeated(request, _HARMLESS):
-            self._running.setdefault((request.model, request.tier), {})[attempt] = exchange
+            self._running.setdefault((model, request.tier), {})[attempt] = exchange
         if request.gives_way:
-            self._jobs[request.model] += 1
-            self._reserve.began(request.model, self._staying(request.model), attempt.opened_s)
+            self._jobs[model] += 1
+            self._reserve.began(model, self._staying(model), attempt.opened_s)
         else:
-            self._reserve.came(request.model, attempt.opened_s)
-            if request.model in self._jobs:
-                self.mark(request.model)
+            self._reserve.came(model, attempt.opened_s)
+            if model in self._jobs:
+                self.mark(model)
 
     def released(self, attempt: Attempt, now: float) -> None:
         """Its slot is free."""
-        model = attempt.request.model
-        if attempt.request.gives_way:
+        request, model = attempt.request, attempt.request.model
+        if request.gives_way:
             self._jobs[model] -= 1
             if not self._jobs[model]:
                 del self._jobs[model]
@@ -128,7 +128,7 @@ class Preemption:
                 self._reserve.freed(now - asked_s)
         else:
             self._reserve.left(model, now - attempt.opened_s)
-        if attempt.request.tier is _REALTIME:
+        if request.tier is _REALTIME:
             self._realtime[model] -= 1
             if not self._realtime[model]:
                 del self._realtime[model]
@@ -152,10 +152,13 @@ class Preemption:
         """An answer came whole: what a unit of work takes."""
         model, work = attempt.request.model, attempt.work
         pace = total_s / (work if work > 1.0 else 1.0)
-        before = self._paces.get(model)
-        if before is None and len(self._paces) >= PACES:
-            self._paces.clear()
-        self._paces[model] = pace if before is None else before + PACE_WEIGHT * (pace - before)
+        paces, before = self._paces, self._paces.get(model)
+        if before is not None:
+            paces[model] = before + PACE_WEIGHT * (pace - before)
+            return
+        if len(paces) >= PACES:
+            paces.clear()
+        paces[model] = pace
 
     # --- Giving way ---
 
@@ -332,12 +335,13 @@ class Preemption:
 
 def _drop(attempts: _Attempts, attempt: Attempt) -> RequestExchange | None:
     request = attempt.request
-    alike = attempts.get((request.model, request.tier))
-    if alike is None or attempt not in alike:
+    lane = request.model, request.tier
+    alike = attempts.get(lane)
+    if alike is None:
         return None
-    exchange = alike.pop(attempt)
+    exchange = alike.pop(attempt, None)
     if not alike:
-        del attempts[request.model, request.tier]
+        del attempts[lane]
     return exchange
 
 

@@ -10,6 +10,9 @@ GATHER_S = 0.1
 """Time for which an agent may hold back events of an answer that is put together before anybody reads it.
 What it holds is lost when the request gives way."""
 
+_JSON = "content-type", "application/json"
+_FOLLOWED = "content-type", FOLLOWED
+
 
 class DeploymentNotPermitted(Exception):
     """The request may not run there. Whoever chose the deployment is at fault; nothing is sent."""
@@ -23,9 +26,11 @@ def head_for(
     Nothing goes to a deployment without a head, so this is where residency is kept whatever else went wrong.
     Raises DeploymentNotPermitted.
     """
-    for where in (request.where, request.principal.where):
-        if where is not None and not where.allows(deployment.labels):
-            raise DeploymentNotPermitted(f"{deployment.key} is not where {request.id} may run")
+    where, key_where = request.where, request.principal.where
+    if (where is not None and not where.allows(deployment.labels)) or (
+        key_where is not None and not key_where.allows(deployment.labels)
+    ):
+        raise DeploymentNotPermitted(f"{deployment.key} is not where {request.id} may run")
     if request.barred is not None and request.barred(request, deployment.kind):
         raise DeploymentNotPermitted(f"{request.id} manages {deployment.key} and its key may not")
     left_s = None
@@ -54,7 +59,7 @@ def head_for(
         head.gather_s = GATHER_S
     if deployment.asked_as:  # its agent is a gateway, which chooses among agents itself
         head.via = (*request.via, deployment.asked_as)
-        if request.where is not None and (allowed := request.where.to_dict()):
+        if where is not None and (allowed := where.to_dict()):
             head.where = {name: tuple(values) for name, values in allowed.items()}
     return head
 
@@ -62,6 +67,8 @@ def head_for(
 def is_event_stream(headers: Headers) -> bool:
     """Whether the body is server-sent events as they stand: in an encoded one nothing can be read, and to it
     nothing be added."""
+    if _JSON in headers:  # as nearly every answer that comes in one piece
+        return False
     found = False
     for name, value in headers:
         if name == "content-type":
@@ -73,7 +80,7 @@ def is_event_stream(headers: Headers) -> bool:
 
 def comes_by_and_by(headers: Headers) -> bool:
     """Whether an answer is for reading while it comes, streamed or not (:mod:`shared.protocol.followed`)."""
-    return ("content-type", FOLLOWED) in headers or is_event_stream(headers)
+    return _FOLLOWED in headers or is_event_stream(headers)
 
 
 def is_encoded(headers: Headers) -> bool:

@@ -2,11 +2,10 @@
 
 import asyncio
 from collections.abc import Callable
-from enum import Enum, auto
 
 from gateway.dispatch.recovery import AnswerRecord, Splicer
 from gateway.dispatch.response_buffers import UnreadBudget, UnreadBuffer
-from gateway.dispatch.response_stream import ResponseStream
+from gateway.dispatch.response_stream import Ending, ResponseStream
 from gateway.domain.errors import StreamBroken
 from shared.protocol.errors import ErrorCode
 from shared.protocol.limits import STREAM_WINDOW_FLOOR_BYTES
@@ -35,17 +34,6 @@ _WHOLE = (b"\n\n", b"\r\n\r\n")
 _COMMENT = b": waiting\n\n"
 
 
-class Ending(Enum):
-    """How a response was done with."""
-
-    COMPLETE = auto()
-    """Its reader was told of its end."""
-    BROKEN = auto()
-    """Its reader was told that it broke."""
-    ABORTED = auto()
-    """Its reader went away."""
-
-
 class EngineResponse:
     """One response, whatever number of attempts it took. Made by ``Dispatcher.run``.
 
@@ -54,6 +42,25 @@ class EngineResponse:
     no more than the credit granted, and what ``unread`` allows besides, in memory and in a file: for that the
     engine is given credit at once, so that it can finish and its slot be free.
     """
+
+    # What an answer that comes whole and is taken at once never sets is here and in no object.
+    trailers: Trailers | None = None  # once it has ended, if the agent had anything to say
+    taken_bytes = 0  # by its client
+    _waiter: asyncio.Future[None] | None = None
+    _sink: Sink | None = None
+    """Only while the reader waits: then nothing is buffered, and nothing is joined."""
+    _sunk_bytes = 0  # of the stream, taken by the sink and not yet reported as consumed
+    _path: BodyPath | None = None  # the sink's, which was given to the stream
+    _outstanding_bytes = 0
+    _splicer: Splicer | None = None
+    _owed_bytes = 0  # of the joined stream, arrived and not yet reported as consumed
+    _older_bytes = 0  # of them, which its stream does not wait for: another's, or held in ``_buffer``
+    _window_held = False  # of the stream, which has ended, until its reader takes all or begins
+    _no_room = False  # in the buffer for what its reader has not taken
+    _asks_again = False  # the buffer, by itself, for room
+    _ended = False
+    _broken: StreamBroken | None = None
+    _ending: Ending | None = None
 
     def __init__(
         self,
@@ -83,30 +90,12 @@ class EngineResponse:
         self.version = version  # the deployment's; empty if it says none
         self.queue_s = queue_s
         self.attempts = attempts
-        self.trailers: Trailers | None = None  # once it has ended, if the agent had anything to say
         self._stream = stream
         self._on_done: Callable[[Ending], None] | None = on_done
-        self.taken_bytes = 0  # by its client
         self._buffer = UnreadBuffer(UnreadBudget(0), "", "") if unread is None else unread
-        self._waiter: asyncio.Future[None] | None = None
-        self._sink: Sink | None = None
-        """Only while the reader waits: then nothing is buffered, and nothing is joined."""
-        self._sunk_bytes = 0  # of the stream, taken by the sink and not yet reported as consumed
-        self._path: BodyPath | None = None  # the sink's, which was given to the stream
-        self._outstanding_bytes = 0
         self._record = record
         self._on_full = on_full
-        self._splicer: Splicer | None = None
-        self._owed_bytes = 0  # of the joined stream, arrived and not yet reported as consumed
-        self._older_bytes = 0
-        """Outstanding bytes that the stream there is now does not wait for: they came from another, or there
-        is room for them in ``_buffer``."""
-        self._no_room = False  # in the buffer for what its reader has not taken
-        self._asks_again = False  # the buffer, by itself, for room
         self._on_held_up = on_held_up
-        self._ended = False
-        self._broken: StreamBroken | None = None
-        self._ending: Ending | None = None
 
     # --- The reader's side ---
 
@@ -120,6 +109,8 @@ class EngineResponse:
         """
         assert self._waiter is None, "one reader at a time"
         buffer = self._buffer
+        if self._window_held:
+            self._free_window()
         while not buffer.ready(self._wake):
             if (self._ended or self._broken is not None) and not buffer:
                 self._done(Ending.COMPLETE if self._broken is None else Ending.BROKEN)
@@ -303,15 +294,19 @@ class EngineResponse:
         if not data:
             return
         self._buffer.put(data)
-        self._outstanding_bytes += len(data)
+        waiting_bytes = self._outstanding_bytes = self._outstanding_bytes + len(data)
+        if waiting_bytes >= HELD_BYTES or waiting_bytes >= HOLD_BACK_BYTES:
+            self._much_waits()
+        if self._waiter is not None:
+            self._wake()
+
+    def _much_waits(self) -> None:
+        """So much waits for the reader that it must begin to read, or that the engine may have to wait."""
         if self._on_full is not None and self._outstanding_bytes >= HELD_BYTES:
             on_full, self._on_full = self._on_full, None
             on_full()
-        behind = self._outstanding_bytes - self._older_bytes >= HOLD_BACK_BYTES
-        if behind and self._on_full is None:  # what is kept back may yet be dropped for another's
+        if self.behind and self._on_full is None:  # what is kept back may yet be dropped for another's
             self._read_ahead()
-        if self._waiter is not None:
-            self._wake()
 
     def _read_ahead(self) -> None:
         """Have memory or a file take what the client has not, so that the engine need not wait for it."""
@@ -364,17 +359,22 @@ class EngineResponse:
 
     def end(self, trailers: Trailers | None) -> None:
         """The body is complete."""
-        own_bytes = self._outstanding_bytes - self._older_bytes
-        if self._waiter is None and own_bytes > 0:
-            # The stream's window would be held until the last byte is read.
-            if own_bytes < HOLD_BACK_BYTES:
-                self._kept(self._buffer.hold(own_bytes))
-            else:
-                self._read_ahead()
-        self._ended = True
-        self.trailers = trailers
+        self._ended, self.trailers = True, trailers
         if self._waiter is not None:
             self._wake()
+        elif self._on_full is None:
+            self._free_window()
+        else:  # it was kept back: its reader is called now, and nearly always takes all of it at once
+            self._window_held = True
+
+    def _free_window(self) -> None:
+        """The stream has ended: its window would be held until the last byte is read."""
+        self._window_held = False
+        own_bytes = self._outstanding_bytes - self._older_bytes
+        if own_bytes >= HOLD_BACK_BYTES:
+            self._read_ahead()
+        elif own_bytes > 0:
+            self._kept(self._buffer.hold(own_bytes))
 
     def break_off(
         self, code: ErrorCode, reason: str, *, not_continued: bool = False, read_slowly: bool = False

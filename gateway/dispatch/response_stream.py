@@ -1,9 +1,21 @@
-"""Where the body of a response comes from, as far as the response itself has to know."""
+"""Where the body of a response comes from, as far as the response has to know, and how it is done with."""
 
+from enum import Enum, auto
 from typing import Protocol
 
 from shared.protocol.errors import ErrorCode
 from shared.speedups import BodyPath
+
+
+class Ending(Enum):
+    """How a response was done with."""
+
+    COMPLETE = auto()
+    """Its reader was told of its end."""
+    BROKEN = auto()
+    """Its reader was told that it broke."""
+    ABORTED = auto()
+    """Its reader went away."""
 
 
 class ResponseStream(Protocol):

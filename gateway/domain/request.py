@@ -83,11 +83,11 @@ class RequestBody:
         models: Sequence[tuple[int, int]] | None = None,
         rest_begun: bool = False,
     ) -> None:
-        self.pieces: Sequence[bytes] = (prefix,) if isinstance(prefix, bytes) else prefix
-        held_bytes = 0
-        for piece in self.pieces:
-            held_bytes += len(piece)
-        self.held_bytes = held_bytes
+        self.pieces: Sequence[bytes]
+        if isinstance(prefix, bytes):
+            self.pieces, self.held_bytes = (prefix,), len(prefix)
+        else:
+            self.pieces, self.held_bytes = prefix, sum(map(len, prefix))
         self.rest = rest
         self.size_bytes = size_bytes
         self.models = models

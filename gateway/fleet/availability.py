@@ -238,19 +238,18 @@ class ModelAvailability:
         """Free slots for requests of this fit, whatever they avoid, counted up to ``enough``."""
         free = 0
         need, _, version, continuing, where, agent = fit
-        by_route = version is None and where is None and agent is None and not continuing
         record = self.models.get(model) or _NO_MODEL
-        there = record.open if where is None else record.open_there(where)
-        for deployment in there.values():
-            if free >= enough:
-                break
+        by_route = version is None and where is None and agent is None and not continuing
+        for deployment in (record.open if where is None else record.open_there(where)).values():
             if version is not None and version != deployment.version:
                 continue  # cheaper than suits(), where few have the version
-            if ((by_route and need in deployment.routes) or deployment.suits(fit)) and deployment.usable:
-                slots, cap = deployment.slots, deployment.cap
-                left = (slots if slots < cap else cap) - deployment.in_flight
-                free += left if left > 0 else 0
-        return free if free < enough else enough
+            if (by_route and need in deployment.routes) or deployment.suits(fit):
+                left = deployment.slots - deployment.in_flight if deployment.settled else deployment.free
+                if left > 0:
+                    free += left
+                    if free >= enough:
+                        return enough
+        return free
 
     def open(self, model: str) -> Mapping[str, Deployment]:
         """Deployments of ``model`` with a slot free, by key."""

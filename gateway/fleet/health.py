@@ -154,12 +154,13 @@ class FleetHealth:
         health.served.note(request.principal.key_id, now)
         if request.troubles is not None:
             self._blame(request, now)
-        before = health.circuit.state
-        if health.circuit.succeeded(request.id, now):
+        circuit, suspicion = health.circuit, health.suspicion
+        before = circuit.state
+        if before is CircuitState.CLOSED and not circuit.probes and not suspicion.until_s:
+            circuit.note_success(now)
+        elif circuit.succeeded(request.id, now):
             self._recovered(deployment, health, now)
-        elif (
-            health.suspicion.until_s and health.suspicion.succeeded(now)
-        ) or health.circuit.state is not before:
+        elif (suspicion.until_s and suspicion.succeeded(now)) or circuit.state is not before:
             self._changed(deployment)
         record = self._index.models.get(deployment.model)
         if record is not None and now - record.judged_s >= JUDGE_S:

@@ -146,9 +146,10 @@ class ModelIndex(ModelAvailability):
 
     def take(self, deployment: Deployment, work: float) -> None:
         """A request goes to ``deployment``, which must have a slot free."""
-        free = deployment.free
+        in_flight = deployment.in_flight
+        free = deployment.slots - in_flight if deployment.settled else deployment.free
         assert free > 0, deployment.key
-        deployment.in_flight += 1
+        deployment.in_flight = in_flight + 1
         deployment.outstanding += work
         if deployment.managed:
             deployment.used_s = self._clock()
@@ -160,24 +161,26 @@ class ModelIndex(ModelAvailability):
     def give_back(self, deployment: Deployment, work: float, held_s: float | None) -> None:
         """A request's stream is closed at both ends; it kept its slot for ``held_s``, None: it was refused,
         which says nothing of how long others keep one."""
-        assert deployment.in_flight > 0, deployment.key
-        deployment.in_flight -= 1
+        in_flight = deployment.in_flight - 1
+        assert in_flight >= 0, deployment.key
+        deployment.in_flight = in_flight
         if deployment.managed:
             deployment.used_s = self._clock()
-        outstanding = deployment.outstanding - work
-        deployment.outstanding = outstanding if deployment.in_flight and outstanding > 0.0 else 0.0
-        record = self.models.get(deployment.model)
+        outstanding = deployment.outstanding - work if in_flight else 0.0
+        deployment.outstanding = outstanding if outstanding > 0.0 else 0.0
+        model = deployment.model
+        record = self.models.get(model)
         if record is not None and held_s is not None:
-            before_s = held_s if record.hold_s is None else record.hold_s
-            record.hold_s = before_s + HOLD_WEIGHT * (held_s - before_s)
+            before_s = record.hold_s
+            record.hold_s = held_s if before_s is None else before_s + HOLD_WEIGHT * (held_s - before_s)
         if not deployment.settled or record is None:
             deployment.session.stream_closed(deployment)
             self.update(deployment)
             return
-        if deployment.slots - deployment.in_flight == 1:
+        if deployment.slots - in_flight == 1:
             record.note_open(deployment, True)
         for listener in self._slot_listeners:
-            listener(deployment.model)
+            listener(model)
 
     def continues(self, model: str, route: str) -> bool:
         """Whether a deployment that serves ``model`` can go on with answers of ``route`` that another

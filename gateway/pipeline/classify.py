@@ -5,11 +5,13 @@ from typing import Any
 
 from gateway.auth.scope_checks import check_named, check_no_json, check_one_model, check_query, permitted_tier
 from gateway.domain.errors import BadRequest
+from gateway.domain.remembered import Remembered
 from gateway.domain.request import Principal, Request, Tier
 from gateway.domain.scopes import Scopes
 from gateway.domain.surface import AddressedPath, EngineTarget, check_model, model_in_query, read_model
 from gateway.pipeline.bodies.facts import JsonFacts, read_facts
 from gateway.pipeline.client_body import (
+    SESSION_MEMBERS,
     BodyKind,
     ClientBody,
     ask_usage,
@@ -69,57 +71,76 @@ def classify(
 ) -> Request:
     """The request for queue, scheduler and dispatch. ``knows`` says whether there is a model or an alias of a
     name, and ``only`` gives the model of a request that names none. Raises :class:`RequestError`."""
-    fields, endpoint, content, facts = head.fields, head.endpoint, body.content, body.facts
-    if facts is None and body.kind is _JSON:
+    fields, endpoint, target = head.fields, head.endpoint, head.target
+    kind, content, facts = body.kind, body.content, body.facts
+    dialect, route, upgrade = endpoint.dialect, endpoint.route, head.upgrade is not None
+    if facts is None and kind is _JSON:
         facts = read_facts(content.pieces[0] if len(content.pieces) == 1 else content.prefix)
     members = body.form if facts is None else facts.members
-    addressed = head.target.addressed and _addressed(head.target, knows)
-    if endpoint.dialect is _KSERVE and content.held_bytes:
+    addressed = target.addressed and _addressed(target, knows)
+    if dialect is _KSERVE and content.held_bytes:
         members = read_parameters(fields, content)
-    implied = _implied(head, members, principal, only) if endpoint.dialect is _TGI else None
+    implied = _implied(head, members, principal, only) if dialect is _TGI else None
     model = implied or (_model(head, members) if addressed is None else addressed.model)
     tier = tier_asked(fields, members) if TIER in fields or "service_tier" in members else None
     if principal.scopes is not None:
-        tier = permitted_tier(principal.scopes, model, endpoint.route, tier)
-        if not endpoint.names_model:
-            _check_what_is_named(principal.scopes, head, body, facts, members if implied is None else None)
-    streaming = head.upgrade is not None or wants_stream(head, body.kind, members)
-    read, limited = facts or _NOTHING_READ, READ_TIMEOUT in fields or TIMEOUT in members
-    demand = token_demand(head, body.kind, content, members, read.prompts)
-    unread, usage = body.kind is _OPAQUE, _NONE
+        tier = _permitted_tier(principal.scopes, head, body, facts, members, model, tier, implied is None)
+    streaming = upgrade or wants_stream(head, kind, members)
+    read, usage = facts or _NOTHING_READ, _NONE
+    demand = token_demand(head, kind, content, members, read.prompts)
+    most_tokens, prompt_bytes = demand.most_tokens, read.prompt_bytes
+    unread_tokens = tokens_unread(content.prefix, content.size_bytes) if kind is _OPAQUE else None
     if facts is not None:
         content.models = facts.models if model == members.get("model") else None
         if streaming and endpoint.asks_usage:
             usage = ask_usage(content, facts)
-    return Request(
+    request = Request(
         id=head.id,
         principal=principal,
         method=head.method,
-        path=head.target.path,
+        path=target.path,
         headers=forwarded_headers(head, content.size_bytes),
         model=model,
-        route=endpoint.route,
+        route=route,
         streaming=streaming,
         body=content,
         arrived_s=head.arrived_s,
-        need=_need(head) if endpoint.need is None or head.upgrade is not None else endpoint.need,
-        upgrade=head.upgrade is not None,
+        need=_need(head) if endpoint.need is None or upgrade else endpoint.need,
         usage=usage,
         tier=tier or _STANDARD,
-        deadline_s=None if streaming or not limited else _deadline_s(head, members),
-        where=residency_of(head, principal) if WHERE in fields else principal.where,
-        input_tokens=tokens_unread(content.prefix, content.size_bytes) if unread else read.prompt_bytes // 4,
-        output_tokens=endpoint.output_tokens if demand.most_tokens is None else demand.most_tokens,
-        prompt_bytes=read.prompt_bytes,
-        most_tokens=demand.most_tokens,
+        where=principal.where,
+        input_tokens=prompt_bytes // 4 if unread_tokens is None else unread_tokens,
+        output_tokens=endpoint.output_tokens if most_tokens is None else most_tokens,
+        prompt_bytes=prompt_bytes,
+        most_tokens=most_tokens,
         choices=demand.choices,
         endless=demand.endless,
         agent=None if addressed is None else addressed.agent,
-        session_key=session_of(fields) if SESSION in fields else session_key(members),
         prefix=tuple(read.prefix),
-        ttft_s=ttft_s_of(fields) if TTFT in fields else None,
-        trace=trace_of(fields) if TRACE in fields else None,
     )
+    plain = _WISHES.isdisjoint(fields) and SESSION_MEMBERS.isdisjoint(members)
+    if not plain or upgrade or dialect is _KSERVE:
+        _heed_wishes(request, head, members)
+    return request
+
+
+_WISHES = frozenset((READ_TIMEOUT, WHERE, SESSION, TTFT, TRACE))
+"""Header fields that say how the request is to be treated, or what it belongs to."""
+
+
+def _heed_wishes(request: Request, head: ClientHead, members: Mapping[str, Any]) -> None:
+    """What head and body say besides, of which most say nothing. Raises BadRequest, Forbidden."""
+    fields = head.fields
+    request.upgrade = head.upgrade is not None
+    if not request.streaming and (READ_TIMEOUT in fields or TIMEOUT in members):
+        request.deadline_s = _deadline_s(head, members)
+    if WHERE in fields:
+        request.where = residency_of(head, request.principal)
+    request.session_key = session_of(fields) if SESSION in fields else session_key(members)
+    if TTFT in fields:
+        request.ttft_s = ttft_s_of(fields)
+    if TRACE in fields:
+        request.trace = trace_of(fields)
 
 
 def _need(head: ClientHead) -> str:
@@ -129,22 +150,29 @@ def _need(head: ClientHead) -> str:
     return need_of(head.endpoint.route, head.target.path)
 
 
-def _check_what_is_named(
+def _permitted_tier(
     scopes: Scopes,
     head: ClientHead,
     body: ClientBody,
     facts: JsonFacts | None,
-    members: Mapping[str, Any] | None,
-) -> None:
-    """Whether query and body name what ``scopes`` allow, and nothing twice. ``members`` None: they need name
-    nothing. Raises Forbidden."""
+    members: Mapping[str, Any],
+    model: str,
+    tier: Tier | None,
+    names_model: bool,
+) -> Tier | None:
+    """The tier, if ``scopes`` allow it and the model, and query and body name what they allow, and nothing
+    twice. Not ``names_model``: these need name nothing. Raises Forbidden."""
+    tier = permitted_tier(scopes, model, head.endpoint.route, tier)
+    if head.endpoint.names_model:
+        return tier
     check_query(scopes, head.target.path)
     if facts is None:
         check_no_json(scopes, body.content.pieces)
     else:
         check_one_model(scopes, named=facts.named, members=facts.members)
-    if members is not None and body.kind is not BodyKind.OPAQUE:
+    if names_model and body.kind is not BodyKind.OPAQUE:
         check_named(scopes, members)
+    return tier
 
 
 def _addressed(target: EngineTarget, knows: Callable[[str], bool]) -> AddressedPath | None:
@@ -178,6 +206,8 @@ def _model(head: ClientHead, members: Mapping[str, Any]) -> str:
     if head.endpoint.only_upgrades and (named := model_in_query(head.target.path)) is not None:
         return named
     model = members.get("model")
+    if isinstance(model, str):
+        return _MODEL_NAMES[model]
     if model is None and head.endpoint.dialect is Dialect.OLLAMA:
         model = members.get("name")  # as its first clients called it
     if model is None and b"x-model" in head.fields:
@@ -187,7 +217,11 @@ def _model(head: ClientHead, members: Mapping[str, Any]) -> str:
         raise BadRequest(f"{message} GET /v1/models lists them.", param="model", code="missing_model")
     if not isinstance(model, str):
         raise wrong_type("model", "a string", model)
-    return check_model(model)
+    return _MODEL_NAMES[model]
+
+
+_MODEL_NAMES = Remembered(check_model, 256)
+"""Names of models that were checked: those of every request are few."""
 
 
 def tier_asked(fields: Mapping[bytes, bytes], members: Mapping[str, Any]) -> Tier | None:

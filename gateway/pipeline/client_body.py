@@ -102,21 +102,28 @@ def token_demand(
         return TokenDemand(0)
     if kind is _OPAQUE:
         return demand_of_unread(head.method, head.target.path, content.prefix, whole=content.rest is None)
-    for name in LIMITS:
-        if name in members:
-            value = members[name]
-            if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
-                raise wrong_type(name, "an integer", value)
+    if not _LIMITS.isdisjoint(members):
+        _check_limits(members)
     return demand_of_json(members, head.endpoint.path, prompts if head.endpoint.route == "completions" else 1)
 
 
-_SESSION_MEMBERS = frozenset(("prompt_cache_key", "user", "metadata"))
+_LIMITS = frozenset(LIMITS)
+
+
+def _check_limits(members: Mapping[str, Any]) -> None:
+    found = _LIMITS & members.keys()
+    for name in found if len(found) == 1 else LIMITS:
+        value = members.get(name)
+        if type(value) is not int and value is not None:
+            raise wrong_type(name, "an integer", value)
+
+
+SESSION_MEMBERS = frozenset(("prompt_cache_key", "user", "metadata"))
+"""What may tell who asks again."""
 
 
 def session_key(members: Mapping[str, Any]) -> str | None:
     """What in a body tells most of who asks again; None when nothing does."""
-    if _SESSION_MEMBERS.isdisjoint(members):
-        return None
     metadata = members.get("metadata")
     nested = metadata.get("user_id") if isinstance(metadata, dict) else None
     for key in (members.get("prompt_cache_key"), members.get("user"), nested):

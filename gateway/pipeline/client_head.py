@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from itertools import chain
 
 import orjson
 
@@ -140,18 +141,13 @@ def trace_of(fields: Mapping[bytes, bytes]) -> str | None:
 def forwarded_headers(head: ClientHead, size_bytes: int | None) -> Headers:
     """The header fields that go to the engine. Raises HeadersTooLarge for more than a tunnel carries."""
     dropped = _named_by_connection(head) if b"connection" in head.fields else ()
-    kept: list[tuple[str, str]] = []
-    text = ""
-    for raw_name, raw_value in head.headers:
-        name, forwarded, allowed = _FIELD_NAMES[raw_name]
-        if not forwarded or name in dropped:
-            continue
-        if not allowed:
-            raise _forbidden(name)
-        value = raw_value.decode("latin-1")
-        text += name
-        text += value
-        kept.append((name, value))
+    names = _FORWARDED_NAMES
+    kept = [
+        (name, raw_value.decode("latin-1"))
+        for raw_name, raw_value in head.headers
+        if (name := names[raw_name]) and name not in dropped
+    ]
+    text = "".join(chain.from_iterable(kept))
     if FORBIDDEN_IN_VALUE.search(text):
         raise _forbidden(next(name for name, value in kept if FORBIDDEN_IN_VALUE.search(value)))
     if size_bytes or (size_bytes == 0 and head.method in ("POST", "PUT", "PATCH")):
@@ -185,15 +181,17 @@ def _forbidden(name: str) -> BadRequest:
     return BadRequest(f"The header {name[:64]!r} holds characters that HTTP does not allow.")
 
 
-def _field_name(raw_name: bytes) -> tuple[str, bool, bool]:
-    """A header field's name in lower case; whether such fields go to engines, and whether it is one at
-    all."""
+def _forwarded_name(raw_name: bytes) -> str:
+    """A header field's name in lower case; empty for fields that do not go to engines. Raises BadRequest for
+    what is no name."""
     name = raw_name.decode("latin-1").lower()
-    forwarded = name not in _NOT_FORWARDED and not name.startswith(_NOT_FORWARDED_PREFIXES)
     # a name with '_' is one with '-' to programs behind CGI or WSGI
-    forwarded = forwarded and "_" not in name
-    return name, forwarded, FIELD_NAME.fullmatch(name) is not None
+    if name in _NOT_FORWARDED or name.startswith(_NOT_FORWARDED_PREFIXES) or "_" in name:
+        return ""
+    if FIELD_NAME.fullmatch(name) is None:
+        raise _forbidden(name)
+    return name
 
 
-_FIELD_NAMES = Remembered(_field_name, 256)
+_FORWARDED_NAMES = Remembered(_forwarded_name, 256)
 """Clients have few names, and the same in every request."""

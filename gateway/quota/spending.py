@@ -74,6 +74,8 @@ class Spending:
 
     def __init__(self, wall_s: float) -> None:
         self._day, self._month = _Period(), _Period()
+        self._present: dict[str, tuple[Amounts, Amounts]] = {}
+        """Of tenants that used something, what is summed up now: their day's and their month's."""
         self._begin_day(wall_s)
 
     @classmethod
@@ -108,8 +110,7 @@ class Spending:
         """A tenant used so much."""
         if not self.day_begins_s <= wall_s < self.day_ends_s:
             self._begin_day(wall_s)
-        day = self._day.sums.get(tenant) or self._day.sum(tenant)
-        month = self._month.sums.get(tenant) or self._month.sum(tenant)
+        day, month = self._present.get(tenant) or self._sums(tenant)
         if tokens:
             day.tokens += tokens
             month.tokens += tokens
@@ -126,10 +127,17 @@ class Spending:
             self._begin_day(wall_s)
         return self._day.sums.get(tenant, NOTHING), self._month.sums.get(tenant, NOTHING)
 
+    def _sums(self, tenant: str) -> tuple[Amounts, Amounts]:
+        sums = self._day.sum(tenant), self._month.sum(tenant)
+        if self._day.sums.get(tenant) is sums[0] and self._month.sums.get(tenant) is sums[1]:
+            self._present[tenant] = sums
+        return sums
+
     def _begin_day(self, wall_s: float) -> None:
         """Another day, and with some another month."""
         today = datetime.fromtimestamp(wall_s, UTC).replace(hour=0, minute=0, second=0, microsecond=0)
         first = today.replace(day=1)
+        self._present.clear()
         self._day.begin(today.date().isoformat())
         self._month.begin(first.date().isoformat())
         self.day_begins_s = today.timestamp()

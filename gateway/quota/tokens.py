@@ -38,6 +38,8 @@ _OTHERS = frozenset(("model", "messages", "prompt", "input", "stream", "stream_o
     ("temperature", "top_p", "seed", "stop", "tools", "tool_choice", "response_format", "user", "metadata")
 )
 """Members that most bodies have and that hold no limit."""
+_USUAL = _OTHERS.union(LIMITS)
+_PLAIN = frozenset(LIMITS)
 _PROMPTS = ("prompt", "text", "inputs", "input_ids", "messages")
 
 _CHAT = frozenset(("max_tokens", "max_completion_tokens"))
@@ -78,21 +80,20 @@ class TokenDemand:
     endless: bool = False
 
 
+_SAYS_NOTHING = TokenDemand()
+
+
 def demand_of_json(members: Mapping[str, Any], path: str, prompts: int = 1) -> TokenDemand:
     """What a body asks for at ``path`` that has so many prompts, each of which is answered."""
     binding = _binding(path)
-    plain, limit = len(members) < MEMBERS, None
-    for name, value in members.items():
-        if name in _OTHERS:
-            continue
-        plain = plain and limit is None and name in binding and name in LIMITS
-        plain = plain and type(value) is int and 0 < value < MOST_TOKENS
-        if not plain:
-            break
-        limit = value
-    if plain:  # nothing but one limit that is surely read, as in nearly every body
-        choices = prompts if prompts > 1 else 1
-        return TokenDemand(None if limit is None else limit * choices, choices)
+    if len(members) < MEMBERS and _USUAL.issuperset(members):
+        limits = _PLAIN.intersection(members)
+        if not limits:
+            return TokenDemand(None, prompts) if prompts > 1 else _SAYS_NOTHING
+        limit = members[next(iter(limits))]
+        if len(limits) == 1 and type(limit) is int and 0 < limit < MOST_TOKENS and limits <= binding:
+            # one limit that is surely read, as in nearly every body
+            return TokenDemand(limit * prompts, prompts) if prompts > 1 else TokenDemand(limit)
     read = _Reading(binding)
     read.body(members)
     choices = 1 if read.choices < 1 else MOST_CHOICES if read.choices > MOST_CHOICES else read.choices

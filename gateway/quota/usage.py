@@ -28,7 +28,8 @@ MOST_ACCOUNTS = 20_000
 """Sums kept in memory: keys times deployments that were busy since the last write, which is a second ago
 unless the disk is full."""
 
-MOST_TOKENS = 2**40
+_MOST_BITS = 40
+MOST_TOKENS = 2**_MOST_BITS
 """Counted for one request, whatever its engine says."""
 
 
@@ -70,19 +71,16 @@ class UsageLedger:
             return
         prompt_tokens, completion_tokens = usage.prompt_tokens, usage.completion_tokens
         cached_tokens = usage.cached_tokens
-        if not (
-            0 <= prompt_tokens <= MOST_TOKENS
-            and 0 <= completion_tokens <= MOST_TOKENS
-            and 0 <= cached_tokens <= MOST_TOKENS
-        ):
+        if (prompt_tokens | completion_tokens | cached_tokens) >> _MOST_BITS:  # one is larger, or below zero
             prompt_tokens, completion_tokens, cached_tokens = _bounded(usage)
         price = request.price or self.price(request.model)
         cost = 0.0 if price is FREE else price.of_tokens(prompt_tokens, completion_tokens)
         sums.prompt_tokens += prompt_tokens
         sums.completion_tokens += completion_tokens
-        sums.cached_tokens += cached_tokens
-        sums.cost += cost
+        if cached_tokens:
+            sums.cached_tokens += cached_tokens
         if cost:
+            sums.cost += cost
             self._costs[request.model] += cost
         if self._spent is not None:
             self._spent(request.principal.tenant, prompt_tokens + completion_tokens, 0.0, cost, now_s)
@@ -92,15 +90,17 @@ class UsageLedger:
         nobody."""
         if request.shadow:
             return
-        price = request.price = self.price(request.model)
+        model = request.model
+        price = request.price = self.price(model)
         cost, now_s = gpu_s * price.gpu_second, self._wall()
         sums = self._sums(request, deployment, now_s)
-        self._gpu_s[request.model] += gpu_s
+        self._gpu_s[model] += gpu_s
         if cost:
-            self._costs[request.model] += cost
+            self._costs[model] += cost
         if sums is not None:
             sums.gpu_s += gpu_s
-            sums.cost += cost
+            if cost:
+                sums.cost += cost
         if self._spent is not None:
             self._spent(request.principal.tenant, 0, gpu_s, cost, now_s)
 
@@ -122,8 +122,8 @@ class UsageLedger:
             self._day = datetime.fromtimestamp(now_s, UTC).date().isoformat()
         who = request.principal
         account = self._day, who.key_id, who.tenant, request.model, deployment
-        found = self._amounts.get(account)  # type: ignore[call-overload]  # an Account is equal to it
-        return found or self._new(Account(*account))
+        # an Account is equal to it
+        return self._amounts.get(account) or self._new(Account(*account))  # type: ignore[call-overload]
 
     def _new(self, account: Account) -> Amount | None:
         if len(self._amounts) >= self._most:

@@ -1,9 +1,10 @@
 """When garbage in reference cycles is collected, so that a fleet's objects do not hold the event loop.
 
 The interpreter's full collections look at all objects there are, again and again while agents join, and each
-takes longer than the one before. Here the interpreter collects young objects only, a bounded number at a
-time. What becomes garbage later waits for a complete collection, which is made when the process has grown, if
-possible at a moment at which nobody waits for the loop.
+takes longer than the one before. So do those of young objects while requests run: what a request makes and
+leaves is gone without a collection, and each one looks at all that lives. Here the interpreter collects young
+objects only, and seldom, unless a moment comes at which nobody waits for the loop. What becomes garbage later
+waits for a complete collection, which is made when the process has grown, if possible at such a moment too.
 """
 
 import gc
@@ -17,9 +18,13 @@ import structlog
 
 NEVER = 2**31 - 1
 
-THRESHOLDS = (10_000, 2, NEVER)
-"""Objects made and not yet gone before the youngest generation is collected, and how many collections of one
-come before one of the next (``gc.set_threshold``)."""
+THRESHOLDS = (100_000, NEVER, NEVER)
+"""So many more objects made than gone, and the youngest generation is collected; the others never
+(``gc.set_threshold``). Requests that come as fast as others end do not add up to it. The interpreter may look
+at many more objects than these then: some that went were old."""
+
+QUIET_OBJECTS = 10_000
+"""At a quiet moment so many are enough."""
 
 GROWN_BYTES = 256 * 1024 * 1024
 """At a quiet moment a complete collection is made once the process has doubled since the last one and has
@@ -54,6 +59,12 @@ def young_collections_only() -> Iterator[None]:
         gc.set_threshold(*before)
 
 
+def is_quiet(requests: int, busy_share: float) -> bool:
+    """Whether nobody waits for the loop, with so many requests in flight, when its thread has used this share
+    of its time of late."""
+    return not requests and busy_share < QUIET_SHARE
+
+
 class CollectionPolicy:
     """Decides when a complete collection is due."""
 
@@ -71,7 +82,7 @@ class CollectionPolicy:
         if memory_short and now - self._collected_s >= APART_S:
             return grown_bytes >= SHORT_BYTES
         most = max(GROWN_BYTES, self._left_bytes)
-        quiet = not requests and busy_share < QUIET_SHARE
+        quiet = is_quiet(requests, busy_share)
         return grown_bytes >= (most if quiet else FORCED_FACTOR * most)
 
     def collected(self, now: float, resident_bytes: int) -> None:
@@ -84,9 +95,8 @@ def resident_bytes() -> int:
     try:
         pages = int(Path("/proc/self/statm").read_text("ascii").split()[1])
     except (OSError, ValueError, IndexError):
-        youngest, middle, _ = THRESHOLDS
-        collections: int = gc.get_stats()[1]["collections"]
-        return collections * youngest * (middle + 1) * _OBJECT_BYTES
+        collections: int = gc.get_stats()[0]["collections"]
+        return collections * THRESHOLDS[0] * _OBJECT_BYTES
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
@@ -111,17 +121,16 @@ class GarbageCollector:
         self._policy = CollectionPolicy(self._looked_s, resident())
 
     def look(self) -> bool:
-        """Collect if it is due; whether it was. Call it about once a second."""
+        """Collect if it is due; whether a complete collection was. Call it about once a second."""
         now, used_s = time.monotonic(), self._used()
         busy_share = (used_s - self._used_s) / max(now - self._looked_s, 1e-9)
         self._looked_s, self._used_s = now, used_s
+        requests, memory_short = self._requests(), self._memory_short()
         if not self._policy.is_due(
-            now,
-            self._resident(),
-            requests=self._requests(),
-            busy_share=busy_share,
-            memory_short=self._memory_short(),
+            now, self._resident(), requests=requests, busy_share=busy_share, memory_short=memory_short
         ):
+            if is_quiet(requests, busy_share) and gc.get_count()[0] >= QUIET_OBJECTS:
+                gc.collect(0)
             return False
         objects = gc.collect()
         self._policy.collected(now, self._resident())

@@ -9,10 +9,12 @@ from dataclasses import replace
 
 import structlog
 
+from gateway.domain.slices import SLICE
 from gateway.observability.gauges import Family
 from gateway.observability.metric_table import OTHER
 from gateway.scaling.class_facts import classes_of
 from gateway.scaling.foresight import STATES, Foreseen, Foresight
+from gateway.scaling.kept_decisions import KeptDecisions
 from gateway.scaling.observation import UNNAMED, SeenModel
 from gateway.scaling.settings import ScalingSettings
 from gateway.scaling.verdict import ClassVerdict, ModelVerdict, class_verdict
@@ -62,6 +64,7 @@ class Autoscaler:
         self._seen_s: dict[tuple[str, str], float] = {}
         self._latest = RecentDict[str, str](MOST_MODELS)
         """The class on which a model was served last."""
+        self._kept = KeptDecisions()
         self._decided = asyncio.Event()
         self.verdicts: dict[str, ModelVerdict] = {}
         """The latest of each model."""
@@ -80,11 +83,19 @@ class Autoscaler:
         """Decide once."""
         seen = await self._see()
         now = self._clock()
-        found = {}
+        found: dict[str, ModelVerdict] = {}
+        reused = 0
         for model, each in list(seen.items())[:MOST_MODELS]:
-            found[model] = self.decide_one(model, each, now)
-            await asyncio.sleep(0)
+            verdict = self._kept.good(model, each, self._foresight, now)
+            if verdict is None:
+                self._kept.end(model, self._need)
+                verdict = self.decide_one(model, each, now)
+                await asyncio.sleep(0)
+            elif (reused := reused + 1) % SLICE == 0:
+                await asyncio.sleep(0)
+            found[model] = verdict
         self.verdicts = found
+        self._kept.forget_others(found)
         self._forget(now)
         self._decided.set()
         self._decided = asyncio.Event()
@@ -179,9 +190,14 @@ class Autoscaler:
         for device, verdict in classes.items():
             if verdict.wanted != before[device]:
                 self._changed(found, device, before[device], verdict.wanted)
+        self._kept.keep(found, seen, facts, rule, self._foresight, now)
         return found
 
     # --- Within ---
+
+    def _need(self, model: str, facts: ClassFacts, rule: ScalingRule, needed: int, at_s: float) -> None:
+        """As much was needed at ``at_s``, too, when no decision was made."""
+        self._wanted[model, facts.device].need(needed, rule, facts.lead_s, at_s)
 
     def _foreseen(self, model: str, facts: Sequence[ClassFacts]) -> dict[str, Foreseen]:
         if self._foresight is None:

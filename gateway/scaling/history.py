@@ -40,6 +40,8 @@ class LoadHistory:
         self._steps: dict[tuple[str, str], _Step] = {}
         self._latest = RecentDict[tuple[str, str], tuple[float, float]](MOST_SERIES)
         self._over: deque[NotedLoad] = deque(maxlen=MOST_WAITING)
+        self._dropped_at = -1
+        """The step in which those that are old were last dropped: none becomes old within a step."""
         self.is_full = False
         """More series came than are kept."""
 
@@ -94,6 +96,9 @@ class LoadHistory:
         self._over.append(NotedLoad(*key, middle_s, load, packed(step.pieces)))
 
     def _drop_old(self, number: int) -> None:
+        if number == self._dropped_at:
+            return
+        self._dropped_at = number
         for key, step in list(self._steps.items()):
             if step.number < number - 1:
                 self._end(key, step)

@@ -60,8 +60,7 @@ class DeploymentConstraints(NamedTuple):
         return tuple.__new__(cls, fit)  # what its own constructor does
 
 
-@frozen
-class PendingRequest:
+class PendingRequest(NamedTuple):
     """A request that waits; a sequence of these is in order of turns.
 
     ``number`` is its ticket's. ``avoid`` holds the keys of deployments it must not go to. With ``version``

@@ -9,14 +9,16 @@ as counts and their integrals over time. A deployment that is full has a third, 
 import heapq
 import math
 from dataclasses import dataclass, field
-
-from shared.process.frozen import frozen
+from heapq import heappush
+from typing import NamedTuple
 
 SHARE_MEMORY_S = 20.0
 """Reading that was placed this long ago counts half in ``DeploymentLoad.reading_share``."""
 
 SHARE_MOST = 0.7
 """Highest share of time that counts as reading: engines continue to write however much there is to read."""
+
+_SHARE_MOST_S = SHARE_MOST * SHARE_MEMORY_S
 
 PACE_WEIGHT = 0.05
 PACE_MOST = 1.5
@@ -31,8 +33,7 @@ MOST_RUNNING = 1 << 16
 """Requests followed at one deployment. Slots are far fewer; what is over this runs unfollowed."""
 
 
-@frozen
-class Concurrency:
+class Concurrency(NamedTuple):
     """What ran beside a request on average, from when it was placed until it was over."""
 
     ahead_s: float
@@ -46,7 +47,9 @@ class Concurrency:
 
 
 @dataclass(slots=True)
-class _Running:
+class RunningRequest:
+    """What is kept of one that runs."""
+
     begun_s: float
     first_s: float
     """When its first token was expected, less the correction known when it began."""
@@ -55,10 +58,10 @@ class _Running:
     ahead_s: float
     own_s: float
     end_s: float
+    running_area: float
+    kv_area: float
+    read_s: float
     seen: bool = False
-    running_area: float = 0.0
-    kv_area: float = 0.0
-    read_s: float = 0.0
 
 
 @dataclass(slots=True, eq=False)
@@ -91,7 +94,7 @@ class DeploymentLoad:
     _writing_off: float = 0.0
     _unread: int = 0
     """Requests whose first token was not seen."""
-    _running: dict[int, _Running] = field(default_factory=dict)
+    _running: dict[int, RunningRequest] = field(default_factory=dict)
     _ends: list[tuple[float, int]] = field(default_factory=list)
     _correction_s: float = 0.0
     _area_s: float = 0.0
@@ -110,29 +113,28 @@ class DeploymentLoad:
         if now > self._area_s:
             self._advance(now)
         wait_s = self.ready_s - now if self.ready_s > now else 0.0
-        self.ready_s = now + wait_s + read_s
-        self._read_s += read_s
-        self._share_s += read_s
-        share = self._share_s / SHARE_MEMORY_S
-        self.reading_share = share if share < SHARE_MOST else SHARE_MOST
+        self.ready_s = ready_s = now + wait_s + read_s
+        self._read_s = all_read_s = self._read_s + read_s
+        self._share_s = share_s = self._share_s + read_s
+        self.reading_share = share_s / SHARE_MEMORY_S if share_s < _SHARE_MOST_S else SHARE_MOST
         self.kv_tokens += kv_tokens
         self.count += 1
         self._unread += 1
-        end_s = self.ready_s + output_s
-        self._running[number] = _Running(
-            begun_s=now,
-            first_s=self.ready_s - self._correction_s,
-            output_s=output_s,
-            kv_tokens=kv_tokens,
-            ahead_s=wait_s,
-            own_s=read_s,
-            end_s=end_s,
-            running_area=self._running_area,
-            kv_area=self._kv_area,
-            read_s=self._read_s,
-        )
+        end_s = ready_s + output_s
         self._ends_sum_s += end_s
-        heapq.heappush(self._ends, (end_s, number))
+        heappush(self._ends, (end_s, number))
+        self._running[number] = RunningRequest(
+            now,
+            ready_s - self._correction_s,
+            output_s,
+            kv_tokens,
+            wait_s,
+            read_s,
+            end_s,
+            self._running_area,
+            self._kv_area,
+            all_read_s,
+        )
 
     def begun(self, number: int, now: float, *, kv_tokens: int, output_s: float) -> None:
         """The request ``number`` runs and has its first token, which was not seen here: there are
@@ -162,25 +164,30 @@ class DeploymentLoad:
         one.end_s = now + one.output_s
         heapq.heappush(self._ends, (one.end_s, number))
 
-    def end(self, number: int, now: float) -> Concurrency | None:
-        """``number`` is over, however it went. Returns what ran beside it; None if it was not known here."""
-        one = self._running.get(number)
+    def end(self, number: int, now: float) -> RunningRequest | None:
+        """``number`` is over, however it went. Returns what :meth:`company` takes; None if it was not known
+        here."""
+        one = self._running.pop(number, None)
         if one is None:
             return None
         if now > self._area_s:
             self._advance(now)
-        del self._running[number]
-        self.count -= 1
+        self.count = count = self.count - 1
         self.kv_tokens -= one.kv_tokens
-        self._ends_sum_s -= one.end_s
         if not one.seen:
             self._unread -= 1
-        if not self.count:
-            self._ends = []
+        if not count:
+            self._ends.clear()
             self._ends_sum_s, self.ready_s = 0.0, now
-        elif len(self._ends) > 4 * self.count + 16:
+            return one
+        self._ends_sum_s -= one.end_s
+        if len(self._ends) > 4 * count + 16:
             self._ends = [(each.end_s, key) for key, each in self._running.items()]
             heapq.heapify(self._ends)
+        return one
+
+    def company(self, one: RunningRequest, now: float) -> Concurrency:
+        """What ran beside ``one``, which has just ended."""
         span_s = now - one.begun_s
         if span_s > 0:
             running = (self._running_area - one.running_area) / span_s
@@ -246,7 +253,7 @@ class DeploymentLoad:
         self._share_s *= SHARE_MEMORY_S / (SHARE_MEMORY_S + elapsed_s)
         self._area_s = now
 
-    def _note_queueing(self, one: _Running, now: float) -> None:
+    def _note_queueing(self, one: RunningRequest, now: float) -> None:
         if one.ahead_s > 0.0:
             waited = (now - one.begun_s - one.own_s) / one.ahead_s
             weight = QUEUEING_WEIGHT * one.ahead_s / max(one.ahead_s, one.own_s)

@@ -1,8 +1,8 @@
 """What is remembered of late: entries, counts and rates, in bounded memory and with constant time a step."""
 
-import math
 from collections import OrderedDict
 from collections.abc import Callable
+from math import exp
 from typing import TypeVar
 
 K = TypeVar("K")
@@ -39,19 +39,23 @@ WINDOW_S = 10
 class CountWindow:
     """Sums of two counts over the last ``WINDOW_S`` seconds, forgotten a second at a time."""
 
-    __slots__ = ("_buckets", "_second")
+    __slots__ = ("_bucket", "_buckets", "_ends_s", "_second")
 
     def __init__(self) -> None:
         self._buckets = [[0.0, 0.0] for _ in range(WINDOW_S)]
         self._second = 0
+        self._bucket, self._ends_s = self._buckets[0], 1.0
+        """Of that second, and when it ends."""
 
     def add(self, first: float, second: float, now: float) -> None:
         """Count ``first`` and ``second`` at ``now``."""
-        if int(now) > self._second:
+        if now >= self._ends_s:
             self._forget(now)
-        bucket = self._buckets[self._second % WINDOW_S]
-        bucket[0] += first
-        bucket[1] += second
+        bucket = self._bucket
+        if first:
+            bucket[0] += first
+        if second:
+            bucket[1] += second
 
     def sums(self, now: float) -> tuple[float, float]:
         """Both counts, of the last ``WINDOW_S`` seconds."""
@@ -78,6 +82,7 @@ class CountWindow:
         while self._second < second:
             self._second += 1
             self._buckets[self._second % WINDOW_S][:] = 0.0, 0.0
+        self._bucket, self._ends_s = self._buckets[self._second % WINDOW_S], self._second + 1.0
 
 
 class ArrivalRate:
@@ -98,17 +103,17 @@ class ArrivalRate:
     def arrived(self, now: float) -> None:
         """One more came."""
         elapsed_s = now - self._updated_s
+        before = self._arrivals
         if elapsed_s > 0.0:
-            self._arrivals *= math.exp(-elapsed_s / self._memory_s)
-        self._arrivals += 1.0
-        self._updated_s = now
+            before *= exp(-elapsed_s / self._memory_s)
+        self._arrivals, self._updated_s = before + 1.0, now
 
     def per_s(self, now: float) -> float:
         """Arrivals per second of late."""
-        seen_s = self._memory_s * (1.0 - math.exp(-(now - self._began_s) / self._memory_s))
+        seen_s = self._memory_s * (1.0 - exp(-(now - self._began_s) / self._memory_s))
         return self._left(now) / max(seen_s, self._window_s)
 
     def _left(self, now: float) -> float:
         if now == self._updated_s:
             return self._arrivals
-        return self._arrivals * math.exp(-max(0.0, now - self._updated_s) / self._memory_s)
+        return self._arrivals * exp(-max(0.0, now - self._updated_s) / self._memory_s)

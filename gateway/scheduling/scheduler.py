@@ -133,7 +133,7 @@ class Scheduler:
         known.policy.placed(item, view.key, now)
         if view.kv_free_tokens is not None:
             knowledge.note_room(view)
-        speeds = knowledge.speeds(view)
+        speeds = knowledge.by_device.get(view.device) or knowledge.speeds(view)
         if item.prefix:
             cached_tokens = knowledge.cached_tokens(item, view.key)
             knowledge.prefixes.note_read(view.key, item.prefix, knowledge.capacity_blocks(item, view))
@@ -194,11 +194,12 @@ class Scheduler:
         """The request ``number`` has given back its slot at ``view``."""
         known = self.models.get(view.model)
         placed = known.open.pop((number, view.key), None) if known is not None else None
-        concurrency = view.load.end(number, now)
+        ended = view.load.end(number, now)
         if known is None or placed is None:
             return
         item, speeds, predicted, cold = placed
-        if concurrency is not None and not cold and outcome.ok and speeds.should_learn(now):
+        if ended is not None and not cold and outcome.ok and speeds.should_learn(now):
+            concurrency = view.load.company(ended, now)
             paces = self.performance.learn(speeds, predicted, outcome, concurrency, view.rtt_s)
             view.load.note_pace(*paces)
         known.policy.finished(item, view.key, outcome, now)
@@ -208,26 +209,22 @@ class Scheduler:
     def _predict(
         self, item: PendingRequest, view: DeploymentView, speeds: Speeds, cached_tokens: int, now: float
     ) -> PredictedWork:
-        load = view.load
-        uncached_tokens = item.input_tokens - int(cached_tokens * speeds.hit_share)
-        load_s = 0.0 if view.loaded else speeds.load_s if view.load_s is None else view.load_s
-        read_s = speeds.read_s(uncached_tokens, item.input_tokens - uncached_tokens) * load.reading_pace
+        load, input_tokens, output_tokens = view.load, item.input_tokens, item.output_tokens
+        pace, running = load.reading_pace, load.count
+        uncached_tokens = input_tokens
+        if cached_tokens:
+            uncached_tokens -= int(cached_tokens * speeds.hit_share)
+        read_s = speeds.read_s(uncached_tokens, input_tokens - uncached_tokens) * pace
         wait_s = load.ready_s - now if load.ready_s > now else 0.0
-        first_s = load_s + wait_s + speeds.fixed_s * load.reading_pace + read_s
-        kv_tokens = load.kv_tokens + item.input_tokens + item.output_tokens
-        output_s = speeds.output_s(
-            item.output_tokens, load.count + 1, kv_tokens, load.reading_share if load.count else 0.0
-        )
-        return PredictedWork(
-            cached_tokens,
-            uncached_tokens,
-            item.input_tokens,
-            item.output_tokens,
-            first_s,
-            first_s + output_s * load.writing_pace,
-            read_s,
-            speeds.token_s * load.reading_pace,
-        )
+        if not view.loaded:
+            wait_s += speeds.load_s if view.load_s is None else view.load_s
+        first_s = wait_s + speeds.fixed_s * pace + read_s
+        kv_tokens = load.kv_tokens + input_tokens + output_tokens
+        reading_share = load.reading_share if running else 0.0
+        output_s = speeds.output_s(output_tokens, running + 1, kv_tokens, reading_share) * load.writing_pace
+        tokens = cached_tokens, uncached_tokens, input_tokens, output_tokens
+        predicted = *tokens, first_s, first_s + output_s, read_s, speeds.token_s * pace
+        return tuple.__new__(PredictedWork, predicted)  # what its own constructor does
 
     def _policy(self, model: str, knowledge: Knowledge) -> Policy:
         policy = self._make(self.policy_of(model), knowledge)

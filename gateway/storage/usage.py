@@ -14,6 +14,7 @@ from sqlalchemy import (
     Connection,
     Double,
     Row,
+    bindparam,
     case,
     cast,
     delete,
@@ -110,7 +111,12 @@ class UsageStore:
         self._database = database
         self.process = secrets.token_hex(8)
         """Tells the batches of this process from others'."""
-        self._upsert = database.upsert(schema.usage, _sum)  # twice a second: made once
+        # Twice a second: made once.
+        self._upsert = database.upsert(schema.usage, _sum)
+        batches = schema.usage_batches
+        self._note = insert(batches)
+        mine = batches.c.process == self.process
+        self._forget_earlier = delete(batches).where(mine, batches.c.batch < bindparam("before"))
 
     def add(self, amounts: Mapping[Account, Amount], batch: int | None = None) -> None:
         """Add ``amounts`` to what is there, all of them or, when it fails, none.
@@ -136,9 +142,8 @@ class UsageStore:
     def _note_batch(self, connection: Connection, batch: int) -> None:
         """Raises IntegrityError where it is noted, after waiting for who is just noting it."""
         table, now_s = schema.usage_batches, time.time()
-        note = {"process": self.process, "batch": batch, "added_s": now_s}
-        connection.execute(insert(table).values(note))
-        connection.execute(delete(table).where(table.c.process == self.process, table.c.batch < batch))
+        connection.execute(self._note, {"process": self.process, "batch": batch, "added_s": now_s})
+        connection.execute(self._forget_earlier, {"before": batch})
         if batch % _SWEEP_BATCHES == 0:
             gone = select(table.c.process, table.c.batch).where(table.c.added_s < now_s - BATCHES_KEPT_S)
             gone = gone.order_by(*table.primary_key).with_for_update(skip_locked=True)

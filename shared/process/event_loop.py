@@ -5,10 +5,10 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-SWITCH_S = 0.0005
+SWITCH_S = 0.0001
 """How long another thread may keep the interpreter from the event loop. Python's own 5 ms show in the time to
 a first token and between tokens: a thread that asks the database takes the interpreter back after each call
-of it before the loop has woken."""
+of it before the loop has woken, and after each callback of the loop in which it lets go of it."""
 
 
 def event_loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:

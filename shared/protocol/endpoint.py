@@ -5,7 +5,7 @@ I/O and no clock of its own. Everything runs in one thread, and handlers may cal
 endpoint at any time.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from shared.protocol.demand import Demand
@@ -97,6 +97,19 @@ class Stream:
         endpoint.wake()
         return ready
 
+    def hasten(self) -> None:
+        """Somebody waits for what was sent last, and has nothing yet: it is not to wait for more."""
+        self._endpoint.hasten()
+
+    def send_whole(self, pieces: Sequence[bytes]) -> None:
+        """Sends a whole body that the send buffer holds, and ends our half (gateway): all leaves together.
+        Raises ``StreamHalfClosed``, ``SessionClosed``."""
+        endpoint = self._endpoint
+        endpoint.session.send_whole(self.id, pieces)
+        endpoint.wake()
+        if self.head.streaming:
+            endpoint.hasten()
+
     def end(self, trailers: Trailers | None = None) -> None:
         """Ends our half once everything has left. Raises ``StreamHalfClosed``, ``SessionClosed``."""
         self._endpoint.session.end(self.id, trailers)
@@ -127,6 +140,8 @@ class SessionEndpoint:
         self.session = session
         self.now = now
         self.wake = wake
+        self.hasten: Callable[[], None] = _nothing
+        """Called after ``wake`` where somebody waits for what is to be sent; the tunnel sets it."""
         self.listener: SessionListener | None = None
         self.on_close: Callable[[], None] = _nothing
         """Called when the program closed the session, so that CLOSE leaves; the tunnel sets it."""
@@ -220,9 +235,10 @@ class SessionEndpoint:
                         stream.handler.on_data(event.data)
                 else:
                     _ACTIONS[type(event)](self, event)
-        closed, self._peer_closed = self._peer_closed, None
+        closed = self._peer_closed
         if closed is None:
             return None
+        self._peer_closed = None
         return TunnelClosed(closed.reason or closed.code.name, closed.code)
 
     def suspend(self, error: TrunklineError) -> None:

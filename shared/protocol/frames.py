@@ -7,6 +7,7 @@ from typing import NamedTuple
 from shared.process.frozen import frozen
 from shared.protocol import limits
 from shared.protocol.errors import ErrorCode, FrameMalformed, FrameTooLarge, MessageTooLarge
+from shared.speedups.session_frames import FRAME_RULE
 
 HEADER = struct.Struct(">BII")
 _pack_header, _read_header, _HEADER_BYTES = HEADER.pack, HEADER.unpack_from, HEADER.size
@@ -106,6 +107,29 @@ RULES: dict[int, FrameRule] = {
     FrameType.ACK: _OFFSET_ON_LINK,
     FrameType.CLOSE: FrameRule(MessageKind.LINK, False, 2, _REASON),
 }
+
+
+KINDS: dict[int, MessageKind] = {frame_type: rule.kind for frame_type, rule in RULES.items()}
+"""What a message carries, by the type of its first frame."""
+
+_ON_STREAM = {False: 0, True: 1, None: 2}
+
+
+def _rules_for_cutting(kind: MessageKind, role: TunnelRole) -> bytes:
+    packed = [bytes(FRAME_RULE.size)] * 256
+    for frame_type, rule in RULES.items():
+        if rule.kind is kind and rule.sender is not role:
+            packed[frame_type] = FRAME_RULE.pack(
+                1, _ON_STREAM[rule.on_stream], rule.least_bytes, rule.most_bytes
+            )
+    return b"".join(packed)
+
+
+RULES_FOR_CUTTING = {
+    role: {kind: _rules_for_cutting(kind, role) for kind in MessageKind} for role in TunnelRole
+}
+"""For :func:`shared.speedups.cut_frames`: the rules of the frames that a role may receive in a message of a
+kind."""
 
 
 class Frame(NamedTuple):

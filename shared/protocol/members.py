@@ -40,12 +40,14 @@ Headers = tuple[tuple[str, str], ...]
 
 
 def _check_headers(headers: Headers) -> Headers:
-    size_bytes = 0
-    for name, text in headers:
-        # What is printable has no control characters; only what is not is searched for them.
-        if not _is_field_name(name) or not (text.isprintable() or not FORBIDDEN_IN_VALUE.search(text)):
-            raise ValueError("a header must have a lower-case name and no control characters")
-        size_bytes += len(name) + len(text)
+    if not headers:
+        return headers
+    names, texts = zip(*headers, strict=True)
+    text = "".join(texts)
+    # What is printable has no control characters; only what is not is searched for them.
+    if not all(map(_is_field_name, names)) or not (text.isprintable() or not FORBIDDEN_IN_VALUE.search(text)):
+        raise ValueError("a header must have a lower-case name and no control characters")
+    size_bytes = len(text) + sum(map(len, names))
     if size_bytes > limits.HEADER_BYTES:
         raise ValueError(f"headers exceed {limits.HEADER_BYTES} bytes")
     return headers
@@ -129,6 +131,8 @@ def read(
 
 
 _ADAPTERS: dict[type, TypeAdapter[Any]] = {}
+_VALIDATORS: dict[type, Callable[[object], Any]] = {}
+"""What reads each kind that has an adapter."""
 
 
 def adapter_of(kind: type[T]) -> TypeAdapter[T]:
@@ -136,6 +140,7 @@ def adapter_of(kind: type[T]) -> TypeAdapter[T]:
     adapter = _ADAPTERS.get(kind)
     if adapter is None:
         adapter = _ADAPTERS[kind] = TypeAdapter(kind)
+        _VALIDATORS[kind] = adapter.validator.validate_python
     return adapter
 
 
@@ -161,10 +166,7 @@ class Payload:
     def from_payload(cls, payload: bytes) -> Self:
         """What a frame's payload says. Raises :class:`FrameMalformed`."""
         try:
-            value = orjson.loads(payload)
-            if type(value) is dict:
-                message: Self = _ADAPTERS[cls].validator.validate_python(value)
-                return message
+            message: Self = _VALIDATORS[cls](orjson.loads(payload))
         except (orjson.JSONDecodeError, KeyError, ValidationError):
-            pass
-        return cls.read(read_object(payload))  # says what is wrong
+            return cls.read(read_object(payload))  # says what is wrong
+        return message

@@ -25,16 +25,16 @@ class MessageLog:
         """The newest messages sent, oldest first; the last one is number ``sent``."""
         self.replaying: deque[bytes] = deque()
         """Those of them that must still be sent again on the present tunnel, before anything new."""
-        self._unacked_messages = 0
-        self._unacked_bytes = 0
+        self._received_bytes = 0
+        self._ack_from, self._ack_from_bytes = limits.ACK_MESSAGES, limits.ACK_BYTES
+        """An ACK is due at once when so many messages or so many bytes have been received in all."""
         self.ack_at: float | None = None
         """When an ACK is due; None while everything is acknowledged."""
 
     def record_sent(self, messages: list[bytes]) -> None:
         self.sent += len(messages)
         self._retained += messages
-        for message in messages:
-            self.retained_bytes += len(message)
+        self.retained_bytes += sum(map(len, messages))
 
     def can_resume(self, peer_received: int) -> bool:
         """Whether everything that a peer lacks, which has received so many messages, is still kept."""
@@ -74,14 +74,14 @@ class MessageLog:
     def record_received(self, size_bytes: int, now: float) -> bool:
         """Counts a message. True when an ACK is due at once."""
         self.received += 1
-        self._unacked_messages += 1
-        self._unacked_bytes += size_bytes
+        self._received_bytes += size_bytes
         if self.ack_at is None:
             self.ack_at = now + self.ack_delay_s
-        return self._unacked_messages >= limits.ACK_MESSAGES or self._unacked_bytes >= limits.ACK_BYTES
+        return self.received >= self._ack_from or self._received_bytes >= self._ack_from_bytes
 
     def acknowledge(self) -> int:
         """The count to send in an ACK now."""
-        self._unacked_messages = self._unacked_bytes = 0
+        self._ack_from = self.received + limits.ACK_MESSAGES
+        self._ack_from_bytes = self._received_bytes + limits.ACK_BYTES
         self.ack_at = None
         return self.received

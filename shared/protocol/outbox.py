@@ -99,8 +99,9 @@ class Outbox:
         self.progress: dict[int, bytes] = {}
         """PROGRESS frames, by stream; a newer one replaces one that has not left."""
         self._commands = 0
-        self.last_opened = 0
-        """Number of the newest stream whose OPEN has left."""
+        self.last_opened = self.newest_open = 0
+        """Numbers of the newest stream whose OPEN has left, and of the newest one that was opened. Whoever
+        puts OPEN into ``frames`` sets the latter."""
         self.interactive: deque[OutStream] = deque()
         """Those that have something to send and go before bulk ones."""
         self._bulk: deque[OutStream] = deque()
@@ -206,15 +207,16 @@ class Outbox:
                 self.queue(stream)
 
     def _take_control(self, pieces: list[Buffer], left: int) -> int:
-        while self.frames and left > 0:
-            frame = self.frames.popleft()
-            frame_type = frame[0]
-            if frame_type == _OPEN:
-                self.last_opened = int.from_bytes(frame[1:5], "big")
-            elif frame_type in _COMMANDS:
-                self._commands -= 1
-            pieces.append(frame)
-            left -= len(frame)
+        frames = self.frames
+        if frames:
+            size_bytes = sum(map(len, frames))
+            if size_bytes <= left:  # nearly always
+                pieces += frames
+                frames.clear()
+                left -= size_bytes
+                self.last_opened, self._commands = self.newest_open, 0
+            else:
+                left = self._take_frames(pieces, left)
         if self._states:
             for frame_type in _STATES:
                 if left > 0 and frame_type in self._states:
@@ -228,6 +230,18 @@ class Outbox:
             left -= len(frame)
         while self.progress and left > 0:
             frame = self.progress.pop(next(iter(self.progress)))
+            pieces.append(frame)
+            left -= len(frame)
+        return left
+
+    def _take_frames(self, pieces: list[Buffer], left: int) -> int:
+        while self.frames and left > 0:
+            frame = self.frames.popleft()
+            frame_type = frame[0]
+            if frame_type == _OPEN:
+                self.last_opened = int.from_bytes(frame[1:5], "big")
+            elif frame_type in _COMMANDS:
+                self._commands -= 1
             pieces.append(frame)
             left -= len(frame)
         return left

@@ -78,32 +78,39 @@ class ReceivingStreams(SessionStreams):
         _tell_unsaid(write_bodies(later, UNSAID_BYTES))
 
     def _receive_open(self, frame: Frame, now: float) -> None:
-        if frame.stream_id <= self._last_id:
-            raise StreamStateError(f"stream {frame.stream_id} opened after stream {self._last_id}")
-        if len(self._streams) >= self._windows.streams:
-            raise StreamLimitExceeded(f"more than {self._windows.streams} streams")
-        if len(self._outbox.frames) > 2 * self._windows.streams + limits.COMMANDS:
+        stream_id = frame.stream_id
+        if stream_id <= self._last_id:
+            raise StreamStateError(f"stream {stream_id} opened after stream {self._last_id}")
+        windows, outbox = self._windows, self._outbox
+        if len(self._streams) >= windows.streams:
+            raise StreamLimitExceeded(f"more than {windows.streams} streams")
+        if outbox.frames and len(outbox.frames) > 2 * windows.streams + limits.COMMANDS:
             # A stream of which the peer has not read the end still counts among those it has open.
             raise StreamLimitExceeded("streams are opened and their ends not read")
         head = RequestHead.from_payload(frame.payload)
         if head.credit > limits.CREDIT_MAX:
             raise FlowControlViolated(f"credit up to offset {head.credit}")
-        self._last_id = frame.stream_id
-        out = OutStream(frame.stream_id, SendCredit(head.credit), head.streaming or head.upgrade)
+        self._last_id = stream_id
+        upgrade = head.upgrade
+        out = OutStream(stream_id, SendCredit(head.credit), head.streaming or upgrade)
         window = self._first_window()
         credit = ReceiveCredit(window, now)
-        self._streams[frame.stream_id] = OpenStream(_HEAD, _BODY, out, credit, upgrade=head.upgrade)
-        if window > self._windows.floor:
-            self._outbox.credits[frame.stream_id] = window
-        self.events.append(tuple.__new__(StreamOpened, (frame.stream_id, head)))
+        self._streams[stream_id] = OpenStream(_HEAD, _BODY, out, credit, None, upgrade)
+        if window > windows.floor:
+            outbox.credits[stream_id] = window
+        self.events.append(tuple.__new__(StreamOpened, (stream_id, head)))
 
     def _receive_head(self, frame: Frame, now: float) -> None:
-        stream = self._advance_peer(frame)
-        head = ResponseHead.from_payload(frame.payload)
+        _, stream_id, payload = frame
+        stream = self._streams.get(stream_id)
+        if stream is None or stream.peer is not _HEAD or stream_id > self._outbox.last_opened:
+            stream = self._advance_peer(frame)
+        stream.peer = _BODY
+        head = ResponseHead.from_payload(payload)
         if head.status == UPGRADED and not stream.upgrade:
-            raise StreamStateError(f"stream {frame.stream_id} is upgraded, which nobody asked for")
+            raise StreamStateError(f"stream {stream_id} is upgraded, which nobody asked for")
         if stream.local is not _RESET:
-            self.events.append(tuple.__new__(HeadReceived, (frame.stream_id, head)))
+            self.events.append(tuple.__new__(HeadReceived, (stream_id, head)))
 
     def _receive_progress(self, frame: Frame, now: float) -> None:
         self.progress_frames.spend(control_frame_units(len(frame.payload)), now)
@@ -123,18 +130,23 @@ class ReceivingStreams(SessionStreams):
             self.events.append(DataReceived(frame.stream_id, frame.payload))
 
     def _receive_end(self, frame: Frame, now: float) -> None:
-        stream = self._advance_peer(frame)
-        trailers = Trailers.from_payload(frame.payload) if frame.payload else None
-        if stream.local is not _RESET:
-            self.events.append(tuple.__new__(StreamEnded, (frame.stream_id, trailers)))
-        if self._outbox.credits:
-            self._outbox.credits.pop(frame.stream_id, None)  # there is nothing left that it could let through
-        if stream.local in OVER and stream.out.end is None:
-            self._close_if_over(frame.stream_id, stream)
+        _, stream_id, payload = frame
+        stream, outbox = self._streams.get(stream_id), self._outbox
+        if stream is None or stream.peer is not _BODY or stream_id > outbox.last_opened:
+            stream = self._advance_peer(frame)
+        stream.peer = _ENDED
+        trailers = Trailers.from_payload(payload) if payload else None
+        local = stream.local
+        if local is not _RESET:
+            self.events.append(tuple.__new__(StreamEnded, (stream_id, trailers)))
+        if outbox.credits:
+            outbox.credits.pop(stream_id, None)  # there is nothing left that it could let through
+        if local in OVER and stream.out.end is None:
+            self._close(stream_id, stream)
         elif self.role is _GATEWAY:
             # The response is complete, so nobody needs the rest of the request.
-            self._drop_local(frame.stream_id, stream, ErrorCode.NO_ERROR, "")
-            self._close_if_over(frame.stream_id, stream)
+            self._drop_local(stream_id, stream, ErrorCode.NO_ERROR, "")
+            self._close(stream_id, stream)
 
     def _receive_reset(self, frame: Frame, now: float) -> None:
         if self._is_closed(frame.stream_id):

@@ -16,13 +16,16 @@ from typing import Any, ClassVar
 import orjson
 
 from shared.protocol import limits
+from shared.protocol.contents import CONTENT
 from shared.protocol.control_frames import ControlFrameLimiter, control_frame_units
 from shared.protocol.credit import OWN_WINDOWS, PeerLimits, WindowSettings
-from shared.protocol.demand import Demand, decode_demand, encode_demand
+from shared.protocol.demand import Demand, encode_demand
 from shared.protocol.errors import ErrorCode, SessionClosed, UnexpectedFrame
 from shared.protocol.events import ControlReceived, Event, PeerClosed, TunnelEvent
 from shared.protocol.frames import (
+    KINDS,
     RULES,
+    RULES_FOR_CUTTING,
     Frame,
     FrameType,
     MessageKind,
@@ -36,16 +39,10 @@ from shared.protocol.frames import (
     message_kind,
 )
 from shared.protocol.heartbeat import Heartbeat
-from shared.protocol.members import adapter_of
 from shared.protocol.messages import (
     AgentState,
     Drain,
-    RequestHead,
-    ResponseHead,
-    Trailers,
-    decode_levels,
     encode_levels,
-    read_object,
 )
 from shared.protocol.numbering import MessageLog
 from shared.protocol.others import Others
@@ -54,27 +51,10 @@ from shared.protocol.peers import Peers
 from shared.protocol.progress import Progress
 from shared.protocol.receiving import Later, ReceivingStreams
 from shared.protocol.stream_state import Half
-
-_CONTENT: dict[int, Callable[[bytes], Any]] = {
-    FrameType.SLOTS: decode_levels,
-    FrameType.STATE: AgentState.from_payload,
-    FrameType.DEMAND: decode_demand,
-    FrameType.COMMAND: read_object,
-    FrameType.RESULT: read_object,
-    FrameType.DRAIN: Drain.from_payload,
-    FrameType.PEERS: Peers.from_payload,
-    FrameType.OTHERS: Others.from_payload,
-}
-"""How the payload of each control frame is read for :class:`~shared.protocol.events.ControlReceived`."""
-
-for _kind in (RequestHead, ResponseHead, Trailers, AgentState, Drain, Peers, Progress):
-    adapter_of(_kind)  # made now, so that the first frame does not wait for it
+from shared.speedups import cut_frames
 
 _NUMBERED, _DATA = MessageKind.NUMBERED, int(FrameType.DATA)
 """For the path of every message: a global is found faster than a member of an enumeration."""
-
-_COUNTED_BY_CONTENT = frozenset({FrameType.CREDIT, FrameType.ACK})
-"""They count as control frames only where they say nothing new (PROTOCOL §2.6)."""
 
 
 class ProtocolSession(ReceivingStreams):
@@ -91,24 +71,19 @@ class ProtocolSession(ReceivingStreams):
         self.log = MessageLog(limits.GATEWAY_ACK_DELAY_S if at_gateway else limits.ACK_DELAY_S)
         self.heartbeat = Heartbeat(now, seldom=at_gateway)
         self.control_frames = ControlFrameLimiter(now)
-        """Bounds what the peer may send of them. A gateway carries it over to the next session of a peer."""
         taken = limits.PROGRESS_UNITS_TAKEN, limits.PROGRESS_UNITS_TAKEN_PER_S
         sent = limits.PROGRESS_UNITS, limits.PROGRESS_UNITS_PER_S
         self.progress_frames = ControlFrameLimiter(now, *(taken if at_gateway else sent))
         self._link: deque[bytes] = deque()
         """Link frames to send, ahead of everything; bounded, see :meth:`_put_link`."""
         self._ack_due = False
+        self._rules = RULES_FOR_CUTTING[role]
         self.timer_at = inf
         """When the program calls :meth:`handle_deadline` next; the program sets it."""
         self.deadline_nearer = True
         """:meth:`next_deadline` has come nearer than that; the program sets it to False."""
 
     # --- Called by the program ---
-
-    def open_stream(self, head: RequestHead, now: float) -> int:
-        stream_id = super().open_stream(head, now)
-        self.control_frames.earn(len(self._streams))
-        return stream_id
 
     def send_progress(self, stream_id: int, progress: Progress, now: float) -> bool:
         """Sends PROGRESS in place of one that has not left (agent); only where ``progress`` is agreed on.
@@ -229,51 +204,66 @@ class ProtocolSession(ReceivingStreams):
         if self.closed:
             return False
         start, size_bytes = 0, len(message)
-        is_body = 0 < size_bytes <= limits.MESSAGE_BYTES and message[0] == _DATA
-        kind = _NUMBERED if is_body else message_kind(message)
+        kind = KINDS.get(message[0]) if 0 < size_bytes <= limits.MESSAGE_BYTES else None
         if kind is _NUMBERED:
             if self.log.ack_at is None and now + self.log.ack_delay_s < self.timer_at:
                 self.deadline_nearer = True
             if self.log.record_received(size_bytes, now):
                 self._ack_due = True
-            if is_body:
+            if message[0] == _DATA:
                 start = self._receive_bodies(message, 0, later)
                 if start == size_bytes:
                     return self._ack_due or self.deadline_nearer
-        elif kind is MessageKind.HANDSHAKE:
+        elif kind is not MessageKind.LINK:
+            message_kind(message)  # says what is wrong
             raise UnexpectedFrame("handshake frame inside a session")
         self._receive_frames(message, start, kind, now, later)
-        return True
+        return self.deadline_nearer or self.wants_to_send
 
     def _receive_frames(
         self, message: bytes, start: int, kind: MessageKind, now: float, later: Later
     ) -> None:
-        """Takes the frames of a message from ``start`` on."""
-        role, header_bytes, end = self.role, limits.FRAME_HEADER_BYTES, len(message)
+        """Takes the frames of a message from ``start`` on.
+
+        Nearly all are cut together, or taken by :meth:`_receive_bodies`; :meth:`_receive_single` takes any
+        other, and finds what is wrong with it.
+        """
+        rules, receivers, end = self._rules[kind], self._receivers, len(message)
         while start < end:
-            frame = decode_frame(message, start, kind)
-            rule = RULES[frame.type]
-            if rule.sender is role:
-                raise UnexpectedFrame(f"{FrameType(frame.type).name} received by the {role.value}")
-            if not rule.on_stream and frame.type not in _COUNTED_BY_CONTENT:
-                self._count_control_frame(frame, now)
-            self._receivers[frame.type](self, frame, now)
-            start += header_bytes + len(frame.payload)
-            if start < end and message[start] == _DATA and kind is _NUMBERED:
-                start = self._receive_bodies(message, start, later)
+            frames, start = cut_frames(message, start, rules, Frame, _DATA)
+            for frame in frames:
+                receivers[frame[0]](self, frame, now)
+            if start < end:
+                begin = start
+                if message[start] == _DATA and kind is _NUMBERED:
+                    start = self._receive_bodies(message, start, later)
+                if start == begin:
+                    start = self._receive_single(message, start, kind, now)
+
+    def _receive_single(self, message: bytes, start: int, kind: MessageKind, now: float) -> int:
+        """Takes one frame; returns where it ends."""
+        frame = decode_frame(message, start, kind)
+        if RULES[frame.type].sender is self.role:
+            raise UnexpectedFrame(f"{FrameType(frame.type).name} received by the {self.role.value}")
+        self._receivers[frame.type](self, frame, now)
+        return start + limits.FRAME_HEADER_BYTES + len(frame.payload)
 
     def _count_control_frame(self, frame: Frame, now: float) -> None:
-        """Only gateways bound control frames: many agents share one, while an agent trusts its gateway."""
+        """Only gateways bound control frames: many agents share one, while an agent trusts its gateway.
+        CREDIT and ACK count only where they say nothing new (PROTOCOL §2.6)."""
         if self.role is TunnelRole.GATEWAY:
             self.control_frames.spend(control_frame_units(len(frame.payload), frame.type), now)
 
     def _receive_control(self, frame: Frame, now: float) -> None:
-        self.events.append(ControlReceived(frame.type, _CONTENT[frame.type](frame.payload)))
+        self._count_control_frame(frame, now)
+        self.events.append(ControlReceived(frame.type, CONTENT[frame.type](frame.payload)))
 
     def _receive_ping(self, frame: Frame, now: float) -> None:
+        self._count_control_frame(frame, now)
         self._put_link(encode(FrameType.PONG, 0, frame.payload))
 
     def _receive_pong(self, frame: Frame, now: float) -> None:
+        self._count_control_frame(frame, now)
         self.heartbeat.handle_pong(decode_offset(frame.payload), now)
         if self.rtt_s != self.heartbeat.rtt_s:
             self.rtt_s = self.heartbeat.rtt_s
@@ -288,6 +278,7 @@ class ProtocolSession(ReceivingStreams):
             self._count_control_frame(frame, now)
 
     def _receive_close(self, frame: Frame, now: float) -> None:
+        self._count_control_frame(frame, now)
         self.closed = True
         self.events.append(PeerClosed(*decode_reason(frame.payload)))
 
@@ -303,7 +294,7 @@ class ProtocolSession(ReceivingStreams):
         FrameType.PONG: _receive_pong,
         FrameType.ACK: _receive_ack,
         FrameType.CLOSE: _receive_close,
-        **dict.fromkeys(_CONTENT, _receive_control),
+        **dict.fromkeys(CONTENT, _receive_control),
     }
 
     # --- Time ---
@@ -353,20 +344,20 @@ class ProtocolSession(ReceivingStreams):
         if self.closed:
             return messages
         numbered: list[bytes] = []
-        log, heartbeat = self.log, self.heartbeat
+        log, outbox = self.log, self._outbox
         if log.replaying:
             numbered = log.take_replay(budget_bytes)
             budget_bytes -= sum(map(len, numbered))
         room_bytes = limits.RETAINED_BYTES - log.retained_bytes
         if room_bytes > budget_bytes:
             room_bytes = budget_bytes
-        if room_bytes > 0 and (new := self._outbox.take(room_bytes)):
+        if room_bytes > 0 and (new := outbox.take(room_bytes)):
             log.record_sent(new)
             numbered = numbered + new if numbered else new
-            if self._outbox.drained or self._outbox.ended:
+            if outbox.ended or outbox.drained:
                 self._take_output_events()
-        if numbered and heartbeat.awaiting_at is None:
-            heartbeat.awaiting_at = now  # what sent() does
+        if numbered and self.heartbeat.awaiting_at is None:
+            self.heartbeat.awaiting_at = now  # what sent() does
             if now + limits.SILENT_AFTER_S < self.timer_at:
                 self.deadline_nearer = True
         return messages + numbered if messages else numbered

@@ -3,10 +3,12 @@
 Sans-I/O. Frames from the peer are taken in :mod:`shared.protocol.receiving`.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from shared.protocol import limits
+from shared.protocol.control_frames import ControlFrameLimiter
 from shared.protocol.credit import (
     PeerLimits,
     ReceiveCredit,
@@ -24,7 +26,7 @@ from shared.protocol.errors import (
     TooManyStreams,
 )
 from shared.protocol.events import Event, StreamClosed, StreamWritable
-from shared.protocol.frames import FrameType, TunnelRole, encode, encode_reason
+from shared.protocol.frames import HEADER, FrameType, TunnelRole, encode, encode_reason
 from shared.protocol.messages import RequestHead, ResponseHead, Trailers
 from shared.protocol.outbox import Outbox, OutStream
 from shared.protocol.stream_state import OVER, TRANSITIONS, Half
@@ -33,6 +35,7 @@ from shared.speedups import BodyPath, OutPath
 _HEAD, _BODY, _ENDED, _RESET = Half.HEAD, Half.BODY, Half.ENDED, Half.RESET
 _GATEWAY, _AGENT = TunnelRole.GATEWAY, TunnelRole.AGENT
 _OPEN_FRAME, _HEAD_FRAME, _END_FRAME = int(FrameType.OPEN), int(FrameType.HEAD), int(FrameType.END)
+_pack_header = HEADER.pack
 """For the path of every frame: a global is found faster than a member of an enumeration."""
 
 
@@ -56,6 +59,9 @@ class SessionStreams:
     Methods that send raise :class:`~shared.protocol.errors.SessionClosed` once the session is over.
     """
 
+    control_frames: ControlFrameLimiter
+    """Bounds what the peer may send of them. A gateway carries it over to the next session of a peer."""
+
     def __init__(self, role: TunnelRole, peer: PeerLimits, windows: WindowSettings) -> None:
         self.role = role
         self.closed = False
@@ -68,6 +74,8 @@ class SessionStreams:
         self._windows = windows
         self.events: list[Event] = []
         """What has happened and was not yet taken, in order."""
+        self._first_rest = windows.initial - windows.floor
+        """What a new stream's window is above the floor, where there is enough."""
         self._pool = WindowPool(windows)
         self._send_credit = SendCredit(peer.session_window_bytes)
         self._received = SessionReceiveCredit(windows.session)
@@ -77,8 +85,8 @@ class SessionStreams:
         self._last_id = 0
         self._most_streams = min(peer.streams, windows.streams)
         self._outbox = Outbox(self._send_credit)
-        if role is TunnelRole.AGENT:
-            self._outbox.last_opened = limits.STREAM_ID_MAX  # an agent has no OPEN that could wait to leave
+        if role is TunnelRole.AGENT:  # it has no OPEN that could wait to leave
+            self._outbox.last_opened = self._outbox.newest_open = limits.STREAM_ID_MAX
 
     @property
     def credit_stalls(self) -> int:
@@ -109,18 +117,20 @@ class SessionStreams:
         if self._last_id >= limits.STREAM_ID_MAX:
             raise TooManyStreams("the session has used up its stream numbers")
         stream_id = self._last_id + 1
-        window = self._first_window()
-        head.credit = window
+        head.credit = window = self._first_window()
         payload = head.to_payload()
         if len(payload) > limits.CONTROL_PAYLOAD_BYTES:
             self._pool.give_back(window - self._windows.floor)
             raise HeadTooLarge(f"a request's head of {len(payload)} bytes, quoted")
-        frame = encode(_OPEN_FRAME, stream_id, payload)
         self._last_id = stream_id
-        out = OutStream(stream_id, SendCredit(self._peer.stream_window_bytes), interactive=head.upgrade)
-        credit = ReceiveCredit(window, now)
-        self._streams[stream_id] = OpenStream(_BODY, _HEAD, out, credit, upgrade=head.upgrade)
-        self._outbox.frames.append(frame)
+        out = OutStream(stream_id, SendCredit(self._peer.stream_window_bytes), head.upgrade)
+        self._streams[stream_id] = OpenStream(
+            _BODY, _HEAD, out, ReceiveCredit(window, now), None, head.upgrade
+        )
+        outbox = self._outbox
+        outbox.frames.append(_pack_header(_OPEN_FRAME, stream_id, len(payload)) + payload)
+        outbox.newest_open = stream_id
+        self.control_frames.earn(len(self._streams))
         return stream_id
 
     def send_head(self, stream_id: int, head: ResponseHead) -> None:
@@ -131,7 +141,9 @@ class SessionStreams:
             stream = self._advance_local(stream_id, FrameType.HEAD)
         stream.local = _BODY
         if stream.peer is not _RESET:
-            stream.out.head = encode(_HEAD_FRAME, stream_id, head.to_payload())
+            payload = head.to_payload()
+            assert len(payload) <= limits.CONTROL_PAYLOAD_BYTES, len(payload)
+            stream.out.head = _pack_header(_HEAD_FRAME, stream_id, len(payload)) + payload
             self._outbox.queue(stream.out)
 
     def send_data(self, stream_id: int, data: bytes) -> bool:
@@ -156,6 +168,32 @@ class SessionStreams:
             self._outbox.queue(out)
         return not out.waiting
 
+    def send_whole(self, stream_id: int, pieces: Sequence[bytes]) -> None:
+        """Sends a whole body that the send buffer holds, and ends our half (gateway): :meth:`send_data` of
+        each piece and :meth:`end`, whose errors it raises."""
+        assert self.role is _GATEWAY
+        stream, size_bytes = self._streams.get(stream_id), sum(map(len, pieces))
+        if (
+            stream is None
+            or stream.local is not _BODY
+            or stream.peer is _RESET
+            or self.closed
+            or stream.out.pending_bytes
+            or size_bytes > limits.SEND_BUFFER_BYTES
+        ):
+            for piece in pieces:
+                self.send_data(stream_id, piece)
+            self.end(stream_id)
+            return
+        out = stream.out
+        if size_bytes:
+            out.chunks += pieces
+            out.pending_bytes = size_bytes
+        stream.local = _ENDED
+        out.end = _pack_header(_END_FRAME, stream_id, 0)
+        if not out.queued:
+            self._outbox.queue(out)
+
     def end(self, stream_id: int, trailers: Trailers | None = None) -> None:
         """Ends our half in order, once everything buffered has left.
 
@@ -171,8 +209,11 @@ class SessionStreams:
         payload = b"" if trailers is None else trailers.to_payload()
         if self._outbox.progress:
             self._outbox.progress.pop(stream_id, None)
-        stream.out.end = encode(_END_FRAME, stream_id, payload)
-        self._outbox.queue(stream.out)
+        assert len(payload) <= limits.CONTROL_PAYLOAD_BYTES, len(payload)
+        out = stream.out
+        out.end = _pack_header(_END_FRAME, stream_id, len(payload)) + payload
+        if not out.queued:
+            self._outbox.queue(out)
         if self.role is _AGENT and stream.credit.received != stream.credit.consumed:
             self._discard(stream_id, stream.credit)
 
@@ -220,7 +261,8 @@ class SessionStreams:
         session = self._received
         session.consumed += size_bytes
         if stream is None:
-            self._settle(stream_id, credit)
+            if size_bytes == held_bytes and self._owed.pop(stream_id, None) is not None:
+                self._pool.free += credit.window - self._windows.floor  # as _settle() does
         elif credit.consumed >= credit.grant_at and stream.peer not in OVER:
             return True
         return session.consumed >= session.grant_at
@@ -268,7 +310,7 @@ class SessionStreams:
             for stream_id in outbox.ended:
                 stream = self._streams[stream_id]
                 if stream.peer in OVER:
-                    self._close_if_over(stream_id, stream)
+                    self._close(stream_id, stream)
             outbox.ended.clear()
 
     def _send_buffer(self, out: OutStream) -> int:
@@ -295,8 +337,11 @@ class SessionStreams:
         self._outbox.frames.append(encode(FrameType.RESET, stream_id, encode_reason(code, reason)))
 
     def _close_if_over(self, stream_id: int, stream: OpenStream) -> None:
-        if stream.local not in OVER or stream.peer not in OVER or stream.out.end is not None:
-            return
+        if stream.local in OVER and stream.peer in OVER and stream.out.end is None:
+            self._close(stream_id, stream)
+
+    def _close(self, stream_id: int, stream: OpenStream) -> None:
+        """Both halves are over, and nothing of ours has yet to leave."""
         del self._streams[stream_id]
         if self._outbox.credits:
             self._outbox.credits.pop(stream_id, None)  # all else has left or was dropped
@@ -327,10 +372,9 @@ class SessionStreams:
 
     def _first_window(self) -> int:
         """The floor, and what is to be had of the rest: what :meth:`WindowPool.borrow` gives."""
-        windows, pool = self._windows, self._pool
-        rest = windows.initial - windows.floor
+        pool, rest = self._pool, self._first_rest
         if rest > pool.free // 2:
             rest = pool.borrow(rest)
         else:
             pool.free -= rest
-        return windows.floor + rest
+        return self._windows.floor + rest

@@ -7,7 +7,15 @@ They do the same: the tests compare them input by input, and run what uses them 
 import os
 from typing import TYPE_CHECKING
 
-from shared.speedups import body_path, header_collector, out_path, read_path, websocket_frames
+from shared.speedups import (
+    body_path,
+    header_collector,
+    huge_pages,
+    out_path,
+    read_path,
+    session_frames,
+    websocket_frames,
+)
 
 _NAMES = (
     "BodyPath",
@@ -15,11 +23,13 @@ _NAMES = (
     "HeaderCollector",
     "OutPath",
     "ReceivedBytes",
+    "cut_frames",
     "cut_messages",
     "frame_messages",
     "read_ready",
     "receive_bodies",
     "take_turns",
+    "use_huge_pages",
     "write_bodies",
 )
 
@@ -39,15 +49,18 @@ NATIVE = native is not None
 if TYPE_CHECKING or native is None:
     from shared.speedups.body_path import BodyPath, ReceivedBytes, receive_bodies, write_bodies
     from shared.speedups.header_collector import HeaderCollector
+    from shared.speedups.huge_pages import use_huge_pages
     from shared.speedups.out_path import ChunkReader, OutPath, take_turns
     from shared.speedups.read_path import read_ready
+    from shared.speedups.session_frames import cut_frames
     from shared.speedups.websocket_frames import cut_messages, frame_messages
 else:
     BodyPath, ReceivedBytes = native.BodyPath, native.ReceivedBytes
     receive_bodies, write_bodies = native.receive_bodies, native.write_bodies
     HeaderCollector = native.HeaderCollector
     ChunkReader, OutPath, take_turns = native.ChunkReader, native.OutPath, native.take_turns
-    read_ready = native.read_ready
+    read_ready, use_huge_pages = native.read_ready, native.use_huge_pages
+    cut_frames = native.cut_frames
     cut_messages, frame_messages = native.cut_messages, native.frame_messages
 
 __all__ = [
@@ -58,14 +71,18 @@ __all__ = [
     "OutPath",
     "ReceivedBytes",
     "body_path",
+    "cut_frames",
     "cut_messages",
     "frame_messages",
     "header_collector",
+    "huge_pages",
     "out_path",
     "read_path",
     "read_ready",
     "receive_bodies",
+    "session_frames",
     "take_turns",
+    "use_huge_pages",
     "websocket_frames",
     "write_bodies",
 ]

@@ -16,6 +16,7 @@
 #define BINARY_AND_WHOLE 0x82
 #define MASKED 0x80
 #define MASK_BYTES 4
+#define MOST_HEAD_BYTES 14
 #define LENGTH_OF_2_BYTES 126
 #define LENGTH_OF_8_BYTES 127
 
@@ -108,7 +109,7 @@ cut_messages(PyObject *module, PyObject *const *args, Py_ssize_t count)
         if (masked) {
             head += MASK_BYTES;
         }
-        if (size > (uint64_t)most_bytes || left < head || (uint64_t)(left - head) < size) {
+        if (most_bytes < 0 || size > (uint64_t)most_bytes || left < head || (uint64_t)(left - head) < size) {
             break;
         }
         message = PyBytes_FromStringAndSize(masked ? NULL : (const char *)bytes + head, (Py_ssize_t)size);
@@ -165,6 +166,9 @@ frame_messages(PyObject *module, PyObject *const *args, Py_ssize_t count)
             return NULL;
         }
         length = PyBytes_GET_SIZE(message);
+        if (length > PY_SSIZE_T_MAX - MOST_HEAD_BYTES - size) {
+            return PyErr_NoMemory();
+        }
         size += length + (length < 126 ? 2 : length < 65536 ? 4 : 10) + (masks_bytes ? MASK_BYTES : 0);
     }
     result = PyBytes_FromStringAndSize(NULL, size);
@@ -212,6 +216,7 @@ frame_messages(PyObject *module, PyObject *const *args, Py_ssize_t count)
 typedef struct {
     PyObject_HEAD
     char open;
+    char empty;      /* found so: nothing waits in the transport, until somebody gives it something */
     char unbuffered; /* found so when this message's first piece was taken: it may be sent at once */
     char last_bytes;
     char last[LAST_BYTES];
@@ -238,13 +243,12 @@ path_traverse(BodyPath *self, visitproc visit, void *arg)
     return 0;
 }
 
+/* The lists stay until the end: they clear themselves, and a path of a cycle may be called after this. */
 static int
 path_clear(BodyPath *self)
 {
     Py_CLEAR(self->write);
     Py_CLEAR(self->flow);
-    Py_CLEAR(self->waiting);
-    Py_CLEAR(self->fresh);
     Py_CLEAR(self->only);
     Py_CLEAR(self->on_unsaid);
     Py_CLEAR(self->buffered_bytes);
@@ -256,6 +260,8 @@ path_dealloc(BodyPath *self)
 {
     PyObject_GC_UnTrack(self);
     path_clear(self);
+    Py_CLEAR(self->waiting);
+    Py_CLEAR(self->fresh);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
@@ -297,33 +303,55 @@ ends_events(PyObject *data)
            (size >= 4 && memcmp(bytes + size - 4, "\r\n\r\n", 4) == 0);
 }
 
+/* What the path has under this name, held while it is used; NULL: an error. It may have been deleted or cleared. */
+static PyObject *
+path_hold(PyObject *part, const char *name)
+{
+    if (part == NULL) {
+        PyErr_SetString(PyExc_AttributeError, name);
+    }
+    return Py_XNewRef(part);
+}
+
 /* 1: the connection has a descriptor, and nothing that was written before waits in the program; 0: not so, or it is
-   not known; -1: an error. */
+   not known; -1: an error. While the path is open nobody else writes to the connection, so it is asked once. */
 static int
 path_is_unbuffered(BodyPath *self)
 {
-    PyObject *found;
+    PyObject *buffered_bytes, *found;
     long long size;
+    int failed;
 
     if (self->descriptor < 0) {
         return 0;
     }
-    found = PyObject_CallNoArgs(self->buffered_bytes);
-    if (found == NULL) {
+    if (self->empty && self->open) {
+        return 1;
+    }
+    buffered_bytes = path_hold(self->buffered_bytes, "buffered_bytes");
+    if (buffered_bytes == NULL) {
         return -1;
     }
-    size = PyLong_AsLongLong(found);
-    Py_DECREF(found);
-    return size == -1 && PyErr_Occurred() ? -1 : size == 0;
+    found = PyObject_CallNoArgs(buffered_bytes);
+    Py_DECREF(buffered_bytes);
+    failed = found == NULL ? -1 : read_number(found, &size);
+    Py_XDECREF(found);
+    if (failed < 0) {
+        return -1;
+    }
+    self->empty = size == 0;
+    return self->empty;
 }
 
 /* 1: the connection has enough for now, 0: not so, -1: an error. */
 static int
 path_is_paused(BodyPath *self)
 {
-    PyObject *paused = PyObject_GetAttr(self->flow, name_write_paused);
+    PyObject *flow = path_hold(self->flow, "flow");
+    PyObject *paused = flow == NULL ? NULL : PyObject_GetAttr(flow, name_write_paused);
     int is_paused;
 
+    Py_XDECREF(flow);
     if (paused == NULL) {
         return -1;
     }
@@ -340,11 +368,11 @@ path_count(BodyPath *self, PyObject *data)
     if (PyList_Append(self->fresh, data) < 0) {
         return -1;
     }
-    self->pieces += 1;
-    self->sent_bytes += size;
-    self->taken_bytes += size;
-    self->unsaid_bytes += size;
-    self->waiting_bytes += size;
+    self->pieces = add_up(self->pieces, 1);
+    self->sent_bytes = add_up(self->sent_bytes, size);
+    self->taken_bytes = add_up(self->taken_bytes, size);
+    self->unsaid_bytes = add_up(self->unsaid_bytes, size);
+    self->waiting_bytes = add_up(self->waiting_bytes, size);
     return 1;
 }
 
@@ -376,7 +404,7 @@ path_receive(BodyPath *self, PyObject *data, int at_once)
         return 0;
     }
     if (first) {
-        unbuffered = at_once ? path_is_unbuffered(self) : 0; /* later it has to be asked later */
+        unbuffered = at_once || self->empty ? path_is_unbuffered(self) : 0; /* later it has to be asked later */
         if (unbuffered < 0) {
             return -1;
         }
@@ -391,6 +419,7 @@ path_receive(BodyPath *self, PyObject *data, int at_once)
     if (!ends_events(data) || !self->open) {
         return 0;
     }
+    first = first && self->only == NULL && PyList_GET_SIZE(self->waiting) == 0; /* a call may have put one there */
     if (first && at_once) {
         self->only = Py_NewRef(data);
         return path_count(self, data) < 0 ? -1 : 2;
@@ -440,12 +469,12 @@ send_at_once(int descriptor, const char *bytes, Py_ssize_t size)
 static int
 path_hand_over(BodyPath *self, PyObject *framed)
 {
+    PyObject *write = framed == NULL ? NULL : path_hold(self->write, "write");
     PyObject *result;
 
-    if (framed == NULL) {
-        return -1;
-    }
-    result = PyObject_CallOneArg(self->write, framed);
+    self->empty = 0;
+    result = write == NULL ? NULL : PyObject_CallOneArg(write, framed);
+    Py_XDECREF(write);
     Py_XDECREF(result);
     return result == NULL ? -1 : 0;
 }
@@ -478,6 +507,10 @@ path_write_chunk(BodyPath *self, PyObject **pieces, Py_ssize_t count, int unbuff
     int head_bytes, failed = 0;
 
     for (at = 0; at < count; at++) {
+        if (PyBytes_GET_SIZE(pieces[at]) > PY_SSIZE_T_MAX - FRAMING_BYTES - size) {
+            PyErr_NoMemory();
+            return -1;
+        }
         size += PyBytes_GET_SIZE(pieces[at]);
     }
     head_bytes = write_chunk_head(head, (size_t)size);
@@ -532,15 +565,20 @@ path_write_received(BodyPath *self)
     if (count == 0) {
         return 0;
     }
+    waiting = PyList_GetSlice(self->waiting, 0, count); /* a write may call back */
+    if (waiting == NULL) {
+        return -1;
+    }
+    count = PyList_GET_SIZE(waiting);
     for (at = 0; at < count; at++) {
-        if (!PyBytes_Check(PyList_GET_ITEM(self->waiting, at))) {
+        if (!PyBytes_Check(PyList_GET_ITEM(waiting, at))) {
             PyErr_SetString(PyExc_TypeError, "a piece of a body is not bytes");
+            Py_DECREF(waiting);
             return -1;
         }
     }
-    waiting = PyList_GetSlice(self->waiting, 0, count); /* a write may call back */
-    if (waiting == NULL || PyList_SetSlice(self->waiting, 0, count, NULL) < 0) {
-        Py_XDECREF(waiting);
+    if (PyList_SetSlice(self->waiting, 0, count, NULL) < 0) {
+        Py_DECREF(waiting);
         return -1;
     }
     failed = path_write_chunk(self, ((PyListObject *)waiting)->ob_item, count, self->unbuffered);
@@ -597,7 +635,27 @@ path_set_last(BodyPath *self, PyObject *data, void *closure)
     return 0;
 }
 
+static PyObject *
+path_get_open(BodyPath *self, void *closure)
+{
+    return PyBool_FromLong(self->open);
+}
+
+/* Before it is opened, and after it was closed, others may write to the connection. */
+static int
+path_set_open(BodyPath *self, PyObject *open, void *closure)
+{
+    if (open == NULL || !PyBool_Check(open)) {
+        PyErr_SetString(PyExc_TypeError, "whether a path is open is a bool");
+        return -1;
+    }
+    self->open = open == Py_True;
+    self->empty = 0;
+    return 0;
+}
+
 static PyGetSetDef path_properties[] = {
+    {"open", (getter)path_get_open, (setter)path_set_open, "See shared.speedups.body_path.BodyPath.open.", NULL},
     {"last", (getter)path_get_last, (setter)path_set_last, "See shared.speedups.body_path.BodyPath.last.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
@@ -616,7 +674,6 @@ static PyMemberDef path_members[] = {
     {"descriptor", T_INT, offsetof(BodyPath, descriptor), 0, NULL},
     {"buffered_bytes", T_OBJECT, offsetof(BodyPath, buffered_bytes), 0, NULL},
     {"on_unsaid", T_OBJECT, offsetof(BodyPath, on_unsaid), 0, NULL},
-    {"open", T_BOOL, offsetof(BodyPath, open), 0, NULL},
     {"sent_bytes", T_LONGLONG, offsetof(BodyPath, sent_bytes), 0, NULL},
     {"pieces", T_LONGLONG, offsetof(BodyPath, pieces), 0, NULL},
     {"taken_bytes", T_LONGLONG, offsetof(BodyPath, taken_bytes), 0, NULL},
@@ -671,13 +728,10 @@ static int
 number_of(PyObject *object, PyObject *name, long long *number)
 {
     PyObject *found = PyObject_GetAttr(object, name);
+    int failed = found == NULL ? -1 : read_number(found, number);
 
-    if (found == NULL) {
-        return -1;
-    }
-    *number = PyLong_AsLongLong(found);
-    Py_DECREF(found);
-    return *number == -1 && PyErr_Occurred() ? -1 : 0;
+    Py_XDECREF(found);
+    return failed;
 }
 
 static int
@@ -724,7 +778,7 @@ typedef struct {
 
 static StreamSlots known_slots;
 
-/* -1: the class has no such slot. */
+/* -1: the class has no such slot. One of another class is none, whatever name it has here. */
 static Py_ssize_t
 slot_of(PyTypeObject *type, PyObject *name)
 {
@@ -736,18 +790,27 @@ slot_of(PyTypeObject *type, PyObject *name)
         return -1;
     }
     member = ((PyMemberDescrObject *)found)->d_member;
-    return member->type == T_OBJECT_EX ? member->offset : -1;
+    return member->type == T_OBJECT_EX && PyType_IsSubtype(type, PyDescr_TYPE(found)) ? member->offset : -1;
 }
 
-static void
+/* They are known from then on, until streams of another class come: a caller keeps its own copy. */
+static StreamSlots
 find_slots(PyTypeObject *type)
 {
-    Py_INCREF(type);
-    Py_XSETREF(known_slots.type, type);
-    known_slots.peer = slot_of(type, name_peer);
-    known_slots.local = slot_of(type, name_local);
-    known_slots.credit = slot_of(type, name_credit);
-    known_slots.path = slot_of(type, name_path);
+    StreamSlots found, before = known_slots;
+
+    if (before.type == type) {
+        return before;
+    }
+    found.peer = slot_of(type, name_peer);
+    found.local = slot_of(type, name_local);
+    found.credit = slot_of(type, name_credit);
+    found.path = slot_of(type, name_path);
+    found.type = (PyTypeObject *)Py_NewRef(type);
+    before = known_slots;
+    known_slots = found;
+    Py_XDECREF(before.type); /* the end of a class may call back */
+    return found;
 }
 
 /* A new reference; NULL: an error. */
@@ -765,12 +828,12 @@ stream_get(PyObject *stream, Py_ssize_t offset, PyObject *name)
 
 /* 1: DATA of the stream is wanted, 0: not so, -1: an error. */
 static int
-wants_body(PyObject *stream, PyObject *states)
+wants_body(PyObject *stream, const StreamSlots *slots, PyObject *states)
 {
     PyObject *peer, *local;
     int wanted;
 
-    peer = stream_get(stream, known_slots.peer, name_peer);
+    peer = stream_get(stream, slots->peer, name_peer);
     if (peer == NULL) {
         return -1;
     }
@@ -778,7 +841,7 @@ wants_body(PyObject *stream, PyObject *states)
     if (peer != PyTuple_GET_ITEM(states, 0)) {
         return 0;
     }
-    local = stream_get(stream, known_slots.local, name_local);
+    local = stream_get(stream, slots->local, name_local);
     if (local == NULL) {
         return -1;
     }
@@ -787,27 +850,46 @@ wants_body(PyObject *stream, PyObject *states)
     return wanted;
 }
 
+/* Of this class tuple.__new__ has made an instance: it is safe to do so without asking. */
+static PyObject *known_event_type;
+
+static PyObject *
+new_event(PyObject *event_type, PyObject *pair)
+{
+    PyObject *args, *event;
+
+    if (event_type != known_event_type) {
+        event = PyObject_CallMethod((PyObject *)&PyTuple_Type, "__new__", "OO", event_type, pair);
+        if (event != NULL) {
+            Py_XSETREF(known_event_type, Py_NewRef(event_type));
+        }
+        return event;
+    }
+    args = PyTuple_Pack(1, pair);
+    event = args == NULL ? NULL : PyTuple_Type.tp_new((PyTypeObject *)event_type, args, NULL);
+    Py_XDECREF(args);
+    return event;
+}
+
 /* An event of a piece that no path takes. 0: done, -1: an error. */
 static int
 append_event(PyObject *events, PyObject *event_type, PyObject *key, PyObject *data)
 {
     PyObject *pair = PyTuple_Pack(2, key, data);
-    PyObject *args = pair == NULL ? NULL : PyTuple_Pack(1, pair);
-    PyObject *event = args == NULL ? NULL : PyTuple_Type.tp_new((PyTypeObject *)event_type, args, NULL);
+    PyObject *event = pair == NULL ? NULL : new_event(event_type, pair);
     int failed = event == NULL ? -1 : PyList_Append(events, event);
 
     Py_XDECREF(pair);
-    Py_XDECREF(args);
     Py_XDECREF(event);
     return failed;
 }
 
 /* The stream's path takes a piece, or an event does. 0: done, -1: an error. */
 static int
-pass_on(PyObject *stream, PyObject *key, PyObject *data, PyObject *touched, int at_once, PyObject *events,
-        PyObject *event_type)
+pass_on(PyObject *stream, const StreamSlots *slots, PyObject *key, PyObject *data, PyObject *touched, int at_once,
+        PyObject *events, PyObject *event_type)
 {
-    PyObject *path = stream_get(stream, known_slots.path, name_path);
+    PyObject *path = stream_get(stream, slots->path, name_path);
     int taken = 0;
 
     if (path == NULL) {
@@ -899,7 +981,7 @@ static PyObject *
 receive_bodies(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
     PyObject *message, *streams, *session, *events, *event_type, *states;
-    PyObject *touched = NULL, *due = NULL, *result = NULL, *key = NULL, *later;
+    PyObject *touched = NULL, *due = NULL, *result = NULL, *key = NULL, *stream = NULL, *later;
     const unsigned char *bytes;
     Py_ssize_t start, size;
     long long frame_type, most_bytes, step_bytes, session_received, session_granted, in_session;
@@ -912,10 +994,8 @@ receive_bodies(PyObject *module, PyObject *const *args, Py_ssize_t count)
     }
     message = args[0], streams = args[2], session = args[3], events = args[4], event_type = args[5], states = args[6];
     start = PyLong_AsSsize_t(args[1]);
-    frame_type = PyLong_AsLongLong(args[7]);
-    most_bytes = PyLong_AsLongLong(args[8]);
-    step_bytes = PyLong_AsLongLong(args[9]);
-    if (PyErr_Occurred()) {
+    if ((start == -1 && PyErr_Occurred()) || read_number(args[7], &frame_type) < 0 ||
+        read_number(args[8], &most_bytes) < 0 || read_number(args[9], &step_bytes) < 0) {
         return NULL;
     }
     bytes = (const unsigned char *)PyBytes_AS_STRING(message);
@@ -932,16 +1012,17 @@ receive_bodies(PyObject *module, PyObject *const *args, Py_ssize_t count)
     if (touched == NULL) {
         return NULL;
     }
-    while (start + HEADER_BYTES < size) {
+    while (start < size - HEADER_BYTES) {
         const unsigned char *head = bytes + start;
         uint32_t stream_id = ((uint32_t)head[1] << 24) | ((uint32_t)head[2] << 16) | ((uint32_t)head[3] << 8) | head[4];
         uint32_t length = ((uint32_t)head[5] << 24) | ((uint32_t)head[6] << 16) | ((uint32_t)head[7] << 8) | head[8];
         Py_ssize_t begin = start + HEADER_BYTES;
-        PyObject *stream, *credit, *data;
+        PyObject *credit, *data;
+        StreamSlots slots;
         long long received, granted;
         int failed;
 
-        if (head[0] != frame_type || length == 0 || length > most_bytes || (Py_ssize_t)length > size - begin) {
+        if (head[0] != frame_type || length == 0 || length > most_bytes || length > (size_t)(size - begin)) {
             break;
         }
         key = PyLong_FromUnsignedLong(stream_id);
@@ -955,17 +1036,16 @@ receive_bodies(PyObject *module, PyObject *const *args, Py_ssize_t count)
             }
             break;
         }
-        if (Py_TYPE(stream) != known_slots.type) {
-            find_slots(Py_TYPE(stream));
-        }
-        failed = wants_body(stream, states);
+        Py_INCREF(stream); /* what is asked of it may call back */
+        slots = find_slots(Py_TYPE(stream));
+        failed = wants_body(stream, &slots, states);
         if (failed < 0) {
             goto done;
         }
         if (!failed) {
             break;
         }
-        credit = stream_get(stream, known_slots.credit, name_credit);
+        credit = stream_get(stream, slots.credit, name_credit);
         if (credit == NULL) {
             goto done;
         }
@@ -973,7 +1053,7 @@ receive_bodies(PyObject *module, PyObject *const *args, Py_ssize_t count)
             Py_DECREF(credit);
             goto done;
         }
-        if (received + length > granted || in_session + length > session_granted) {
+        if (exceeds(received, length, granted) || exceeds(in_session, length, session_granted)) {
             Py_DECREF(credit);
             break;
         }
@@ -987,9 +1067,10 @@ receive_bodies(PyObject *module, PyObject *const *args, Py_ssize_t count)
         if (data == NULL) {
             goto done;
         }
-        failed = pass_on(stream, key, data, touched, later == NULL, events, event_type);
+        failed = pass_on(stream, &slots, key, data, touched, later == NULL, events, event_type);
         Py_DECREF(data);
         Py_CLEAR(key);
+        Py_CLEAR(stream);
         if (failed < 0) {
             goto done;
         }
@@ -1022,6 +1103,7 @@ done:
         PyErr_Restore(kind, value, traceback);
     }
     Py_XDECREF(key);
+    Py_XDECREF(stream);
     Py_XDECREF(touched);
     Py_XDECREF(due);
     return result;
@@ -1041,8 +1123,7 @@ write_bodies(PyObject *module, PyObject *const *args, Py_ssize_t count)
         PyErr_SetString(PyExc_TypeError, "write_bodies takes a list and a number");
         return NULL;
     }
-    step_bytes = PyLong_AsLongLong(args[1]);
-    if (step_bytes == -1 && PyErr_Occurred()) {
+    if (read_number(args[1], &step_bytes) < 0) {
         return NULL;
     }
     size = PyList_GET_SIZE(args[0]);
@@ -1054,7 +1135,7 @@ write_bodies(PyObject *module, PyObject *const *args, Py_ssize_t count)
     if (due == NULL) {
         goto failed;
     }
-    for (at = 0; at < size; at++) {
+    for (at = 0; at < PyList_GET_SIZE(paths); at++) {
         BodyPath *path = (BodyPath *)PyList_GET_ITEM(paths, at);
         if (!Py_IS_TYPE(path, &BodyPathType)) {
             PyErr_SetString(PyExc_TypeError, "a path is of another kind");
@@ -1075,12 +1156,15 @@ failed:
 }
 
 static PyMethodDef methods[] = {
+    {"cut_frames", (PyCFunction)(void (*)(void))cut_frames, METH_FASTCALL,
+     "See shared.speedups.session_frames.cut_frames."},
     {"cut_messages", (PyCFunction)(void (*)(void))cut_messages, METH_FASTCALL, cut_messages_doc},
     {"frame_messages", (PyCFunction)(void (*)(void))frame_messages, METH_FASTCALL, frame_messages_doc},
     {"receive_bodies", (PyCFunction)(void (*)(void))receive_bodies, METH_FASTCALL, receive_bodies_doc},
     {"write_bodies", (PyCFunction)(void (*)(void))write_bodies, METH_FASTCALL, write_bodies_doc},
     {"read_ready", (PyCFunction)(void (*)(void))read_ready, METH_FASTCALL, "See shared.speedups.read_path.read_ready."},
     {"take_turns", (PyCFunction)(void (*)(void))take_turns, METH_FASTCALL, "See shared.speedups.out_path.take_turns."},
+    {"use_huge_pages", use_huge_pages, METH_NOARGS, "See shared.speedups.huge_pages.use_huge_pages."},
     {NULL, NULL, 0, NULL},
 };
 

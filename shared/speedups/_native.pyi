@@ -2,8 +2,13 @@
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
+F = TypeVar("F", bound=tuple[int, int, bytes])
+
+def cut_frames(
+    message: bytes, start: int, rules: bytes, frame_class: type[F], stop_type: int
+) -> tuple[list[F], int]: ...
 def cut_messages(data: bytes, start: int, masked: bool, most_bytes: int) -> tuple[list[bytes], int]: ...
 def frame_messages(messages: list[bytes], masks: bytes) -> bytes: ...
 def read_ready(
@@ -93,3 +98,4 @@ def take_turns(
     most_bytes: int,
     frame_type: int,
 ) -> int: ...
+def use_huge_pages() -> bool: ...

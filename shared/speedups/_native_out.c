@@ -31,7 +31,8 @@ find_slot(PyObject *object, Slot *slot)
             PyErr_Clear();
         } else if (Py_IS_TYPE(found, &PyMemberDescr_Type)) {
             PyMemberDef *member = ((PyMemberDescrObject *)found)->d_member;
-            if (member->type == T_OBJECT_EX && !(member->flags & READONLY)) {
+            if (member->type == T_OBJECT_EX && !(member->flags & READONLY) &&
+                PyType_IsSubtype(type, PyDescr_TYPE(found))) {
                 slot->type = (PyTypeObject *)Py_NewRef(type); /* for good */
                 slot->offset = member->offset;
             }
@@ -67,13 +68,10 @@ static int
 get_number(PyObject *object, Slot *slot, long long *number)
 {
     PyObject *found = get(object, slot);
+    int failed = found == NULL ? -1 : read_number(found, number);
 
-    if (found == NULL) {
-        return -1;
-    }
-    *number = PyLong_AsLongLong(found);
-    Py_DECREF(found);
-    return *number == -1 && PyErr_Occurred() ? -1 : 0;
+    Py_XDECREF(found);
+    return failed;
 }
 
 static int
@@ -258,7 +256,7 @@ out_put(OutPath *self, PyObject *out, PyObject *data)
     if (get_number(out, &slot_pending_bytes, &pending_bytes) < 0) {
         return -1;
     }
-    pending_bytes += PyBytes_GET_SIZE(data);
+    pending_bytes = add_up(pending_bytes, PyBytes_GET_SIZE(data));
     truth = truth_of(get(out, &slot_waiting));
     if (truth != 0) {
         return truth < 0 ? -1 : 0;
@@ -402,15 +400,16 @@ static Py_ssize_t
 reader_skip(ChunkReader *self, const char *bytes, Py_ssize_t size, Py_ssize_t start)
 {
     Py_ssize_t missing = self->missing_bytes, left = size - start;
+    int no_end = (missing >= 2 && missing - 2 < left && bytes[start + missing - 2] != '\r') ||
+                 (missing >= 1 && missing - 1 < left && bytes[start + missing - 1] != '\n');
 
-    if ((missing >= 2 && missing - 2 < left && bytes[start + missing - 2] != '\r') ||
-        (missing >= 1 && missing - 1 < left && bytes[start + missing - 1] != '\n')) {
-        follow_no_longer(self);
-    }
     if (missing > left) {
         missing = left;
     }
     self->missing_bytes -= missing;
+    if (no_end) {
+        follow_no_longer(self); /* the end of a path may call back */
+    }
     return start + missing;
 }
 
@@ -504,32 +503,37 @@ reader_offer(ChunkReader *self, PyObject *data)
     const char *bytes = PyBytes_AS_STRING(data);
     Py_ssize_t size = PyBytes_GET_SIZE(data), chunks, first = 0, body_bytes, waiting;
     int whole = self->missing_bytes == 0, taken;
-    PyObject *body, *path, *heard_s;
+    PyObject *body, *path, *unread, *now, *heard_s;
 
     body_bytes = reader_scan(self, bytes, size, 0, &chunks, &first);
     if (self->path == Py_None || !whole || chunks == 0 || self->missing_bytes) {
         return 0;
     }
-    waiting = PyObject_Length(self->unread);
-    if (waiting != 0) {
-        return waiting < 0 ? -1 : 0;
+    if (self->unread == NULL) { /* closed meanwhile */
+        return 0;
     }
-    body = join_chunks(bytes, size, first, chunks, body_bytes);
+    path = Py_NewRef(self->path); /* who is asked how much is unread may call back */
+    unread = Py_NewRef(self->unread);
+    waiting = PyObject_Length(unread);
+    Py_DECREF(unread);
+    body = waiting != 0 ? NULL : join_chunks(bytes, size, first, chunks, body_bytes);
     if (body == NULL) {
-        return -1;
+        Py_DECREF(path);
+        return waiting > 0 ? 0 : -1;
     }
-    path = Py_NewRef(self->path);
     taken = out_offer((OutPath *)path, body);
     Py_DECREF(path);
     Py_DECREF(body);
     if (taken <= 0) {
         return taken;
     }
-    self->pieces += 1;
+    self->pieces = add_up(self->pieces, 1);
     if (self->now == NULL) { /* closed meanwhile */
         return 1;
     }
-    heard_s = PyObject_CallNoArgs(self->now);
+    now = Py_NewRef(self->now);
+    heard_s = PyObject_CallNoArgs(now);
+    Py_DECREF(now);
     if (heard_s == NULL) {
         return -1;
     }
@@ -562,6 +566,9 @@ reader_call(PyObject *callable, PyObject *const *args, size_t count, PyObject *n
             return NULL;
         }
         if (taken) {
+            Py_RETURN_NONE;
+        }
+        if (self->otherwise == NULL) { /* closed meanwhile */
             Py_RETURN_NONE;
         }
     }
@@ -701,7 +708,7 @@ take_part(PyObject *stream, Slot *slot, PyObject *pieces, long long *left_bytes)
     size = PyObject_Length(part);
     failed = size < 0 || PyList_Append(pieces, part) < 0 || put(stream, slot, Py_None) < 0;
     Py_DECREF(part);
-    *left_bytes -= size;
+    *left_bytes = size < 0 ? *left_bytes : add_up(*left_bytes, -size);
     return failed ? -1 : 1;
 }
 
@@ -717,8 +724,7 @@ take_body(PyObject *stream, PyObject *pieces, PyObject *chunks, long long frame_
     if (get_number(stream, &slot_stream_id, &stream_id) < 0) {
         return -1;
     }
-    if (stream_id < 0 || stream_id > UINT32_MAX || size_bytes < 0 || size_bytes > UINT32_MAX || frame_type < 0 ||
-        frame_type > 255) {
+    if (stream_id < 0 || stream_id > UINT32_MAX || frame_type < 0 || frame_type > 255) {
         PyErr_SetString(PyExc_ValueError, "a frame's header cannot hold this");
         return -1;
     }
@@ -768,9 +774,13 @@ take_turn(Turns *turns, PyObject *ready, PyObject *stream, PyObject *pieces, PyO
         goto end;
     }
     truth = truth_of(get(stream, &slot_waiting));
-    if (truth != 0 || size_bytes > turns->most_bytes || sent + size_bytes > limit ||
-        turns->session_sent + size_bytes > turns->session_limit) {
+    if (truth != 0 || size_bytes > turns->most_bytes || exceeds(sent, size_bytes, limit) ||
+        exceeds(turns->session_sent, size_bytes, turns->session_limit)) {
         done = truth < 0 ? -1 : 0;
+        goto end;
+    }
+    if (size_bytes < 0 || size_bytes > UINT32_MAX) {
+        PyErr_SetString(PyExc_ValueError, "a frame's header cannot hold this");
         goto end;
     }
     if (call(ready, name_popleft, NULL) < 0 || put(stream, &slot_queued, Py_False) < 0 ||
@@ -792,7 +802,7 @@ take_turn(Turns *turns, PyObject *ready, PyObject *stream, PyObject *pieces, PyO
         if (truth < 0) {
             goto end;
         }
-        turns->left_bytes -= size_bytes + HEADER_BYTES;
+        turns->left_bytes = add_up(turns->left_bytes, -(size_bytes + HEADER_BYTES));
     }
     truth = take_part(stream, &slot_end, pieces, &turns->left_bytes);
     if (truth > 0) {
@@ -819,10 +829,8 @@ take_turns(PyObject *module, PyObject *const *args, Py_ssize_t count)
         return NULL;
     }
     ready = args[0], pieces = args[1], ended = args[2], turns.session = args[3];
-    turns.left_bytes = PyLong_AsLongLong(args[4]);
-    turns.most_bytes = PyLong_AsLongLong(args[5]);
-    turns.frame_type = PyLong_AsLongLong(args[6]);
-    if (PyErr_Occurred() || get_number(turns.session, &slot_sent, &turns.session_sent) < 0 ||
+    if (read_number(args[4], &turns.left_bytes) < 0 || read_number(args[5], &turns.most_bytes) < 0 ||
+        read_number(args[6], &turns.frame_type) < 0 || get_number(turns.session, &slot_sent, &turns.session_sent) < 0 ||
         get_number(turns.session, &slot_limit, &turns.session_limit) < 0) {
         return NULL;
     }

@@ -40,15 +40,20 @@ read_ready(PyObject *module, PyObject *const *args, Py_ssize_t count)
         PyErr_SetString(PyExc_TypeError, "read_ready takes an epoll, a dictionary and two numbers");
         return NULL;
     }
-    poll = PyObject_AsFileDescriptor(args[0]);
     members = args[1];
     most_events = PyLong_AsLong(args[2]);
-    most_bytes = PyLong_AsLongLong(args[3]);
-    if (PyErr_Occurred()) {
+    if (most_events == -1 && PyErr_Occurred()) {
+        return NULL;
+    }
+    if (read_number(args[3], &most_bytes) < 0) {
         return NULL;
     }
     if (most_events < 1 || most_events > MOST_EVENTS) {
         PyErr_Format(PyExc_ValueError, "from 1 to %d sockets are read at once", MOST_EVENTS);
+        return NULL;
+    }
+    poll = PyObject_AsFileDescriptor(args[0]); /* the last that may call back before it is used */
+    if (poll < 0) {
         return NULL;
     }
     ready = epoll_wait(poll, events, (int)most_events, 0);
@@ -60,9 +65,9 @@ read_ready(PyObject *module, PyObject *const *args, Py_ssize_t count)
         PyObject *key = PyLong_FromLong(events[at].data.fd), *member, *data = NULL, *pair = NULL;
         int taken = -1;
         if (key != NULL) {
-            member = PyDict_GetItemWithError(members, key); /* found holds it before anything is called */
+            member = Py_XNewRef(PyDict_GetItemWithError(members, key)); /* a new object may set off the collector */
             Py_DECREF(key);
-            if (member == NULL) {
+            if (member == NULL || member == Py_None) {
                 taken = PyErr_Occurred() ? -1 : 0;
             } else {
                 taken = read_socket(events[at].data.fd, events[at].events, &data);
@@ -74,6 +79,7 @@ read_ready(PyObject *module, PyObject *const *args, Py_ssize_t count)
                     }
                 }
             }
+            Py_XDECREF(member);
         }
         Py_XDECREF(data);
         Py_XDECREF(pair);

@@ -55,7 +55,8 @@ class BodyPath:
         self.write = write
         self.flow = flow
         self.open = False
-        """Whether pieces may take this way now."""
+        """Whether pieces may take this way now. Whoever else writes to the connection closes it before: while
+        it is open the native path asks only once whether something waits in the transport."""
         self.waiting: list[bytes] = []
         """Taken and not yet written."""
         self.fresh: list[bytes] = []

@@ -8,6 +8,9 @@ from typing import TypeVar
 READ_BYTES = 256 * 1024
 """Read of a socket at once, at the most."""
 
+MOST_EVENTS = 256
+"""So many sockets are read at once, at the most."""
+
 Member = TypeVar("Member")
 
 
@@ -20,7 +23,10 @@ def read_ready(
     ``poll`` watches the descriptors for EPOLLIN and EPOLLRDHUP. Nothing is waited for. At most
     ``most_events`` sockets are read, and no further one once ``most_bytes`` have come. None in place of
     bytes: the end of the connection has come or an error, perhaps behind other bytes; nothing was read.
+    Raises ValueError unless ``most_events`` is from 1 to ``MOST_EVENTS``.
     """
+    if not 1 <= most_events <= MOST_EVENTS:
+        raise ValueError(f"from 1 to {MOST_EVENTS} sockets are read at once")
     found: list[tuple[Member, bytes | None]] = []
     size_bytes = 0
     for descriptor, events in poll.poll(0, most_events):

@@ -9,11 +9,12 @@ upgraded connections, with a :class:`TunnelAcceptor` that decides who gets in.
 """
 
 from shared.tunnel.accept import Accepted, AcceptedTunnel, TunnelAcceptor
-from shared.tunnel.base import PATH, SUBPROTOCOL, Tunnel, TunnelTraffic
+from shared.tunnel.base import PATH, SUBPROTOCOL, Tunnel
 from shared.tunnel.deadline_wheel import DeadlineWheel
 from shared.tunnel.dial import DialledTunnel, dial
 from shared.tunnel.handshake_queue import HandshakeQueue
 from shared.tunnel.read_gatherer import ReadGatherer, read_gatherer
+from shared.tunnel.traffic import TunnelTraffic
 
 __all__ = [
     "PATH",

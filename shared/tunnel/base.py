@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import cast
 
 from websockets.exceptions import PayloadTooBig
@@ -30,6 +29,7 @@ from shared.protocol.session import ProtocolSession
 from shared.tunnel.core_frames import CoreFrames
 from shared.tunnel.deadline_wheel import DeadlineTimer, DeadlineWheel
 from shared.tunnel.framing import MessageFramer
+from shared.tunnel.traffic import TunnelTraffic
 from shared.tunnel.write_buffer import WriteBuffer, set_socket_option
 from shared.tunnel.write_scheduler import WriteScheduler
 
@@ -47,16 +47,6 @@ LATE_S = 0.1
 
 READ_FIRST_S = 0.01
 """How long that input is waited for: at least one turn of the loop."""
-
-
-@dataclass(slots=True)
-class TunnelTraffic:
-    """What passed through one tunnel: WebSocket messages and bytes on the wire, both ways."""
-
-    messages_sent: int = 0
-    messages_received: int = 0
-    bytes_sent: int = 0
-    bytes_received: int = 0
 
 
 class Tunnel(asyncio.Protocol):
@@ -128,9 +118,16 @@ class Tunnel(asyncio.Protocol):
             if heartbeat.silent and session.bytes_received(now):
                 self._dispatch()
             heartbeat.heard_at, heartbeat.awaiting_at = now, None  # what heard() does when nothing was amiss
-        later: Later = [] if size_bytes > limits.INPUT_SLICE_BYTES else None
+        if size_bytes > limits.INPUT_SLICE_BYTES:
+            self._handle_slices(data, now)
+        else:
+            self._handle_input(self._framer.receive(data), now)
+
+    def _handle_slices(self, data: bytes, now: float) -> None:
+        """Takes what came piece by piece; what goes straight to clients is written when all is taken."""
+        later: Later = []
         try:
-            for start in range(0, size_bytes, limits.INPUT_SLICE_BYTES):
+            for start in range(0, len(data), limits.INPUT_SLICE_BYTES):
                 if not self._closing:
                     piece = data[start : start + limits.INPUT_SLICE_BYTES]
                     self._handle_input(self._framer.receive(piece), now, later)
@@ -269,7 +266,9 @@ class Tunnel(asyncio.Protocol):
                 self._room.set_on(transport)
             if session.events:
                 self._dispatch()
-            elif size_bytes < room_bytes:
+                if write_scheduler.woken:
+                    continue
+            if size_bytes < room_bytes:
                 break  # nothing more is ready
         if session.deadline_nearer or self._timer is None:
             self._arm()
@@ -345,7 +344,7 @@ class Tunnel(asyncio.Protocol):
         """From now on this tunnel moves the bytes of ``endpoint``."""
         self._websocket.max_message_size = limits.MESSAGE_BYTES
         self.endpoint, self._session = endpoint, endpoint.session
-        endpoint.wake = self._write_scheduler.wake
+        endpoint.wake, endpoint.hasten = self._write_scheduler.wake, self._write_scheduler.hasten
         self._write_scheduler.streams = endpoint.streams
         endpoint.on_close = self._close_ourselves
         endpoint.drop_tunnel = self._drop

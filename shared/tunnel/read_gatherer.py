@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from shared.speedups import read_ready
+from shared.speedups.read_path import MOST_EVENTS
 
 GATHER_S = 0.001
 """While input is gathered, tunnels are looked at so often."""
@@ -31,9 +32,8 @@ SAMPLE_LOOKS = 8
 SHORT_BYTES = 4096
 """Longer input is that of large bodies, which waiting would slow down."""
 
-MOST_EVENTS = 256
 MOST_BYTES = 1024 * 1024
-"""Taken in one turn of the event loop, from so many tunnels."""
+"""Taken in one turn of the event loop, from at most ``MOST_EVENTS`` tunnels."""
 
 
 class ReadPace:

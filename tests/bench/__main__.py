@@ -254,7 +254,8 @@ def _half_load(arguments: argparse.Namespace) -> object:
     if problem is not None:
         return f"not run: {problem}"
     with _house() as house:
-        figures = half_load.run(house, _lasting(half_load.HalfLoadSizes(), arguments))
+        sizes = _lasting(half_load.HalfLoadSizes(), arguments)
+        figures = half_load.run(house, sizes, gateway_apart=arguments.gateway_apart)
     return _kept("half-load", figures, arguments)
 
 
@@ -339,6 +340,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--from-s", type=float, default=0.0, help="of live: where in the trace it begins")
     parser.add_argument("--policies", default=",".join(live.POLICIES), help="of live")
     jobs.add_options(parser)
+    parser.add_argument(
+        "--gateway-apart", action="store_true", help="of half-load on two cores: the gateway alone on its own"
+    )
     parser.add_argument("--connections", type=int, default=own_models.CONNECTIONS, help="of serve")
     parser.add_argument(
         "--batches", type=int, nargs="+", default=generation.BATCHES, help="of generation: requests at once"

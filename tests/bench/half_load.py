@@ -43,14 +43,18 @@ class Placement:
         return "; ".join(f"core {core}: {', '.join(names)}" for core, names in sorted(who.items()))
 
 
-def placement(usable: Sequence[int]) -> Placement:
-    """Who runs where on these cores; gateway and agent are the last to share with engine and load."""
+def placement(usable: Sequence[int], *, gateway_apart: bool = False) -> Placement:
+    """Who runs where on these cores; gateway and agent are the last to share with engine and load.
+
+    ``gateway_apart``: where there are two, the gateway has one to itself, and everybody else the other.
+    """
     cores = sorted(usable)
     if len(cores) >= 4:
         return Placement(*cores[:4])
     if len(cores) == 3:
         return Placement(cores[0], cores[1], cores[2], cores[2])
-    return Placement(cores[0], cores[0], cores[-1], cores[-1])
+    others = cores[-1]
+    return Placement(cores[0], others if gateway_apart else cores[0], others, others)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,15 +125,15 @@ def _met(measured: float, bound: float) -> str:
 
 
 def saturation(keeps_up: Callable[[float], bool], first: float, most: float, steps: int = _STEPS) -> float:
-    """The highest rate found that ``keeps_up``: doubled from ``first`` to ``most``, then by halving.
+    """The highest rate found that ``keeps_up``, at most ``most``: doubled from ``first``, then by halving.
 
     0.0 when even ``first`` is too much.
     """
     good, bad = 0.0, first
     while keeps_up(bad):
-        good, bad = bad, bad * 2
-        if bad > most:
-            return good
+        if bad >= most:
+            return bad
+        good, bad = bad, min(bad * 2, most)
     for _ in range(steps if good else 0):
         middle = (good + bad) / 2
         if keeps_up(middle):
@@ -178,10 +182,10 @@ class _Asked:
             return self.tools.ask(kind, *self.target, *watched, *arguments, timeout_s=300.0)
 
 
-def run(house: House, sizes: HalfLoadSizes) -> HalfLoad:
+def run(house: House, sizes: HalfLoadSizes, *, gateway_apart: bool = False) -> HalfLoad:
     """Starts all, searches, measures. There must be a compiler. Raises RuntimeError where not even the first
     rate is kept up with, or where nothing comes back."""
-    where, tools = placement(sorted(os.sched_getaffinity(0))), built()
+    where, tools = placement(sorted(os.sched_getaffinity(0)), gateway_apart=gateway_apart), built()
     with pinned(where.engine):
         engine = start_engine(tools, house)
     with pinned(where.gateway):

@@ -13,6 +13,9 @@ def test_everybody_has_a_core_where_there_are_four() -> None:
     assert placement([0, 1, 2]) == Placement(0, 1, 2, 2)
     assert placement([0, 1]) == Placement(0, 0, 1, 1)
     assert placement([3]) == Placement(3, 3, 3, 3)
+    assert placement([0, 1], gateway_apart=True) == Placement(0, 1, 1, 1)
+    assert placement([3], gateway_apart=True) == placement([3])
+    assert placement([0, 1, 2, 3], gateway_apart=True) == placement([0, 1, 2, 3])
     assert str(placement([0, 1])) == "core 0: gateway, agent; core 1: engine, load"
 
 
@@ -24,7 +27,8 @@ def test_the_saturation_rate_is_found_within_an_eighth_and_never_above(carried: 
 
 def test_the_search_ends_where_nothing_or_everything_is_carried() -> None:
     assert saturation(lambda per_s: False, 10.0, 1000.0) == 0.0
-    assert saturation(lambda per_s: True, 10.0, 1000.0) == 640.0
+    assert saturation(lambda per_s: True, 10.0, 1000.0) == 1000.0
+    assert 875.0 <= saturation(lambda per_s: per_s < 990.0, 10.0, 1000.0) < 990.0
 
 
 def test_tokens_that_are_late_missing_or_wrong_are_not_kept_up_with() -> None:

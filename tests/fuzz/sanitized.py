@@ -72,6 +72,7 @@ def run(inputs: int, first: int = 0, *, progress: bool = False) -> "subprocess.C
             "ASAN_OPTIONS": "detect_leaks=0",  # the interpreter's own at its end
             "PYTHONMALLOC": "malloc",  # or a bytes object would have neighbours that may be written
             "PYTHONPATH": str(copy),
+            "TRUNKLINE_NATIVE": "1",
         }
         command = [sys.executable, "-c", _PROGRAM, str(copy), str(inputs), str(first)]
         said = None if progress else subprocess.PIPE

@@ -54,12 +54,12 @@ class Pair:
             return await error_of(response) if status != 200 else dict(await response.json())
 
     async def record(self, name: str) -> dict[str, Any]:
-        """Once its slots are given back."""
+        """Once its slots are given back. An attempt may take 0 s: the loop's clock counts milliseconds."""
         deadline = time.monotonic() + 60
         while True:
             found = await self.told(f"requests/{name}")
             over = [
-                each["outcome"]["code"] != "running" and each["actual"]["total_s"]
+                each["outcome"]["code"] != "running" and each["actual"]["total_s"] is not None
                 for each in found["decisions"]
             ]
             if found["state"] not in ("queued", "running") and all(over):
@@ -128,7 +128,7 @@ async def test_a_record_says_where_a_request_went_and_what_was_predicted(pair: P
         assert each["first_token"] == pytest.approx(first, abs=1e-5)
         assert each["total"] == pytest.approx(first + each["decode"], abs=1e-5)
     assert chosen["predicted"]["weighed"] <= other["predicted"]["weighed"] + 1e-6
-    assert 0 < decision["actual"]["first_token_s"] <= decision["actual"]["total_s"] <= found["total_s"] + 0.1
+    assert 0 <= decision["actual"]["first_token_s"] <= decision["actual"]["total_s"] <= found["total_s"] + 0.1
 
 
 async def test_one_that_waits_is_shown_while_it_waits_and_says_why_afterwards(pair: Pair) -> None:

@@ -97,6 +97,18 @@ async def offered(site: WorkersSite, model: str, slots: int) -> None:
             await asyncio.sleep(0.05)
 
 
+async def known(model: str, heard: list[Heard]) -> None:
+    """Return once the worker of each of these clients has the model: an agent's slots are all of the first
+    worker that it has reached until it has reached the other."""
+    async with asyncio.timeout(60):
+        for each in heard:
+            while True:
+                async with each.client.get("/v1/models") as response:
+                    if model in [offer["id"] for offer in (await response.json())["data"]]:
+                        break
+                await asyncio.sleep(0.05)
+
+
 def runs(engine: Engine, count: int) -> bool:
     return bool(engine.stats()["running"] == count)
 
@@ -127,6 +139,7 @@ async def streams_at(
         await offered(site, model, of_both)
 
     await join(engines[0], 2 * count, f"{model}-leaving-agent", 2 * count)
+    await known(model, heard)
     tasks = [asyncio.ensure_future(each.ask(model)) for each in heard]
     await eventually("all run", partial(runs, engines[0], count))
     await engines[0].step(lambda: all(len(each.text) > 20 for each in heard))

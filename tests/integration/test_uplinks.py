@@ -55,7 +55,9 @@ def _used(gateway: Gateway, by: UsageGrouping) -> dict[str, tuple[int, int]]:
 async def test_both_book_what_was_used_and_audit_who_ran_it(region: Region) -> None:
     async with client(region.parent, region.key) as ask:
         for stream in (False, True):
-            async with ask.post(CHAT, json=chat(max_tokens=5, stream=stream)) as answer:
+            # longer than a tick of the loop's clock, which counts whole milliseconds
+            body = chat(max_tokens=5, stream=stream, script={"delay_s": 0.01})
+            async with ask.post(CHAT, json=body) as answer:
                 assert answer.status == 200
                 await answer.read()
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import re
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -97,6 +98,21 @@ async def test_an_engines_code_and_reason_reach_the_client_and_the_slot_is_free_
             assert caught.value.rcvd is not None
             assert (caught.value.rcvd.code, caught.value.rcvd.reason) == (4007, "engine is tired")
         assert engine.open == 0
+
+
+async def test_the_log_says_how_many_bytes_came_over_a_socket(site: Site) -> None:
+    path = f"/engines/{MODEL}-log/ws"
+    async with served(site, "log"), open_socket(site, path) as socket:
+        await socket.send("hello")
+        assert await socket.recv() == "hello"
+        await socket.close()
+
+    def said() -> list[str]:
+        lines = site.gateway.child.log.read_text().splitlines()
+        return [line for line in lines if path in line and "bytes_in" in line]
+
+    await until_true("it is logged", said)
+    assert [re.findall(r"bytes_in\W+(\d+)", line) for line in said()] == [["5"]]
 
 
 async def test_a_socket_holds_its_slot_as_long_as_it_is_open(site: Site) -> None:

@@ -224,9 +224,9 @@ class OpenAIHTTPBackend:
 
     def _request_over(self, error: Exception | None) -> None:
         self._running -= 1
-        if not self._running and self._idle is not None:
+        if self._idle is not None and not self._running:
             self._idle.set()
-        if isinstance(error, BackendError) and not isinstance(error, BackendRefused):
+        if error is not None and isinstance(error, BackendError) and not isinstance(error, BackendRefused):
             self._look.set()
 
     @property

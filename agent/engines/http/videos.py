@@ -50,6 +50,8 @@ OnEnd = Callable[[Exception | None], None]
 
 def is_followed(head: RequestHead) -> bool:
     """Whether whoever sends the request takes a followed answer to it."""
+    if not head.path.startswith(PATH):  # nearly always
+        return False
     if head.path.partition("?")[0] != PATH or head.method.upper() != "POST":
         return False
     return any(name.lower() == "accept" and FOLLOWED in value for name, value in head.headers)

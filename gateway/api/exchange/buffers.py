@@ -66,12 +66,16 @@ class _Pool:
     def give_back(self, owner: BufferOwner, size_bytes: int) -> None:
         self.used_bytes -= size_bytes
         tenants, keys, tenant = self._tenants, self._keys, owner.tenant
-        tenants[tenant] -= size_bytes
-        if not tenants[tenant]:
+        left_bytes = tenants[tenant] - size_bytes
+        if left_bytes:
+            tenants[tenant] = left_bytes
+        else:
             del tenants[tenant]
-        keys[owner] -= size_bytes
-        assert keys[owner] >= 0
-        if not keys[owner]:
+        left_bytes = keys[owner] - size_bytes
+        if left_bytes:
+            assert left_bytes > 0
+            keys[owner] = left_bytes
+        else:
             del keys[owner]
 
 

@@ -79,8 +79,12 @@ class HttpExchange:
         headers = scope["headers"]
         self._direct, cycle = take_offers(scope)
         self._cycle = cycle
-        # the first of each name counts
-        fields: Mapping[bytes, bytes] = dict(reversed(headers)) if cycle is None else cycle.fields
+        if cycle is None:
+            # the first of each name counts
+            fields: Mapping[bytes, bytes] = dict(reversed(headers))
+            loop, take_whole = asyncio.get_running_loop(), None
+        else:
+            fields, loop, take_whole = cycle.fields, cycle.loop, cycle.take_whole
         self._scope = scope
         self._settings = settings
         self.fields = fields
@@ -91,39 +95,42 @@ class HttpExchange:
         raw_path: bytes = scope.get("raw_path") or quote(self.path).encode("ascii")
         self.raw_path = raw_path.decode("latin-1")
         """As the client wrote it: printable, unlike the decoded one."""
-        loop = asyncio.get_running_loop() if cycle is None else cycle.loop
         self.arrived_s = loop.time()
         """On the loop's clock, which queue and dispatch reckon with; uvloop's counts milliseconds."""
         self.began_s = monotonic()
         """The same moment, fine enough for the log."""
         self._reader = reader
-        take_whole = None if cycle is None else cycle.take_whole
-        self.inbound = Inbound(receive, _declared_bytes(fields), settings.body, budget, take_whole)
-        self.reply = Reply(
-            send, self.id, dialect_of(self.path, fields), closing=closing, direct=self._direct, cycle=cycle
-        )
+        self.inbound = Inbound(receive, fields, settings.body, budget, take_whole)
+        dialect = dialect_of(self.path, fields)
+        self.reply = Reply(send, self.id, dialect, closing=closing, direct=self._direct, cycle=cycle)
         if settings.cors is not None:
             self.reply.more = settings.cors.headers(fields)
         peer = scope.get("client")
         self.peer: str = peer[0] if peer is not None else ""
         """The address of whoever is connected."""
-        self.address, self.scheme = self.peer, None
-        """Of whom it speaks for, when it is a trusted proxy; what that client spoke, as far as it says so."""
+        self.address = self.peer
+        """Of whom it speaks for, when it is a trusted proxy."""
         if settings.proxies is not None:
             self.address, self.scheme = settings.proxies.origin(self.peer, headers)
-        self.route = "other"
-        self.principal: Principal | None = None
-        self.request: Request | None = None
-        self.response: Response | None = None
-        self.trace: RequestTrace | None = None
-        """What is recorded of it; None: its trace is not."""
-        self._handed_over = False
-        self.inspect: Callable[[ClientBody], None] | None = None
-        """Called with a JSON body as soon as it is read; what it raises ends the request."""
         scope[EXCHANGE] = self
 
     head: ClientHead
     """Only after :meth:`set_endpoint`."""
+    ended_s: float
+    """When it was over, on the clock of ``began_s``. Only for those who observe it then."""
+
+    # what each exchange begins with, and most keep some of
+    scheme: str | None = None
+    """What a trusted proxy's client spoke, as far as it says so."""
+    route = "other"
+    principal: Principal | None = None
+    request: Request | None = None
+    response: Response | None = None
+    trace: RequestTrace | None = None
+    """What is recorded of it; None: its trace is not."""
+    _handed_over = False
+    inspect: Callable[[ClientBody], None] | None = None
+    """Called with a JSON body as soon as it is read; what it raises ends the request."""
 
     @property
     def query(self) -> bytes:
@@ -211,7 +218,7 @@ class HttpExchange:
             data = self.inbound.take_small()
             if data is None or (self._reader is not None and len(data) > SHORT_BYTES):
                 return await self._json(data)
-            found = ClientBody(kind, RequestBody([data] if data else [], None, len(data)))
+            found = ClientBody(kind, RequestBody(data or (), None, len(data)))
             if self.inspect is not None:
                 self.inspect(found)
             return found
@@ -388,10 +395,3 @@ def exchange_of(scope: Mapping[str, Any]) -> HttpExchange:
     """The exchange that :class:`gateway.api.exchange.middleware.RequestMiddleware` made for this request."""
     exchange: HttpExchange = scope[EXCHANGE]
     return exchange
-
-
-def _declared_bytes(fields: Mapping[bytes, bytes]) -> int | None:
-    """``Content-Length``, if there is one that counts."""
-    length = fields.get(b"content-length", b"")
-    usable = length.isdigit() and len(length) < 19 and b"transfer-encoding" not in fields
-    return int(length) if usable else None

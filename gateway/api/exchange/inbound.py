@@ -1,7 +1,7 @@
 """The one owner of a request's ASGI ``receive``: its body in bounded pieces, and when the client leaves."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -54,27 +54,36 @@ class Inbound:
     def __init__(
         self,
         receive: Receive,
-        declared_bytes: int | None,
+        fields: Mapping[bytes, bytes],
         limits: BodyLimits,
         budget: BufferBudget,
         take_whole: Callable[[int], bytes | None] | None = None,
     ) -> None:
-        """``take_whole`` gives all of the body if it is no longer than so many bytes and is here already."""
+        """``fields`` are those of the head. ``take_whole`` gives all of the body if it is no longer than so
+        many bytes and is here already."""
         self._receive = receive
+        self._fields = fields
         self._limits = limits
         self._budget = budget
         self._take_whole = take_whole
-        self.owner = NOBODY
-        """Whose memory it takes. To be set before anything is read."""
-        self.reservation: BodyReservation | None = None
-        """The memory that it holds. To be released when the body is not used any more."""
-        self._slot = b""
-        self._fault: RequestError | None = None
-        self._waited_s = 0.0
-        """For the rest, while somebody wanted it."""
-        self.declared_bytes = declared_bytes
-        self.received_bytes = 0
-        self.complete = False
+
+    owner = NOBODY
+    """Whose memory it takes. To be set before anything is read."""
+    reservation: BodyReservation | None = None
+    """The memory that it holds. To be released when the body is not used any more."""
+    received_bytes = 0
+    complete = False
+    _slot = b""
+    _fault: RequestError | None = None
+    _waited_s = 0.0
+    """For the rest, while somebody wanted it."""
+
+    @cached_property
+    def declared_bytes(self) -> int | None:
+        """``Content-Length``, if there is one that counts."""
+        length = self._fields.get(b"content-length", b"")
+        usable = length.isdigit() and len(length) < 19 and b"transfer-encoding" not in self._fields
+        return int(length) if usable else None
 
     @cached_property
     def _filled(self) -> asyncio.Event:

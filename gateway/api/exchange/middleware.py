@@ -6,6 +6,7 @@ a request is routed.
 
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
+from time import monotonic
 from typing import Any
 
 import structlog
@@ -119,9 +120,10 @@ class RequestMiddleware:
             failure = await self._failed(exchange, error)
         finally:
             lifecycle.leave()
+            exchange.ended_s = monotonic()
             status = failure.status if failure is not None else exchange.reply.status
-            self.observe(exchange, status, failure)
             exchange.close()
+            self.observe(exchange, status, failure)
 
     async def _failed(self, exchange: HttpExchange, error: Exception) -> RequestError:
         """Answer with what went wrong."""

@@ -1,7 +1,7 @@
 """The one owner of the way to a request's client: what was said to the client, and how it may go on."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping, Sequence
 from contextlib import aclosing
 from time import monotonic
 from typing import Any
@@ -72,32 +72,34 @@ class Reply:
         self._dialect = dialect
         self._closing = closing
         self._direct = direct
-        self.socket: ClientWebSocket | None = None
-        """The client's WebSocket, where it asked for one."""
-        self.subprotocols = Subprotocols()
-        """Those that it offered."""
-        self.comments: _Comments | None = None
-        """While they are sent; :meth:`settle` ends that."""
-        self.progress: ProgressWriter | None = None
-        """Where the client asked for it."""
-        self.direct: Sink | None = None
-        """A short way for pieces of the body, once its first bytes are out
-        (:mod:`gateway.api.server.response_writers`)."""
-        self._last = b""
-        self._sent_bytes = 0
-        self.more: HeaderList = []
-        """Header fields that every answer gets besides."""
-        self.latest: Callable[[], HeaderList] | None = None
-        """Says further ones, true at the moment at which the head goes out."""
-        self.status = 0
-        self.first_byte_s: float | None = None
-        """When the first byte of the body went out; seconds of ``time.monotonic``."""
-        self.started = False
-        self.ended = False
-        self.event_stream = False
-        """What has begun is a stream of events."""
-        self.line_stream = False
-        """What has begun is a stream of JSON lines."""
+
+    # what each reply begins with, and most keep some of
+    socket: ClientWebSocket | None = None
+    """The client's WebSocket, where it asked for one."""
+    subprotocols = Subprotocols()
+    """Those that it offered."""
+    comments: "_Comments | None" = None
+    """While they are sent; :meth:`settle` ends that."""
+    progress: ProgressWriter | None = None
+    """Where the client asked for it."""
+    direct: Sink | None = None
+    """A short way for pieces of the body, once its first bytes are out
+    (:mod:`gateway.api.server.response_writers`)."""
+    _last = b""
+    _sent_bytes = 0
+    more: Sequence[tuple[bytes, bytes]] = ()
+    """Header fields that every answer gets besides."""
+    latest: Callable[[], HeaderList] | None = None
+    """Says further ones, true at the moment at which the head goes out."""
+    status = 0
+    first_byte_s: float | None = None
+    """When the first byte of the body went out; seconds of ``time.monotonic``."""
+    started = False
+    ended = False
+    event_stream = False
+    """What has begun is a stream of events."""
+    line_stream = False
+    """What has begun is a stream of JSON lines."""
 
     @property
     def bytes_out(self) -> int:
@@ -135,9 +137,7 @@ class Reply:
 
     def _completed(self, headers: HeaderList) -> HeaderList:
         """The header fields of an answer, with those that this says itself."""
-        for name, value in headers:
-            if name == b"content-type":
-                self.line_stream = value.startswith(LINES)
+        self.line_stream = dict(headers).get(b"content-type", b"").startswith(LINES)
         headers = [*headers, *id_headers(self._dialect, self._id), *self.more]
         if self.latest is not None:
             headers += self.latest()

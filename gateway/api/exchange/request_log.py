@@ -4,7 +4,7 @@ of who is known. Facts only: no body, no prompt, no key, no query."""
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from time import monotonic
+from types import SimpleNamespace
 from typing import Any
 
 import structlog
@@ -48,7 +48,7 @@ class RequestLog:
     log: Any = field(default_factory=lambda: structlog.get_logger("gateway.request").bind())
 
     def __call__(self, exchange: HttpExchange, status: int, failure: RequestError | None) -> None:
-        total_s = monotonic() - exchange.began_s
+        total_s = exchange.ended_s - exchange.began_s
         request = exchange.request
         tenant = None if exchange.principal is None else exchange.principal.tenant
         if request is not None:
@@ -66,14 +66,15 @@ class RequestLog:
             first_s = exchange.reply.first_byte_s
             after_s = None if first_s is None else first_s - exchange.began_s
             self.aliases.finished(request.alias, request.target, status, total_s, after_s)
+        sent_bytes = exchange.reply.bytes_out
         if self.audit is not None:
-            self.audit(exchange, status, failure, total_s)
+            self.audit(exchange, status, failure, total_s, sent_bytes)
         if exchange.trace is not None and self.finish_trace is not None:
             self.finish_trace(exchange, status, failure, total_s)
         if self.lines and (exchange.route not in _UNLOGGED or status >= 500):
             well = exchange.route in _POLLED and status < 400
             say = self.log.debug if well else self.log.info
-            found = facts(exchange, status, failure, total_s)
+            found = facts(exchange, status, failure, total_s, sent_bytes)
             if exchange.trace is not None or (request is not None and request.trace is not None):
                 found |= _trace_facts(exchange)
             say("request", **found)
@@ -90,7 +91,7 @@ class RequestLog:
 
 
 def facts(
-    exchange: HttpExchange, status: int, failure: RequestError | None, total_s: float
+    exchange: HttpExchange, status: int, failure: RequestError | None, total_s: float, sent_bytes: int
 ) -> dict[str, Any]:
     """What is known of a request at its end; times in milliseconds. Unknown facts are left out."""
     request, response, reply = exchange.request, exchange.response, exchange.reply
@@ -101,7 +102,7 @@ def facts(
         "status": status,
         "total_ms": round(total_s * 1000, 2),
         "bytes_in": exchange.inbound.received_bytes,
-        "bytes_out": reply.bytes_out,
+        "bytes_out": sent_bytes,
     }
     if exchange.address:
         found["client"] = exchange.address
@@ -146,6 +147,14 @@ def _trace_facts(exchange: HttpExchange) -> dict[str, str]:
 _UNRECORDED = frozenset({"health", "metrics", "models", "openapi"})
 """Nothing runs anywhere for these."""
 
+_NOTHING_ASKED: Any = SimpleNamespace(
+    model=None, alias=None, target="", tier=None, attempts=(), troubles=None, gpu_s=0.0
+)
+"""What is recorded of an exchange without a request; below, of one without an answer, and of an answer
+without trailers."""
+_NOTHING_ANSWERED: Any = SimpleNamespace(version=None, queue_s=None, trailers=None)
+_NOTHING_TOLD: Any = SimpleNamespace(usage=None, ran_by="", device="")
+
 
 @dataclass(frozen=True)
 class RequestAudit:
@@ -160,13 +169,22 @@ class RequestAudit:
     """Keeps decision records; None: nobody does."""
 
     def __call__(
-        self, exchange: HttpExchange, status: int, failure: RequestError | None, total_s: float
+        self,
+        exchange: HttpExchange,
+        status: int,
+        failure: RequestError | None,
+        total_s: float,
+        sent_bytes: int,
     ) -> None:
         who = exchange.principal
         if who is None or exchange.route in _UNRECORDED:
             return
-        request, response, first_s = exchange.request, exchange.response, exchange.reply.first_byte_s
-        trailers = response.trailers if response is not None else None
+        request, first_s, price = exchange.request, exchange.reply.first_byte_s, None
+        asked = request if request is not None else _NOTHING_ASKED
+        answered = exchange.response or _NOTHING_ANSWERED
+        told = answered.trailers or _NOTHING_TOLD
+        if request is not None and self.price is not None:
+            price = request.price or self.price(request.model)
         known = (
             self.wall(),
             exchange.id,
@@ -175,28 +193,27 @@ class RequestAudit:
             who.key_id,
             who.tenant,
             exchange.route,
-            request.model if request is not None else None,
-            request.alias if request is not None else None,
-            request.target if request is not None else "",
-            response.version if response is not None else None,
-            request.tier if request is not None else None,
-            request.attempts if request is not None else (),
-            request.troubles if request is not None else None,
-            response.queue_s if response is not None else None,
+            asked.model,
+            asked.alias,
+            asked.target,
+            answered.version,
+            asked.tier,
+            asked.attempts,
+            asked.troubles,
+            answered.queue_s,
             None if first_s is None else first_s - exchange.began_s,
             total_s,
-            trailers.usage if trailers is not None else None,
-            request.gpu_s if request is not None else 0.0,
-            None if request is None or self.price is None else request.price or self.price(request.model),
-            trailers.ran_by if trailers is not None else "",
-            trailers.device if trailers is not None else "",
+            told.usage,
+            asked.gpu_s,
+            price,
+            told.ran_by,
+            told.device,
         )
         found: RequestFacts = tuple.__new__(RequestFacts, known)  # what its own constructor does
         if self.add is not None:
             self.add(found)
         if self.records is not None:
-            size_bytes, sent_bytes = exchange.inbound.received_bytes, exchange.reply.bytes_out
-            self.records.add(found, who.key_name, size_bytes, sent_bytes, request)
+            self.records.add(found, who.key_name, exchange.inbound.received_bytes, sent_bytes, request)
 
 
 def _code(failure: RequestError) -> str:

@@ -71,27 +71,30 @@ class AnswerCycle(RequestResponseCycle):
         self.disconnected = False
         self.keep_alive = keep_alive
         self.waiting_for_100_continue = expects_continue
-        self.body: bytes | bytearray = b""  # type: ignore[assignment]
-        """What has come and was not received yet."""
-        self.more_body = True
-        self.response_started = False
         self.response_complete = False
-        self.chunked_encoding: bool | None = None
-        self.expected_content_length = 0
         self.loop = loop
-        self.task: asyncio.Task[None] | None = None
-        """Answers it, while it does. Then it is in ``tasks`` no more."""
-        self.tasks: set[asyncio.Task[None]] = set()
-        self._head = b""
-        """The head of the answer, while it waits for what follows in the same turn of the event loop."""
-        self._flushing: asyncio.Handle | None = None
-        self._untold = False
-        """Something of the body, or its end, came and was not received yet."""
-        self._received = False
-        self._news: asyncio.Event | None = None
-        self.switch: Callable[[SwitchedReceiver], None] | None = None
-        """Has what comes over the connection go to another receiver; there where the request asks for
-        another protocol."""
+
+    # what each cycle begins with, and most keep some of
+    body: bytes | bytearray = b""  # type: ignore[assignment]
+    """What has come and was not received yet."""
+    more_body = True
+    response_started = False
+    chunked_encoding: bool | None = None
+    expected_content_length = 0
+    task: asyncio.Task[None] | None = None
+    """Answers it, while it does. Then it is in ``tasks`` no more."""
+    tasks: set[asyncio.Task[None]]
+    """Those of the server. Only once it has its task."""
+    _head = b""
+    """The head of the answer, while it waits for what follows in the same turn of the event loop."""
+    _flushing: asyncio.Handle | None = None
+    _untold = False
+    """Something of the body, or its end, came and was not received yet."""
+    _received = False
+    _news: asyncio.Event | None = None
+    switch: Callable[[SwitchedReceiver], None] | None = None
+    """Has what comes over the connection go to another receiver; there where the request asks for another
+    protocol."""
 
     @property
     def message_event(self) -> asyncio.Event:  # type: ignore[override]
@@ -311,7 +314,8 @@ class AnswerCycle(RequestResponseCycle):
             else:
                 await self.send_500_response()
         self.on_response = _nothing
-        self.switch = None
+        if self.switch is not None:
+            self.switch = None
         if self.task is not None:
             self.tasks.discard(self.task)
             self.task = None

@@ -133,7 +133,8 @@ class RequestParser(HttpToolsProtocol):
         self._head_bytes = 0
         if self._timer is not None:
             self._stop_timer()
-        headers, version = self.headers, self.parser.get_http_version()
+        parser, headers = self.parser, self.headers
+        version = parser.get_http_version()
         fields = dict(headers)
         if len(fields) != len(headers):
             fields = dict(reversed(headers))  # the first of each counts
@@ -150,7 +151,7 @@ class RequestParser(HttpToolsProtocol):
             "type": "http",
             "asgi": {"version": self.asgi_version, "spec_version": "2.3"},
             "http_version": version,
-            "method": self.parser.get_method().decode("ascii"),
+            "method": parser.get_method().decode("ascii"),
             "path": unquote(path) if "%" in path else path,
             "raw_path": raw_path,
             "query_string": query,
@@ -161,25 +162,25 @@ class RequestParser(HttpToolsProtocol):
             "scheme": self.scheme,
         }
         self.scope = scope
-        if self.parser.should_upgrade() and self._should_upgrade():
+        if parser.should_upgrade() and self._should_upgrade():
             self._upgrading = True
             return
-        self.cycle = AnswerCycle(
-            self.scope,
+        cycle = self.cycle = AnswerCycle(
+            scope,
             fields,
             self.transport,
             self.flow,
             self.loop,
             self.server_state.default_headers,
             expects_continue=b"expect" in fields and fields[b"expect"].lower() == b"100-continue",
-            keep_alive=version != "1.0" and self.parser.should_keep_alive(),
+            keep_alive=version != "1.0" and parser.should_keep_alive(),
             on_response=self.on_response_complete,
         )
         if is_next:
-            self._start_asgi_task(self.cycle, self.app)
+            self._start_asgi_task(cycle, self.app)
         else:
             self.flow.pause_reading()
-            self.pipeline.appendleft((self.cycle, self.app))
+            self.pipeline.appendleft((cycle, self.app))
 
     def on_body(self, body: bytes) -> None:
         cycle: Any = self.cycle  # an AnswerCycle

@@ -190,9 +190,7 @@ def _plain_socket(transport: asyncio.Transport) -> int:
 def take_offers(scope: MutableMapping[str, Any]) -> tuple[DirectWriter | None, AnswerCycle | None]:
     """What the server of this request offers: the direct way, and the cycle in place of ASGI's ways. The
     scope forgets them, or each would keep the other."""
-    offered = scope.pop("extensions", None) or {}
-    direct, cycle = offered.get(EXTENSION), offered.get(CYCLE)
-    return (
-        direct if isinstance(direct, DirectWriter) else None,
-        cycle if isinstance(cycle, AnswerCycle) else None,
-    )
+    offered = scope.pop("extensions", None)
+    if not offered:
+        return None, None
+    return offered.get(EXTENSION), offered.get(CYCLE)

@@ -49,7 +49,15 @@ class Decision:
         "waits",
     )
 
-    def __init__(self, chosen: Deployment, opened_s: float, item: PendingRequest, policy: str) -> None:
+    def __init__(
+        self,
+        chosen: Deployment,
+        opened_s: float,
+        item: PendingRequest,
+        policy: str,
+        candidates: Sequence[Candidate],
+        considered: int,
+    ) -> None:
         self.key = chosen.key
         self.agent = chosen.agent
         self.opened_s = opened_s
@@ -57,8 +65,8 @@ class Decision:
         self.input_tokens = item.input_tokens
         self.output_tokens = item.output_tokens
         self.continuing = item.continuing
-        self.candidates: Sequence[Candidate] = ()
-        self.considered = 1
+        self.candidates = candidates
+        self.considered = considered
         self.entered_s = opened_s
         self.ahead = 0
         self.second_copy = False
@@ -104,35 +112,33 @@ class DecisionLog:
 
     def taken(self, ticket: Ticket, attempt: PlacedAttempt) -> None:
         """``attempt`` has its stream; nothing counts it yet."""
-        request, chosen, now = ticket.request, attempt.deployment, attempt.opened_s
+        chosen, now = attempt.deployment, attempt.opened_s
         known = self._scheduler.models.get(chosen.model) if self.enabled else None
         if known is None:
             return
-        decisions = request.decisions
-        if decisions is None:
-            decisions = request.decisions = []
-        elif len(decisions) >= MOST_DECISIONS:
+        request, knowledge = ticket.request, known.knowledge
+        decisions, considered = request.decisions, len(knowledge.views)
+        if decisions is not None and len(decisions) >= MOST_DECISIONS:
             return
-        item, knowledge = ticket.seen or ticket.as_pending(), known.knowledge
-        decision = attempt.decision = Decision(chosen, now, item, known.policy.name)
-        decisions.append(decision)
-        avoid = ticket.lane.avoid
-        if ticket.waiting:
-            decision.entered_s, decision.ahead = ticket.entered_s, ticket.ahead
-            if now - ticket.entered_s >= LEAST_S:
-                decision.waits = self.waits.between(request.model, ticket.entered_s, now)
+        item = ticket.seen or ticket.as_pending()
+        kept = [candidate_of(chosen, None, item, knowledge)]
+        if considered > 1:
+            _add_others(kept, ticket, chosen, item, knowledge)
+        decision = attempt.decision = Decision(chosen, now, item, known.policy.name, kept, considered)
+        if decisions is None:
+            request.decisions = [decision]
         else:
-            decision.second_copy, avoid = True, frozenset(request.attempts)
+            decisions.append(decision)
+        if not ticket.waiting:
+            decision.second_copy = True
+        else:
+            entered_s = decision.entered_s = ticket.entered_s
+            if ticket.ahead:
+                decision.ahead = ticket.ahead
+            if now - entered_s >= LEAST_S:
+                decision.waits = self.waits.between(request.model, entered_s, now)
         if item.ttft_s is not None:
             decision.slack_s = item.arrived_s + item.ttft_s - now
-        views = knowledge.views
-        decision.considered = len(views)
-        kept = [candidate_of(chosen, None, item, knowledge)]
-        if len(views) > 1:
-            for view in knowledge.some_views(item.number, MOST_CANDIDATES):
-                if view is not chosen and len(kept) < MOST_CANDIDATES:
-                    kept.append(candidate_of(view, exclusion(view, item, avoid, chosen), item, knowledge))
-        decision.candidates = kept
 
     def note_regions(self, ticket: Ticket, chosen: Deployment, regions: RegionReasons) -> None:
         """The request has just gone to ``chosen``: why that region was taken, and of others that could have
@@ -169,6 +175,16 @@ class DecisionLog:
         if self.enabled:
             waits = self.waits.between(ticket.request.model, ticket.entered_s, now)
             ticket.request.last_wait = ticket.entered_s, now, ticket.ahead, waits
+
+
+def _add_others(
+    kept: list[Candidate], ticket: Ticket, chosen: Deployment, item: PendingRequest, knowledge: Knowledge
+) -> None:
+    """What is known of some of those that the request could have gone to, or could not."""
+    avoid = ticket.lane.avoid if ticket.waiting else frozenset(ticket.request.attempts)
+    for view in knowledge.some_views(item.number, MOST_CANDIDATES):
+        if view is not chosen and len(kept) < MOST_CANDIDATES:
+            kept.append(candidate_of(view, exclusion(view, item, avoid, chosen), item, knowledge))
 
 
 def candidate_of(

@@ -37,13 +37,15 @@ def append_entries(
     wall_s: float,
     entries: Sequence[AuditEntry] = (),
     appended: Callable[[ChainHead], None] = lambda head: None,
+    rest: Callable[[], None] = lambda: None,
 ) -> int:
     """Append the acts that wait, once each whatever crashes, then ``entries``; how many lines that were.
-    ``appended`` hears of the new head where there are any.
+    ``appended`` hears of the new head where there are any; ``rest`` is called between pieces of the work.
 
     Raises StateError, and has appended nothing then. Where only the database fails, ``entries`` are appended.
     """
     with files.held(wall_s, lambda: _signers(acts)) as appender:
+        rest()
         waiting: tuple[AdminAction, ...] | None = None
         try:
             waiting = acts.pending(MOST_ACTS)
@@ -54,8 +56,10 @@ def append_entries(
         fresh = [act for act in waiting or () if act.id not in taken]
         if fresh or entries:
             still = taken if waiting is None else [act.id for act in waiting]
-            appended(appender.append([*map(entry_of, fresh), *entries], wall_s, still))
+            rest()
+            appended(appender.append([*map(entry_of, fresh), *entries], wall_s, still, rest))
             signed_by = appender.signer.public_key
+    rest()
     with contextlib.suppress(StateError):  # they are known by their ids when they are found again
         acts.forget([act.id for act in waiting or ()])
         if (fresh or entries) and signed_by != acts.signer():

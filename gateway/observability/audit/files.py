@@ -132,12 +132,20 @@ class Appender:
         self.head = self._read_head(keys, wall_s)
         self._recover(wall_s)
 
-    def append(self, entries: Sequence[AuditEntry], wall_s: float, taken: Sequence[str] = ()) -> ChainHead:
-        """Append ``entries``; the new head. ``taken`` are acts that are lines then and may still wait."""
+    def append(
+        self,
+        entries: Sequence[AuditEntry],
+        wall_s: float,
+        taken: Sequence[str] = (),
+        rest: Callable[[], None] = lambda: None,
+    ) -> ChainHead:
+        """Append ``entries``; the new head. ``taken`` are acts that are lines then and may still wait.
+        ``rest`` is called between pieces of the work."""
         self._begin_segment(wall_s)
         lines, seq, last = lines_of(
-            [*self._notes, *self._unreported, *entries], self.head.seq, self.head.hash
+            [*self._notes, *self._unreported, *entries], self.head.seq, self.head.hash, rest
         )
+        rest()
         name, begins = self.head.segment, self.head.end_bytes
         head = replace(self.head, seq=seq, hash=last, end_bytes=begins + len(lines), taken=tuple(taken))
         try:

@@ -7,7 +7,7 @@ gateway's signature, what the last line is and where it ends.
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -29,6 +29,9 @@ LINE_BYTES = 64 * 1024
 SMALL_BYTES = 512
 SMALL_FACTS = 64
 """What a line keeps of facts that are too long for one, or no JSON."""
+
+PIECE_RECORDS = 64
+"""So many are a piece of work, after which a thread beside the event loop rests."""
 
 RESERVED = ("seq", "prev", "at", "kind")
 _SIGNED = b"trunkline audit head 1\n"
@@ -119,10 +122,15 @@ def hash_of(line: bytes) -> str:
     return hashlib.sha256(line).hexdigest()
 
 
-def lines_of(entries: Iterable[AuditEntry], seq: int, prev: str) -> tuple[bytes, int, str]:
-    """``entries`` as lines after line ``seq`` with hash ``prev``; the number and hash of the last of them."""
-    lines = []
+def lines_of(
+    entries: Iterable[AuditEntry], seq: int, prev: str, rest: Callable[[], None] = lambda: None
+) -> tuple[bytes, int, str]:
+    """``entries`` as lines after line ``seq`` with hash ``prev``; the number and hash of the last of them.
+    ``rest`` is called after each ``PIECE_RECORDS``."""
+    lines: list[bytes] = []
     for entry in entries:
+        if lines and not len(lines) % PIECE_RECORDS:
+            rest()
         seq += 1
         line = _line(entry, seq, prev)
         lines.append(line)

@@ -17,7 +17,7 @@ from gateway.domain.errors import StateUnavailable
 from gateway.observability.audit.acts import AdminActionSource, append_entries, audit_files, prune
 from gateway.observability.audit.anchors import HeadAnchor
 from gateway.observability.audit.files import DAY_S, AuditFiles, Retention
-from gateway.observability.audit.records import AuditEntry, RequestFacts
+from gateway.observability.audit.records import PIECE_RECORDS, AuditEntry, RequestFacts
 from gateway.observability.audit.trusted_time import TrustedTime
 from gateway.observability.gauges import Family, single
 from gateway.storage import Store
@@ -25,6 +25,11 @@ from gateway.storage.acts import ClaimedActions
 from gateway.storage.errors import StateError
 
 _log = structlog.get_logger(__name__)
+
+REST_S = 0.001
+"""How long the thread rests between two pieces of its work, each a fraction of a millisecond. In one go it
+would keep the interpreter and the processor from loops, this process's and others', for milliseconds: what
+wakes meanwhile may have to wait until the thread has used its slice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +57,7 @@ class AuditWriter:
         anchor: HeadAnchor | None = None,
         wall: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         """``changed`` gives another value once there may be acts: only then the database is asked for them.
         ``anchor`` tells the store of the log's head; ``clock`` is one that nobody sets."""
@@ -69,6 +75,7 @@ class AuditWriter:
         """What ``changed`` gave when its acts were last taken up."""
         self._wall = wall
         self._clock = clock
+        self._sleep = sleep
         self._trusted_time: TrustedTime | None = None
         """As of ``_looked_s``; None before anything is written, which may say a wrong time."""
         self._looked_s = 0.0
@@ -175,7 +182,9 @@ class AuditWriter:
         version = None
         with contextlib.suppress(StateError):  # the log does not need the database for what is here already
             version = self._changed()
-        for _ in range(min(self.settings.batch_records - len(self._batch), len(self._buffer))):
+        for number in range(min(self.settings.batch_records - len(self._batch), len(self._buffer))):
+            if number and not number % PIECE_RECORDS:
+                self._rest()
             record = self._buffer.popleft()
             self._batch.append(record if isinstance(record, AuditEntry) else record.entry())
             self._taken += 1
@@ -186,10 +195,15 @@ class AuditWriter:
             lost = AuditEntry(self._wall(), "lost", {"records": dropped - self._reported})
             entries = [lost, *self._batch]
         appended = (lambda head: None) if self._anchor is None else self._anchor.appended
-        self.written += append_entries(self._files, self._acts, self._wall(), entries, appended)
+        self._rest()
+        self.written += append_entries(self._files, self._acts, self._wall(), entries, appended, self._rest)
         self._reported, self._version = dropped, version
         self._batch.clear()
         return bool(self._buffer)
+
+    def _rest(self) -> None:
+        if not self._stopping:
+            self._sleep(REST_S)
 
     def _prune(self) -> None:
         """Delete old segments, once an hour, by the time of day that is believed."""

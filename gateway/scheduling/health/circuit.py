@@ -111,10 +111,14 @@ class Circuit:
         self._close(now)
         return True
 
-    def succeeded(self, request: str, now: float) -> bool:
-        """An answer came whole. True when a probe closed the circuit."""
+    def note_success(self, now: float) -> None:
+        """An answer came whole while the circuit is closed and there is no probe."""
         self._in_a_row = 0
         self._outcomes.add(1.0, 0.0, now)
+
+    def succeeded(self, request: str, now: float) -> bool:
+        """An answer came whole. True when a probe closed the circuit."""
+        self.note_success(now)
         is_probe = request in self.probes
         if is_probe or (self.state is not _CLOSED and self._fault is Fault.STALL):
             self._close(now)

@@ -10,10 +10,11 @@ shorter than they are. So the share of answers that go on after a length is esti
 ("Nonparametric estimation from incomplete observations", 1958): from those that were allowed to.
 """
 
+import itertools
 from bisect import bisect_left, bisect_right
 from collections import deque
-from itertools import accumulate
-from operator import mul, neg, sub
+from itertools import accumulate, repeat
+from operator import and_, mul, neg, rshift, sub
 
 from gateway.scheduling.recent import RecentDict
 from shared.process.frozen import frozen
@@ -28,6 +29,9 @@ chat template may add to a short prompt."""
 RATIO_WEIGHT = 0.02
 """Weight of the latest request in a model's tokens per byte, after the first ones."""
 
+_FIRST_RATIOS = int(1.0 / RATIO_WEIGHT)
+"""Of so many all count alike."""
+
 MOST_MODELS = 4096
 MOST_TENANTS = 16_384
 """Pairs of model and tenant whose answers are remembered."""
@@ -37,6 +41,9 @@ LATEST = 128
 
 FRESH = 16
 """Answers after which they are sorted anew."""
+
+MOST_SAID = 16
+"""Estimates kept of each tenant and model, while nothing changes them."""
 
 FAMILIAR = 8
 """Answers of a tenant that weigh as much as all that is known of the model."""
@@ -80,10 +87,26 @@ class OutputEstimates:
     def output(self, model: str, tenant: str, most: int | None = None, guess: int = GUESS) -> OutputEstimate:
         """The length of an answer that may have ``most`` tokens (None: no limit). ``guess`` is the length to
         assume while nothing is known."""
+        models, tenants = self._answers.models, self._answers.tenants
+        of_model, of_tenant = models.get(model), tenants.get((model, tenant))
+        if of_model is None or of_tenant is None:
+            return self._output(of_model, of_tenant, most, guess)
+        if of_tenant.said_after != of_model.changed:
+            of_tenant.said_after = of_model.changed
+            of_tenant.said.clear()
+        said = of_tenant.said.get((most, guess))
+        if said is None:
+            if len(of_tenant.said) >= MOST_SAID:
+                of_tenant.said.clear()
+            said = of_tenant.said[most, guess] = self._output(of_model, of_tenant, most, guess)
+        return said
+
+    def _output(
+        self, of_model: "_Lengths | None", of_tenant: "_Lengths | None", most: int | None, guess: int
+    ) -> OutputEstimate:
         limit = NO_LIMIT if most is None else max(0, most)
-        answers = self._answers
         expected, high = (float(min(guess, limit)),) * 2
-        for known in (answers.models.get(model), answers.tenants.get((model, tenant))):
+        for known in (of_model, of_tenant):
             if known is not None:
                 trust = known.trust
                 if known.stale or limit < known.longest or (known.unended and known.longest < guess):
@@ -124,11 +147,12 @@ class OutputEstimates:
         """A request was answered whole, and its engine counted so many tokens; None for what it did not
         count. ``most_tokens`` is what the request allowed its answer to have; None: it did not say."""
         if input_tokens and size_bytes > 0:
-            ratio = self._inputs.get(model)
+            inputs = self._inputs
+            ratio = inputs.get(model)
             if ratio is None:
-                ratio = self._inputs.renewed(model, _Ratio)
+                ratio = inputs.renewed(model, _Ratio)
             else:
-                self._inputs.move_to_end(model)
+                inputs.move_to_end(model)
             ratio.note(input_tokens / size_bytes)
         if output_tokens:
             cut = most_tokens is not None and output_tokens >= most_tokens
@@ -146,9 +170,14 @@ class _Ratio:
         """Learn from the ratio of one more request, limited to plausible values."""
         if not LEAST_PER_BYTE <= ratio <= MOST_PER_BYTE:
             ratio = min(max(ratio, LEAST_PER_BYTE), MOST_PER_BYTE)
-        self.count += 1
-        weight = 1.0 / (self.count + 1)
-        self.value += (ratio - self.value) * (weight if weight > RATIO_WEIGHT else RATIO_WEIGHT)
+        value, weight = self.value, RATIO_WEIGHT
+        if self.count < _FIRST_RATIOS:
+            self.count += 1
+            weight = max(1.0 / (self.count + 1), RATIO_WEIGHT)
+        self.value = value + (ratio - value) * weight
+
+
+_changes = itertools.count(1)
 
 
 class _Lengths:
@@ -177,10 +206,23 @@ class _Lengths:
         self._new = 0
         self.trust = 0.0
         """0 to 1: what they weigh against what is known without them."""
+        self.changed = 0
+        """Another number, that no others have had, after each answer that changes what is read from them."""
+        self.said: dict[tuple[int | None, int], OutputEstimate] = {}
+        """Of a tenant's answers: what was estimated, by what the request allows and the guess, since either
+        these or the model's changed."""
+        self.said_after = -1
+        """``changed`` of the model's answers then."""
 
     def note(self, tokens: int, cut: bool) -> None:
         self._latest.append(2 * tokens + cut)
         self._new += 1
+        if self.count < LATEST or self._new >= FRESH:
+            self._change()
+
+    def _change(self) -> None:
+        self.changed = next(_changes)
+        self.said.clear()
         if self.count < LATEST:
             self.count += 1
             if self.count < LATEST:
@@ -201,8 +243,8 @@ class _Lengths:
 
     def _sort(self) -> None:
         answers, count = sorted(self._latest), len(self._latest)
-        lengths = self._lengths = [0, *[answer >> 1 for answer in answers]]
-        others = [1.0 if answer & 1 else _OTHERS[count - at] for at, answer in enumerate(answers)]
+        lengths = self._lengths = [0, *map(rshift, answers, repeat(1))]
+        others = map(max, _OTHERS[count:0:-1], map(and_, answers, repeat(1)))  # 1 where it was cut
         going = self._going = list(accumulate(others, mul, initial=1.0))
         steps = map(sub, lengths[1:], lengths)
         self._means = list(accumulate(map(mul, going, steps), initial=0.0))

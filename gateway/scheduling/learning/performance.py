@@ -25,7 +25,6 @@ from gateway.scheduling.learning.evidence import Evidence
 from gateway.scheduling.learning.regression import LEAST, MOST, Accuracy, ShareRegression
 from gateway.scheduling.load import Concurrency
 from gateway.scheduling.recent import RecentDict
-from shared.process.frozen import frozen
 
 MOST_PAIRS = 4096
 """Pairs of model and device class remembered; the one used longest ago is forgotten first."""
@@ -61,8 +60,7 @@ the others teach nothing new, and cost as much as a request's whole way through 
 LOAD_WEIGHT = 0.3
 
 
-@frozen
-class PredictedWork:
+class PredictedWork(NamedTuple):
     """What a request was taken for when it was placed."""
 
     believed_tokens: int
@@ -155,8 +153,9 @@ class Speeds:
         if outcome.cached_tokens is not None and (outcome.cached_tokens or self.reports_cached):
             self._learn_hits(predicted, outcome.cached_tokens)
         reading, writing = self._parts(predicted, outcome, output_tokens - 1, concurrency)
-        reading_s = math.fsum(map(mul, self.reading.multipliers, reading))
-        writing_s = math.fsum(map(mul, self.writing.multipliers, writing))
+        of_reading, of_writing = self.reading.multipliers, self.writing.multipliers
+        reading_s = math.fsum(map(mul, of_reading, reading))
+        writing_s = math.fsum(map(mul, of_writing, writing))
         if first_s is not None and output_tokens > 1 and total_s > first_s:
             self.reading.observe(reading, first_s, weight)
             self.writing.observe(writing, total_s - first_s, weight)
@@ -170,7 +169,8 @@ class Speeds:
                 self.writing.observe(writing, total_s * (1 - share), weight * (1 - share) ** 2)
             pace = _ratio(total_s, expected_s)
             paces = pace, pace
-        self._refresh()
+        if of_reading is not self.reading.multipliers or of_writing is not self.writing.multipliers:
+            self._refresh()  # with one in a few outcomes, once enough are known
         known = self.reading.count >= KNOWN or self.reading.known >= KNOWN
         return paces if known else (1.0, 1.0)
 

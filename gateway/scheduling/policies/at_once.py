@@ -21,10 +21,12 @@ def choose_at_once(
     say. ``known_to`` says how many tokens of its prompt deployments have read. None where it takes a round to
     say.
     """
-    fitting = [] if item.is_bound else _without_alternative(item, deployments, now)
+    fitting = None if item.is_bound else _without_alternative(item, deployments, now)
     if not fitting:
         return None
-    if len(fitting) == 1 and fitting[0].kv_free_tokens is None:
+    if len(fitting) > 1:
+        fitting = native_first(item.route, fitting)
+    elif fitting[0].kv_free_tokens is None:
         return fitting[0]
     known = known_to(item)
     best, best_s, cost_at = None, float("inf"), Completion(item, knowledge, {}, now).cost_s
@@ -39,16 +41,16 @@ def choose_at_once(
 
 def _without_alternative(
     item: PendingRequest, deployments: Sequence[DeploymentView], now: float
-) -> list[DeploymentView]:
-    """Those that may take ``item``; none of them where it might wait for another one."""
+) -> list[DeploymentView] | None:
+    """Those that may take ``item``; None where it might wait for another one."""
     fitting, route = [], item.route
     ready_s, context_tokens = now + READ_AHEAD_S, item.input_tokens + item.output_tokens
     for view in deployments:
-        free_tokens = view.kv_free_tokens
-        if view.load.ready_s > ready_s or view.in_flight >= view.slots or view.trial:
-            return []
+        free_tokens, in_flight = view.kv_free_tokens, view.in_flight
+        if in_flight >= view.slots or view.trial or view.load.ready_s > ready_s:
+            return None
         if free_tokens is not None and free_tokens < context_tokens:
-            return []
-        if view.usable and view.in_flight < view.cap and (route in view.routes or view.supports(route)):
+            return None
+        if view.usable and in_flight < view.cap and (route in view.routes or view.supports(route)):
             fitting.append(view)
-    return native_first(route, fitting)
+    return fitting

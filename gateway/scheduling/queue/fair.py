@@ -259,13 +259,13 @@ class TierQueue(Generic[T]):
         flow = self._flows.get(turn.tenant) or self._flow(turn.tenant, now)
         if self.given is not None:
             self.given[turn.tenant] = self.given.get(turn.tenant, 0.0) + work - turn.charged
-        before = flow.virtual
+        before, latest = flow.virtual, self.virtual
         virtual = before + (work - turn.charged) / flow.weight
         turn.charged = work
-        lowest, highest = self.virtual - LAG_WORK, self.virtual + DEBT_WORK
-        if highest < before:
-            highest = before
-        virtual = lowest if virtual < lowest else highest if virtual > highest else virtual
+        if virtual < latest - LAG_WORK:
+            virtual = latest - LAG_WORK
+        elif virtual > before and virtual > latest + DEBT_WORK:
+            virtual = max(before, latest + DEBT_WORK)
         if flow.count:
             self._move(flow, virtual)
         else:
@@ -304,18 +304,20 @@ class TierQueue(Generic[T]):
         """``turn``, whose answer has not begun, came at ``now`` when no request waited, and nothing else has
         happened before it got its slot: the same as :meth:`put`, :meth:`remove` and :meth:`charge`."""
         self.arrivals.arrived(now)
-        flow = self._flows.pop(turn.tenant, None)
+        tenant, flows = turn.tenant, self._flows
+        flow = flows.pop(tenant, None)
         if flow is None:
-            flow = self._flow(turn.tenant, now)
+            flow = self._flow(tenant, now)
         else:
-            self._flows[turn.tenant] = flow
-        flow.arrived(turn.work, now)
-        if flow.virtual > self.virtual:
-            self.virtual = flow.virtual
-        flow.virtual = self.virtual + turn.work / flow.weight
-        turn.charged += turn.work
+            flows[tenant] = flow
+        work, virtual = turn.work, self.virtual
+        flow.arrived(work, now)
+        if flow.virtual > virtual:
+            self.virtual = virtual = flow.virtual
+        flow.virtual = virtual + work / flow.weight
+        turn.charged += work
         if self.given is not None:
-            self.given[turn.tenant] = self.given.get(turn.tenant, 0.0) + turn.work
+            self.given[tenant] = self.given.get(tenant, 0.0) + work
 
     def weight(self) -> float:
         """The sum of the weights of the tenants whose requests wait here."""

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from gateway.scheduling.base import DeploymentConstraints
 from gateway.scheduling.queue.drain import DrainRate
-from gateway.scheduling.queue.order import TIERS, QueueOrder
+from gateway.scheduling.queue.order import QueueOrder
 from gateway.scheduling.queue.tickets import Ticket
 
 
@@ -27,8 +27,9 @@ class ModelQueue:
         """When requests waited last and nothing had a slot at all, taken or free."""
         self.short_since_s = now
         """When requests began to wait that could not be given a slot."""
-        self.promised_s = [now] * TIERS
-        """For each rank, the latest time at which the client of a refused request was told to try again."""
+        self.promised_s: list[float] | None = None
+        """For each rank, the latest time at which the client of a refused request was told to try again;
+        None: none was told since a slot was free."""
         self.count = 0
 
     def put(self, ticket: Ticket, now: float) -> None:
@@ -57,16 +58,16 @@ class ModelQueue:
     def remove(self, ticket: Ticket, now: float, *, departed: bool) -> None:
         """``ticket`` waits no more: it leaves for a slot (``departed``), or without one."""
         ticket.waiting = False
-        self.count -= 1
+        self.count = count = self.count - 1
         drain = self.drain
         if departed and drain.backlogged:
             drain.departed(now)
-        if self.alone is not None and departed:
+        if departed and self.alone is not None:
             self.alone = None
             self.turns.depart_alone(ticket, ticket.entered_s, now)
         else:
             self._take_out(ticket, now, departed=departed)
-        if drain.backlogged and not self.count:
+        if not count and drain.backlogged:
             drain.set_backlogged(False, now)
 
     def _put(self, ticket: Ticket, now: float) -> None:

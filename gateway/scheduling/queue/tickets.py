@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from gateway.domain.request import Request, Tier
-from gateway.scheduling.base import DeploymentConstraints, PendingRequest
+from gateway.scheduling.base import BLOCK_TOKENS, DeploymentConstraints, PendingRequest
 from gateway.scheduling.queue.fair import QueuedRequest
 from shared.process.frozen import frozen
 
@@ -62,25 +62,27 @@ class Ticket(QueuedRequest):
         if self.seen is not None and not avoid:
             return self.seen
         request = self.request
-        waiting = PendingRequest(
-            number=self.number,
-            route=request.need,
-            work=self.work,
-            arrived_s=request.arrived_s,
-            tier=request.tier,
-            tenant=request.principal.tenant,
-            deadline_s=request.deadline_s,
-            session_key=request.session_key,
-            avoid=avoid,
-            version=request.version,
-            continuing=request.continuing,
-            input_tokens=request.input_tokens + request.work_tokens,
-            output_tokens=request.output_tokens,
-            prefix=request.prefix,
-            ttft_s=request.ttft_s,
-            where=request.where,
-            agent=request.agent,
+        seen = (  # in the order of the fields
+            self.number,
+            request.need,
+            self.work,
+            request.arrived_s,
+            request.tier,
+            self.tenant,
+            request.deadline_s,
+            request.session_key,
+            avoid,
+            request.version,
+            request.continuing,
+            request.input_tokens + request.work_tokens,
+            request.output_tokens,
+            request.prefix,
+            BLOCK_TOKENS,
+            request.ttft_s,
+            request.where,
+            request.agent,
         )
+        waiting = tuple.__new__(PendingRequest, seen)  # what its own constructor does
         if not avoid:
             self.seen = waiting
         return waiting

@@ -109,18 +109,36 @@ class WaitingRoom:
             if model in self._queues:
                 self._queues[model].line_up().note_elsewhere(told, now)
 
-    def enter(self, request: Request, capacity: Capacity, now: float, hold_s: float = 0.0) -> Ticket:
+    @property
+    def takes_at_once(self) -> bool:
+        """Whether :meth:`enter` refuses nobody for whom a slot is free: nobody waits, for any model."""
+        return not self.requests and self._takes_any
+
+    def enter(
+        self,
+        request: Request,
+        capacity: Capacity | None,
+        now: float,
+        hold_s: float = 0.0,
+        lane: DeploymentConstraints | None = None,
+    ) -> Ticket:
         """A place for ``request``. Raises QueueFull, with an honest ``retry_after_s``, over any bound. It may
-        wait for ``hold_s`` where that is longer than others may."""
+        wait for ``hold_s`` where that is longer than others may. ``capacity`` may be None where a slot is
+        free for it and :attr:`takes_at_once` is true. ``lane`` is its fit, where the caller has it."""
         queue = self._queues.get(request.model) or self._queue(request.model, now)
-        expires_s = self.expiry(request, now, hold_s)
-        if self.requests or not capacity.free or expires_s < now or not self._takes_any:
+        if hold_s or request.deadline_s is not None:
+            expires_s = self.expiry(request, now, hold_s)
+        else:
+            expires_s = now + self._settings.max_wait_s
+        if capacity is not None and (
+            self.requests or not capacity.free or expires_s < now or not self._takes_any
+        ):
             self._check(request, queue, capacity, expires_s - now, now)
         ticket = Ticket(
             number=next(self._numbers),
             rank=_TIER_RANK[request.tier],
             tenant=request.principal.tenant,
-            lane=DeploymentConstraints.of(request),
+            lane=lane or DeploymentConstraints.of(request),
             work=estimated_work(request.input_tokens + request.work_tokens, request.output_tokens),
             due_s=expires_s,
             request=request,
@@ -129,8 +147,8 @@ class WaitingRoom:
             ahead=queue.count,
         )
         self._put(queue, ticket, now)
-        if capacity.free:
-            queue.promised_s = [now, now, now]
+        if capacity is None or capacity.free:
+            queue.promised_s = None
         return ticket
 
     def requeue(
@@ -302,8 +320,9 @@ class WaitingRoom:
         queue = self._queue(request.model, now)
         after_s = 1 / queue.line_up().left_per_s(rank, rate, now)
         from_s = now if capacity.slots else now + capacity.ready_s
-        promised_s = min(max(queue.promised_s[rank], from_s) + after_s, now + MAX_RETRY_AFTER_S)
-        queue.promised_s[rank] = promised_s
+        promises_s = queue.promised_s = queue.promised_s or [now] * len(_TIERS)
+        promised_s = min(max(promises_s[rank], from_s) + after_s, now + MAX_RETRY_AFTER_S)
+        promises_s[rank] = promised_s
         return min(max(MIN_RETRY_AFTER_S, least_s, promised_s - now), MAX_RETRY_AFTER_S)
 
     def _check(

@@ -262,3 +262,37 @@ def test_an_address_on_the_engine_itself_becomes_a_path_of_it(base: str, said: s
 def test_headers_that_go_no_further_count_with_the_others() -> None:
     with pytest.raises(BackendFailed):
         response_headers([(b"connection", b"a," * (limits.HEADER_BYTES // 2))])
+
+
+_NAMES = (
+    b"Date",
+    b"content-type",
+    b"Connection",
+    b"keep-alive",
+    b"x-private",
+    b"x y",
+    b"",
+    b"transfer-encoding",
+)
+_VALUES = (b"a", b" b\t", b"\x0b", b"x\x00", b"keep-alive", b"close, X-Private", b"\xe9", b"", b"y" * 300)
+
+
+@given(st.lists(st.tuples(st.sampled_from(_NAMES), st.sampled_from(_VALUES)), max_size=6))
+def test_remembered_fields_are_what_looking_at_all_of_them_gives(raw: list[tuple[bytes, bytes]]) -> None:
+    form = RequestFormat("http://engine", None)
+    try:
+        told = response_headers(raw)
+    except BackendFailed:
+        with pytest.raises(BackendFailed):
+            form.response_headers(raw)
+    else:
+        assert form.response_headers(raw) == told
+
+
+def test_a_responses_ordinary_fields_are_bounded_together() -> None:
+    form = RequestFormat("http://engine", None)
+    longest = [(b"x", b"y" * 255)] * limits.HEADERS
+    assert len(form.response_headers(longest)) == limits.HEADERS
+    for raw in ([*longest, (b"x", b"")], [*longest[1:], (b"x", b"y" * 256)]):
+        with pytest.raises(BackendFailed):
+            form.response_headers(raw)

@@ -105,29 +105,41 @@ def _say(line: str) -> None:
 
 def _one(results: Results, number: int, peer: Peer, tools: Tools, say: Callable[[str], None]) -> None:
     """One round of one peer. What fails is noted, and the run goes on."""
-    where = cores()
-    with tempfile.TemporaryDirectory(prefix="trunkline-peer-") as directory, House(Path(directory)) as house:
+    with tempfile.TemporaryDirectory(prefix="trunkline-peer-") as directory:
+        house = House(Path(directory))
         try:
-            with pinned(where.load):
-                engine = start_engine(tools, house)
-            running = peer.bring_up(Stage(house, tools, where, engine.port))
-            _warm(tools, running, where, results.scale.warm_s)
-        except (ProcessEnded, RuntimeError) as error:
-            words = str(error).splitlines()
-            results.failed.append(
-                f"{peer.name}, round {number + 1}: {' … '.join(words[:1] + words[1:][-1:])}"
-            )
-            say(f"{peer.name}, round {number + 1}: {error}")
-            return
-        for workload in results.workloads:
-            if workload.name in peer.without:
-                continue
-            figures = measure(tools, where, engine, running, workload)
-            say(f"{number + 1}/{results.rounds} {peer.name:14} {workload.name:10} {_short(figures)}")
-            if _valid(figures, workload):
-                results.samples.append((number, peer.name, workload.name, figures))
-            else:
-                results.failed.append(f"{peer.name}, {workload.name}, round {number + 1}: {_why(figures)}")
+            with house:
+                _put_through(house, results, number, peer, tools, say)
+        except AssertionError:
+            if not house.children.killed:
+                raise
+            names = ", ".join(child.name for child in house.children.killed)
+            results.failed.append(f"{peer.name}, round {number + 1}: did not stop when asked to: {names}")
+
+
+def _put_through(
+    house: House, results: Results, number: int, peer: Peer, tools: Tools, say: Callable[[str], None]
+) -> None:
+    where = cores()
+    try:
+        with pinned(where.load):
+            engine = start_engine(tools, house)
+        running = peer.bring_up(Stage(house, tools, where, engine.port))
+        _warm(tools, running, where, results.scale.warm_s)
+    except (ProcessEnded, RuntimeError) as error:
+        words = str(error).splitlines()
+        results.failed.append(f"{peer.name}, round {number + 1}: {' … '.join(words[:1] + words[1:][-1:])}")
+        say(f"{peer.name}, round {number + 1}: {error}")
+        return
+    for workload in results.workloads:
+        if workload.name in peer.without:
+            continue
+        figures = measure(tools, where, engine, running, workload)
+        say(f"{number + 1}/{results.rounds} {peer.name:14} {workload.name:10} {_short(figures)}")
+        if _valid(figures, workload):
+            results.samples.append((number, peer.name, workload.name, figures))
+        else:
+            results.failed.append(f"{peer.name}, {workload.name}, round {number + 1}: {_why(figures)}")
 
 
 def fell_behind(figures: Figures) -> bool:

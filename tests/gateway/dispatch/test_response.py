@@ -134,6 +134,43 @@ async def test_a_body_that_is_all_there_is_taken_in_one_piece() -> None:
     fleet.assert_quiet()
 
 
+def kept_back() -> tuple[Fleet, EngineResponse]:
+    """An answer that its client hears of when all of it is there."""
+    fleet = Fleet()
+    agent = fleet.connect("a", deployment())
+    client = fleet.submit(fleet.request(streaming=False))
+    agent.streams[0].stream.send_head(ResponseHead(200, (("content-type", "application/json"),)))
+    agent.streams[0].stream.send_data(b"whole")
+    fleet.settle()
+    agent.streams[0].stream.end(Trailers())
+    fleet.settle()
+    return fleet, client.response
+
+
+async def test_no_memory_is_counted_for_an_answer_that_its_reader_takes_whole() -> None:
+    fleet, response = kept_back()
+    assert response.take_whole() == b"whole"
+    assert fleet.dispatcher.unread.used_bytes == 0
+    response.consumed(5)
+    fleet.assert_quiet()
+
+
+async def test_memory_holds_an_answer_whose_reader_begins_on_it() -> None:
+    fleet, response = kept_back()
+    assert await response.next_chunks() == [b"whole"]
+    assert fleet.dispatcher.unread.used_bytes == 5
+    assert not any(session.endpoint.session.held_bytes for session in fleet.registry.sessions)
+    response.consumed(5)
+    assert await response.next_chunks() == []
+    fleet.assert_quiet()
+
+
+async def test_an_answer_that_nobody_takes_holds_nothing() -> None:
+    fleet, response = kept_back()
+    response.abort()
+    fleet.assert_quiet()
+
+
 async def test_a_body_without_bytes_is_whole_when_it_ends() -> None:
     fleet, engine, response = begun()
     engine.stream.end(Trailers())

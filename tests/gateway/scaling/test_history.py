@@ -64,6 +64,18 @@ def test_no_more_series_are_kept_than_there_is_room_for(monkeypatch: pytest.Monk
     assert {each.model for each in found.take(START_S + 6 * STEP_S, writes=True)} == {"m", "n"}
 
 
+def test_old_series_are_looked_for_once_in_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history, "MOST_SERIES", 1)
+    found = LoadHistory()
+    filled(found, 0, 1.0)
+    filled(found, 1, 1.0, "n")
+    dropped = found._dropped_at
+    assert dropped == (START_S + STEP_S) // STEP_S
+    filled(found, 2, 1.0, "n")
+    assert found._dropped_at == dropped + 1
+    assert {each.model for each in found.take(START_S + 3 * STEP_S, writes=True)} == {"m", "n"}
+
+
 def test_what_came_in_single_pieces_is_kept_with_the_mean() -> None:
     found = LoadHistory(interval_s=5.0)
     for number in range(2 * PIECES):

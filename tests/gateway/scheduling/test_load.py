@@ -90,8 +90,9 @@ def test_what_ran_beside_a_request_is_told_when_it_ends() -> None:
     load = DeploymentLoad()
     begin(load, 1, 0.0, read_s=1.0)
     begin(load, 2, 5.0, read_s=0.5)
-    company = load.end(1, 10.0)
-    assert company is not None
+    ended = load.end(1, 10.0)
+    assert ended is not None
+    company = load.company(ended, 10.0)
     assert company.ahead_s == 0.0
     assert company.running == pytest.approx(1.5)
     assert company.kv_tokens == pytest.approx(225.0)

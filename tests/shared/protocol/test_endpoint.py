@@ -1,6 +1,8 @@
-"""How a session that is lost tells its listener and its streams."""
+"""How a session that is lost tells its listener and its streams, and what it says is not to wait."""
 
 from collections.abc import Callable
+
+import pytest
 
 from shared.protocol.endpoint import LOSS_SLICE_S, SessionEndpoint
 from shared.protocol.errors import ErrorCode, TunnelClosed
@@ -84,3 +86,13 @@ def test_a_stream_that_waits_to_be_told_may_be_given_up() -> None:
     while site.soon:
         site.turn()
     assert site.handlers[-1].names() == ["reset", "closed"]
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+def test_a_request_whose_response_is_streamed_does_not_wait_for_others(streaming: bool) -> None:
+    said: list[str] = []
+    endpoint = SessionEndpoint(SessionPair().gateway, lambda: 0.0, lambda: said.append("wake"))
+    endpoint.hasten = lambda: said.append("hasten")
+    stream = endpoint.open(request_head(streaming), Recorder())
+    stream.send_whole([b"{}"])
+    assert said == ["wake", "wake"] + ["hasten"] * streaming

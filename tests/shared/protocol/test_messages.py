@@ -156,3 +156,10 @@ def test_a_refusal_is_read_as_it_was_written(refusal: Refusal | None) -> None:
 def test_a_refusal_of_another_kind_is_none_that_is_known(word: bytes) -> None:
     payload = b'{"status":503,"headers":[],"refusal":%b}' % word
     assert ResponseHead.from_payload(payload).refusal is None
+
+
+@pytest.mark.parametrize("kind", [RequestHead, ResponseHead, Trailers, AgentState])
+@pytest.mark.parametrize("payload", [b"[]", b"null", b'"text"', b"1", b"[1, 2]", b"", b"\xff", b"{"])
+def test_a_payload_that_is_no_object_is_refused(kind: Any, payload: bytes) -> None:
+    with pytest.raises(FrameMalformed, match="JSON"):
+        kind.from_payload(payload)

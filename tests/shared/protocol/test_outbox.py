@@ -1,12 +1,15 @@
 """The order in which a session's frames leave, and what they leave with."""
 
+import pytest
+
 from shared.protocol import limits
+from shared.protocol.errors import LocalError
 from shared.protocol.events import (
     ControlReceived,
 )
 from shared.protocol.frames import FrameType
 from shared.protocol.messages import AgentState, AgentStatus
-from tests.support.session_pair import OK, SessionPair, frames_of
+from tests.support.session_pair import OK, SessionPair, frames_of, request_head
 
 
 def test_everything_of_one_turn_leaves_as_one_message(pair: SessionPair) -> None:
@@ -49,3 +52,21 @@ def test_streams_of_a_class_take_turns(pair: SessionPair) -> None:
         pair.agent.send_data(stream_id, bytes(3 * limits.DATA_PAYLOAD_BYTES))
     names = [name for name in frames_of(pair.send(pair.agent)) if name[0] == "DATA"]
     assert names == [("DATA", first), ("DATA", second)] * 3
+
+
+def test_an_agent_may_speak_of_requests_that_have_left_and_of_no_others(pair: SessionPair) -> None:
+    first, second, third = (pair.gateway.open_stream(request_head(), pair.now) for _ in range(3))
+    assert frames_of(pair.send(pair.gateway, 1)) == [("OPEN", first)]
+    outbox = pair.gateway._outbox
+    assert outbox.last_opened == first
+    assert frames_of(pair.send(pair.gateway)) == [("OPEN", second), ("OPEN", third)]
+    assert outbox.last_opened == third
+
+
+def test_commands_that_have_left_make_room_for_others(pair: SessionPair) -> None:
+    for _ in range(2):
+        for number in range(limits.COMMANDS):
+            pair.gateway.send_command({"id": number})
+        with pytest.raises(LocalError):
+            pair.gateway.send_command({})
+        assert len(frames_of(pair.send(pair.gateway))) == limits.COMMANDS

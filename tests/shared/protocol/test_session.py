@@ -38,7 +38,7 @@ def test_messages_of_bodies_say_whether_anything_follows_from_them(pair: Session
     agent = pair.agent
     agent.timer_at = agent.next_deadline()
     agent.deadline_nearer = False
-    for _ in range(limits.ACK_MESSAGES - agent.log._unacked_messages - 1):
+    for _ in range(agent.log._ack_from - agent.log.received - 1):
         assert not agent.receive_message(message, pair.now)
         assert not agent.wants_to_send
         assert agent.next_deadline() >= agent.timer_at

@@ -7,6 +7,7 @@ from shared.protocol.credit import WindowSettings
 from shared.protocol.errors import (
     ErrorCode,
     SendBufferFull,
+    SessionClosed,
     StreamHalfClosed,
     TooManyStreams,
 )
@@ -196,3 +197,46 @@ def test_a_reset_of_what_is_over_and_taken_says_that_nothing_is_to_be_sent(pair:
     other = pair.open()
     assert pair.gateway.reset(other, ErrorCode.CANCELLED)
     assert not pair.gateway.reset(other, ErrorCode.CANCELLED)
+
+
+@pytest.mark.parametrize(
+    "pieces", [(b"whole",), (b"in ", b"", b"pieces"), (b"",), (), (bytes(limits.SEND_BUFFER_BYTES),)]
+)
+def test_a_whole_body_leaves_as_its_pieces_and_its_end_would(pieces: tuple[bytes, ...]) -> None:
+    one, other = SessionPair(), SessionPair()
+    for pair in (one, other):
+        assert pair.open() == 1
+    one.gateway.send_whole(1, pieces)
+    for piece in pieces:
+        other.gateway.send_data(1, piece)
+    other.gateway.end(1)
+    assert one.send(one.gateway) == other.send(other.gateway)
+    assert one.settle() == other.settle()
+
+
+def test_a_whole_body_follows_what_was_sent_before(pair: SessionPair) -> None:
+    stream_id = pair.open()
+    pair.gateway.send_data(stream_id, b"before ")
+    pair.gateway.send_whole(stream_id, (b"the rest",))
+    _, at_agent = pair.settle()
+    assert body(at_agent, stream_id) == b"before the rest"
+
+
+def test_a_whole_body_for_an_agent_that_gave_up_is_a_cancel(pair: SessionPair) -> None:
+    stream_id = pair.open()
+    pair.settle()
+    pair.agent.reset(stream_id, ErrorCode.REFUSED)
+    at_gateway, _ = pair.settle()
+    assert StreamReset(stream_id, ErrorCode.REFUSED, "") in at_gateway
+    with pytest.raises(StreamHalfClosed):
+        pair.gateway.send_whole(stream_id, (b"body",))
+
+
+def test_a_whole_body_is_not_sent_twice_nor_in_a_session_that_is_over(pair: SessionPair) -> None:
+    stream_id = pair.open()
+    pair.gateway.send_whole(stream_id, (b"body",))
+    with pytest.raises(StreamHalfClosed):
+        pair.gateway.send_whole(stream_id, ())
+    pair.gateway.close(ErrorCode.NO_ERROR, "")
+    with pytest.raises(SessionClosed):
+        pair.gateway.send_whole(stream_id, ())

@@ -1,6 +1,7 @@
 """Streams, connections and what they are given, for one of the implementations of ``out_path``."""
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -8,6 +9,19 @@ from typing import Any
 BODY, RESET, OTHER = object(), object(), object()
 MOST_BYTES = 100
 EVENT = b"data: 1\n\n"
+
+
+class Slotted:
+    """Keeps its attributes in slots, as a stream's outbox and credit do."""
+
+    __slots__ = (
+        *("chunks", "credit", "end", "head", "interactive", "limit", "pending_bytes", "queued", "sent"),
+        *("stream_id", "waiting"),
+    )
+
+    def __init__(self, **values: Any) -> None:
+        for name, value in values.items():
+            setattr(self, name, value)
 
 
 @dataclass
@@ -20,16 +34,17 @@ class OutPaths:
     ordinary: list[bytes] = field(default_factory=list)
     unread: list[bytes] = field(default_factory=list)
     now_s: float = 0.0
+    kind: Callable[..., Any] = SimpleNamespace
 
     def __post_init__(self) -> None:
-        self.out = SimpleNamespace(
+        self.out = self.kind(
             pending_bytes=0,
             waiting=False,
             interactive=True,
             chunks=deque(),
             queued=False,
             head=None,
-            credit=SimpleNamespace(sent=0, limit=10_000),
+            credit=self.kind(sent=0, limit=10_000),
         )
         self.stream = SimpleNamespace(local=BODY, peer=OTHER, out=self.out)
         self.session = SimpleNamespace(closed=False)
@@ -66,7 +81,12 @@ def chunk(body: bytes) -> bytes:
 class Turns:
     """Streams that wait for their turns, for one of the implementations."""
 
-    def __init__(self, implementation: Any, kinds: list[tuple[int, int, bool, bool, bool]]) -> None:
+    def __init__(
+        self,
+        implementation: Any,
+        kinds: list[tuple[int, int, bool, bool, bool]],
+        kind: Callable[..., Any] = SimpleNamespace,
+    ) -> None:
         """Of each stream: how many bytes it has, what its credit is, whether it has a head and an end, and
         whether its writer waits."""
         self._take = implementation.take_turns
@@ -74,9 +94,9 @@ class Turns:
         self.pieces: list[bytes] = []
         self.ended: list[int] = []
         self.streams = [
-            SimpleNamespace(
+            kind(
                 stream_id=number,
-                credit=SimpleNamespace(sent=0, limit=limit),
+                credit=kind(sent=0, limit=limit),
                 chunks=deque([bytes(size)] if size else []),
                 pending_bytes=size,
                 head=b"head" if head else None,

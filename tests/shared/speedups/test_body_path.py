@@ -191,6 +191,24 @@ def test_nothing_overtakes_what_waits_in_the_transport(
     assert connection.read_all() == b"head 3\r\na\n\n\r\n3\r\nb\n\n\r\n"
 
 
+def test_nothing_overtakes_what_others_write_before_the_path_is_open_again(
+    implementation: ModuleType, connection: Connection
+) -> None:
+    table = Table(implementation)
+    connect(table, connection)
+    table.receive(frame(1, b"a\n\n"))
+    _write_otherwise(table, connection, b"other ")
+    table.receive(frame(1, b"b\n\n"))
+    assert connection.read_all() == b"3\r\na\n\n\r\nother 3\r\nb\n\n\r\n"
+
+
+def _write_otherwise(table: Table, connection: Connection, data: bytes) -> None:
+    """As whoever shares the connection with a path does."""
+    was_open, table.path.open = table.path.open, False
+    connection.write(data)
+    table.path.open = was_open
+
+
 def test_what_a_full_socket_does_not_take_goes_to_the_transport(
     implementation: ModuleType, connection: Connection
 ) -> None:
@@ -366,7 +384,7 @@ def _do(step: bytes | str, table: Table, connection: Connection) -> None:
     elif step == "send":
         connection.send()
     elif step == "wait":
-        connection.write(b"other")
+        _write_otherwise(table, connection, b"other")
     elif step == "call":
         table.flow.write_paused = False
         table.path.take(b"called\n\n")
@@ -375,5 +393,5 @@ def _do(step: bytes | str, table: Table, connection: Connection) -> None:
     elif step == "detach":
         table.path.descriptor = -1
     else:
-        connection.write(b"much")
+        _write_otherwise(table, connection, b"much")
         table.flow.write_paused = True

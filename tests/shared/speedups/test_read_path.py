@@ -1,3 +1,4 @@
+import gc
 import os
 import select
 import socket
@@ -126,3 +127,63 @@ def test_a_closed_epoll_is_an_error(implementation: ModuleType) -> None:
     poll.close()
     with pytest.raises((OSError, ValueError)):
         implementation.read_ready(poll, {}, 1, 1)
+
+
+@pytest.mark.parametrize("most_events", [-1, 0, read_path.MOST_EVENTS + 1])
+def test_only_so_many_sockets_are_read_at_once(
+    implementation: ModuleType, sockets: Sockets, most_events: int
+) -> None:
+    sockets.send(0, b"first")
+    with pytest.raises(ValueError, match="from 1 to 256 sockets"):
+        sockets.read(implementation, most_events)
+    assert sockets.read(implementation, read_path.MOST_EVENTS) == [(0, b"first")]
+
+
+def test_none_is_nobody(implementation: ModuleType, sockets: Sockets) -> None:
+    sockets.send(0, b"first")
+    members = {sockets.pairs[0][0].fileno(): None}
+    assert implementation.read_ready(sockets.poll, members, 8, 100) == ([], 0, 0)
+
+
+class Member:
+    """Held by nobody else."""
+
+    name = "member"
+
+
+class Forgetting:
+    """While entered, the collector runs whenever it can, and the members are forgotten at its call number
+    ``at``, of those that it makes before and after a run."""
+
+    def __init__(self, members: dict[int, Member], at: int) -> None:
+        self.members = members
+        self.left = at
+        self.thresholds = gc.get_threshold()
+
+    def __enter__(self) -> None:
+        # An object that lies ready since it was used last is taken without a run: here none does.
+        self.taken = [(number, number) for number in range(5000)]
+        gc.callbacks.append(self._called)
+        gc.set_threshold(1)
+
+    def __exit__(self, *_: object) -> None:
+        gc.set_threshold(*self.thresholds)
+        gc.callbacks.remove(self._called)
+
+    def _called(self, phase: str, info: dict[str, int]) -> None:
+        self.left -= 1
+        if self.left == 0:
+            self.members.clear()
+
+
+@pytest.mark.parametrize("at", range(1, 12))
+def test_members_may_be_forgotten_meanwhile(implementation: ModuleType, sockets: Sockets, at: int) -> None:
+    members = {ours.fileno(): Member() for ours, _ in sockets.pairs}
+    for number in range(3):
+        sockets.send(number, b"some")
+    with Forgetting(members, at):
+        found, count, _ = implementation.read_ready(sockets.poll, members, 8, 100)
+    others = [Member() for _ in range(100)]  # where a member was whose memory was given back
+    assert all(type(member) is Member and member.name == "member" for member, _ in found)
+    assert not {id(member) for member, _ in found} & {id(other) for other in others}
+    assert count == len(found)

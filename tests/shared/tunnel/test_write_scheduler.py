@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from shared.tunnel.write_scheduler import CROWD_STREAMS, FULL_FRAMES, GATHER_S, WriteScheduler
+from shared.tunnel.write_scheduler import CROWD_STREAMS, FULL_FRAMES, GATHER_S, HASTE_S, WriteScheduler
 from tests.support.clock import ManualClock, Timer
 
 
@@ -17,7 +17,7 @@ class House:
         self.clock = ManualClock()
         self.left_s: list[float] = []
         loop = cast(asyncio.AbstractEventLoop, self)
-        self.scheduler = WriteScheduler(loop, self._flush)
+        self.scheduler = WriteScheduler(loop, self._flush, self.time)
         self.scheduler.streams = range(streams)
 
     def _flush(self) -> None:
@@ -83,6 +83,44 @@ def test_a_full_message_does_not_wait() -> None:
     assert len(house.left_s) == 2, "what was to leave later has left"
 
 
+def test_what_somebody_waits_for_takes_along_what_is_gathered() -> None:
+    house = House(CROWD_STREAMS)
+    house.wake()
+    house.clock.advance(0.0)
+    house.wake(HASTE_S * 1.5)
+    house.scheduler.hasten()
+    house.scheduler.hasten()
+    assert house.scheduler.woken
+    house.clock.advance(0.0)
+    assert len(house.left_s) == 2
+    house.clock.advance(1.0)
+    assert len(house.left_s) == 2, "what was to leave later has left"
+
+
+def test_nothing_is_hastened_right_after_a_message() -> None:
+    house = House(CROWD_STREAMS)
+    house.wake()
+    house.clock.advance(0.0)
+    house.wake(HASTE_S / 2)
+    house.scheduler.hasten()
+    house.clock.advance(HASTE_S / 4)
+    assert len(house.left_s) == 1
+    house.clock.advance(GATHER_S)
+    assert len(house.left_s) == 2
+
+
+def test_hastening_sends_nothing_that_was_not_to_leave() -> None:
+    house = House(CROWD_STREAMS)
+    house.scheduler.hasten()
+    house.clock.advance(1.0)
+    assert house.left_s == []
+    house.scheduler.held = True
+    house.wake()
+    house.scheduler.hasten()
+    house.clock.advance(1.0)
+    assert house.left_s == []
+
+
 def test_nothing_is_to_leave_while_it_is_held() -> None:
     house = House(CROWD_STREAMS)
     house.scheduler.held = True
@@ -98,4 +136,16 @@ def test_what_leaves_for_another_reason_takes_everything_along() -> None:
     house.wake()
     house._flush()
     house.clock.advance(1.0)
+    assert len(house.left_s) == 2
+
+
+@pytest.mark.parametrize("streams", [1, CROWD_STREAMS])
+def test_it_knows_whether_something_is_to_leave_yet(streams: int) -> None:
+    house = House(streams)
+    assert not house.scheduler.woken
+    for _ in range(2):  # with many streams the second waits for a while
+        house.wake()
+        assert house.scheduler.woken
+        house.clock.advance(0.0 if streams == 1 or not house.left_s else GATHER_S)
+        assert not house.scheduler.woken
     assert len(house.left_s) == 2

@@ -34,6 +34,11 @@ class EngineCall:
     a whole answer and one that was let go.
     """
 
+    __slots__ = (
+        *("_body", "_connection", "_format", "_head", "_kept", "_method", "_on_end", "_over", "_pool"),
+        *("_receiver", "_timeouts", "_upload", "_waiting", "on_body"),
+    )
+
     def __init__(
         self,
         pool: ConnectionPool,
@@ -68,10 +73,10 @@ class EngineCall:
         """
         head = self._head
         begins, length_bytes = self._format.head(self._method, head.path, head.headers)
-        bodiless = length_bytes is None and self._method in wire.BODILESS
-        if bodiless and self._body.ended:
-            bodiless, length_bytes = False, 0
-        connection = None if after is not None or bodiless else self._pool.kept()
+        unsaid = length_bytes is None and self._method in wire.BODILESS
+        if unsaid and self._body.ended:
+            unsaid, length_bytes = False, 0
+        connection = None if unsaid or after is not None else self._pool.kept()
         if connection is None:
             self._waiting = asyncio.create_task(self._begin_later(begins, length_bytes, after))
             return
@@ -99,7 +104,8 @@ class EngineCall:
         if connection.status < 200:
             raise BackendFailed(f"the engine answered with status {connection.status}")
         headers = self._format.response_headers(connection.raw_headers)
-        connection.expect_within(self._timeouts.idle_s)
+        if not connection.whole:
+            connection.expect_within(self._timeouts.idle_s)
         return self._receiver.on_response(connection.status, headers)
 
     def on_over(self, error: Exception | None) -> None:
@@ -126,7 +132,7 @@ class EngineCall:
         upload = self._upload
         assert upload is not None
         self._connection = connection
-        self._pool.begin(connection, self, head_only=self._method == "HEAD")
+        connection.begin(self, head_only=self._method == "HEAD")
         whole = upload.begin(connection)
         if whole:
             connection.expect_within(self._timeouts.first_byte_s)

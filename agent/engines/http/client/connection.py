@@ -50,20 +50,29 @@ class EngineConnection(asyncio.Protocol):
     ``on_closed`` is told when the connection closes at rest.
     """
 
+    __slots__ = (  # more attributes than a dictionary may share its keys for
+        *("__weakref__", "_collector", "_drained", "_feed", "_head_only", "_heads", "_held", "_keep_alive"),
+        *("_limit_s", "_lines", "_loop", "_mute_bytes", "_on_closed", "_parser", "_path", "_pieces"),
+        *("_reading", "_receiver", "_refused", "_timer", "_timer_s", "_told", "began_s", "chunks", "closed"),
+        *("data_received", "full", "now", "on_body", "on_header", "raw_headers", "rests_since_s", "status"),
+        *("transport", "whole"),
+    )
+
     transport: asyncio.Transport
     data_received: Callable[[bytes], object]  # type: ignore[assignment]
 
     def __init__(self, on_closed: Callable[["EngineConnection"], None]) -> None:
         self._on_closed = on_closed
         self._loop = asyncio.get_running_loop()
-        self._now = self._loop.time
+        self.now = self._loop.time
+        """The loop's clock."""
         self.rests_since_s = 0.0
         self._pieces: list[bytes] = []
         """Pieces of the answer's body that were not passed on yet."""
         self.on_body = self._pieces.append  # the parser's; no frame of Python
         self._collector = HeaderCollector(self._take_line, HEADER_LINES, HEADER_LINE_BYTES)
         self.on_header = self._collector  # so is this
-        self.chunks = ChunkReader(self._receive, self._now, self._pieces)
+        self.chunks = ChunkReader(self._receive, self.now, self._pieces)
         self.data_received = self.chunks
         """The way of every token, past :meth:`_receive` for those that the answer's path takes."""
         self._parser: HttpResponseParser | None = HttpResponseParser(self)
@@ -78,22 +87,29 @@ class EngineConnection(asyncio.Protocol):
         self._timer_s = inf
         """When the timer goes off, on the loop's clock."""
         self._reading = True
-        self._receiver: AnswerReceiver | None = None
-        self._reset()
+        self.closed = False
+        """The engine closed the connection before its answer was whole."""
+        self._refused: BackendFailed | None = None
+        """Why the answer is rejected although the parser accepts it; None: it is not."""
+        self.begin(None)
 
-    def _reset(self, *, head_only: bool = False) -> None:
-        """Nothing has come of the next answer."""
+    # --- what the request asks for
+
+    def begin(self, receiver: AnswerReceiver | None, *, head_only: bool = False) -> None:
+        """The next answer goes to ``receiver``; nothing has come of it. ``head_only``: it has a head and no
+        body, whatever its head says (HEAD)."""
+        self._receiver = receiver
         self.status = 0
         """0 until the head has come."""
+        collector = self._collector
         self.raw_headers: list[tuple[bytes, bytes]] = []
         """Names in lower case."""
-        self._collector.fields, self._collector.open = self.raw_headers, True
-        self.began_s = self.chunks.heard_s = self._now()
+        collector.fields = self.raw_headers
+        collector.open = True
+        self.began_s = self.chunks.heard_s = self.now()
         """``heard_s``: when something of the answer came last, or when it was last waited for anew."""
         self.whole = False
         """All of the answer has come; some of it may still have to be given."""
-        self.closed = False
-        """The engine closed the connection before its answer was whole."""
         self._head_only = head_only
         self._told = False
         """The receiver was told of the answer's head."""
@@ -109,16 +125,6 @@ class EngineConnection(asyncio.Protocol):
         self._lines = 0
         """Trailers."""
         self._keep_alive = False
-        self._refused: BackendFailed | None = None
-        """Why the answer is rejected although the parser accepts it; None: it is not."""
-
-    # --- what the request asks for
-
-    def begin(self, receiver: AnswerReceiver, *, head_only: bool = False) -> None:
-        """The next answer goes to ``receiver``. ``head_only``: it has a head and no body, whatever its head
-        says (HEAD)."""
-        self._reset(head_only=head_only)
-        self._receiver = receiver
 
     async def drained(self) -> None:
         """Waits until the socket took what was written, or the connection is gone."""
@@ -129,15 +135,15 @@ class EngineConnection(asyncio.Protocol):
     def expect_within(self, limit_s: float | None) -> None:
         """From now on the engine may be silent for so long; None: for ever."""
         self._limit_s = limit_s
-        self.chunks.heard_s = self._now()
-        if limit_s is not None and self.chunks.heard_s + limit_s < self._timer_s:
+        self.chunks.heard_s = now = self.now()
+        if limit_s is not None and now + limit_s < self._timer_s:
             self._set_timer(limit_s)
 
     def resume(self) -> None:
         """See :meth:`agent.engines.backend.BackendRequest.resume`."""
         if self._held:
             self._held = False
-            self.chunks.heard_s = self._now()
+            self.chunks.heard_s = self.now()
             self._tell(0)
 
     def fail(self, error: Exception) -> None:
@@ -178,7 +184,8 @@ class EngineConnection(asyncio.Protocol):
         if self._receiver is None:  # nobody asked for it
             self.transport.abort()
             return
-        self.chunks.heard_s = self._now()
+        chunks = self.chunks
+        chunks.heard_s = self.now()
         size_bytes = len(data)
         try:
             if size_bytes <= SLICE_BYTES:
@@ -188,8 +195,8 @@ class EngineConnection(asyncio.Protocol):
         except (HttpParserError, HttpParserUpgrade) as error:
             self._malformed(error, size_bytes)
             return
-        if self.chunks.pieces:
-            self.chunks.pieces = self._mute_bytes = 0
+        if chunks.pieces:
+            chunks.pieces = self._mute_bytes = 0
         self._tell(size_bytes)
         if self._path is not None:
             self._follow(data)
@@ -281,7 +288,11 @@ class EngineConnection(asyncio.Protocol):
             return
         try:
             if self.status and not self._told:
-                self._tell_head(receiver)
+                self._told = True
+                self._mute_bytes = 0
+                if self._head_only:
+                    pieces.clear()
+                self._path = receiver.on_answer()
             if not pieces:
                 self._mute_bytes += size_bytes
             elif not self._held and self._receiver is receiver:
@@ -293,13 +304,6 @@ class EngineConnection(asyncio.Protocol):
             broken = error
         if broken is not None or self.whole or self._held is self._reading or self._mute_bytes > MUTE_BYTES:
             self._settle(receiver, broken)
-
-    def _tell_head(self, receiver: AnswerReceiver) -> None:
-        self._told = True
-        self._mute_bytes = 0
-        if self._head_only:
-            self._pieces.clear()
-        self._path = receiver.on_answer()
 
     def _follow(self, data: bytes) -> None:
         """Let the body, whose beginning is in ``data``, have its path if it comes in chunks and this is
@@ -361,7 +365,7 @@ class EngineConnection(asyncio.Protocol):
         """The timer goes on from one request to the next: it is set anew only when it would be late."""
         if self._timer is not None:
             self._timer.cancel()
-        self._timer_s = self._now() + delay_s
+        self._timer_s = self.now() + delay_s
         self._timer = self._loop.call_later(delay_s, self._look_at_the_clock)
 
     def _look_at_the_clock(self) -> None:
@@ -369,7 +373,7 @@ class EngineConnection(asyncio.Protocol):
         limit_s = self._limit_s
         if self._receiver is None or limit_s is None:
             return
-        left_s = limit_s if self._held else self.chunks.heard_s + limit_s - self._now()
+        left_s = limit_s if self._held else self.chunks.heard_s + limit_s - self.now()
         if left_s > 0:
             self._set_timer(left_s)
         else:

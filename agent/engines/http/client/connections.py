@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from aiohappyeyeballs import AddrInfoType, start_connection
 
 from agent.engines.backend import BackendUnreachable
-from agent.engines.http.client.connection import AnswerReceiver, EngineConnection
+from agent.engines.http.client.connection import EngineConnection
 
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 
@@ -136,39 +136,39 @@ class ConnectionPool:
             connection.fail(error)
 
     def kept(self) -> EngineConnection | None:
-        """The connection that has been at rest for the shortest time, if there is one."""
-        now = asyncio.get_running_loop().time()
+        """The connection that has been at rest for the shortest time, if there is one. Whoever takes it hands
+        it to :meth:`end`."""
         while self._idle:
             connection, _ = self._idle.popitem()
-            if not connection.transport.is_closing() and now - connection.rests_since_s < KEEP_IDLE_S:
+            rested_s = connection.now() - connection.rests_since_s
+            if rested_s < KEEP_IDLE_S and not connection.transport.is_closing():
+                self._busy.add(connection)
                 return connection
             connection.transport.abort()
         return None
 
     async def fresh(self) -> EngineConnection:
-        """Raises :class:`agent.engines.backend.BackendUnreachable`."""
-        return await self._dialer.dial(lambda: EngineConnection(self.forget))
-
-    def begin(self, connection: EngineConnection, receiver: AnswerReceiver, *, head_only: bool) -> None:
-        """The next answer over ``connection`` is for ``receiver``, which hands it to :meth:`end` then."""
+        """As :meth:`kept`, but a new one. Raises :class:`agent.engines.backend.BackendUnreachable`."""
+        connection = await self._dialer.dial(lambda: EngineConnection(self.forget))
         self._busy.add(connection)
-        connection.begin(receiver, head_only=head_only)
+        return connection
 
     def end(self, connection: EngineConnection, *, keep: bool) -> None:
         """Keeps the connection, if ``keep`` and it can be; else closes it."""
         self._busy.discard(connection)
-        if connection.status and connection.chunks.heard_s > self._heard_s:
-            self._heard_s = connection.chunks.heard_s
+        if connection.status:
+            heard_s = connection.chunks.heard_s
+            if heard_s > self._heard_s:
+                self._heard_s = heard_s
         if not (keep and connection.reusable) or len(self._idle) >= IDLE or self._closed:
             connection.transport.abort()
             connection.end()
             return
         connection.end()
-        loop = asyncio.get_running_loop()
-        connection.rests_since_s = loop.time()
+        connection.rests_since_s = connection.now()
         self._idle[connection] = None
         if self._sweep is None:
-            self._sweep = loop.call_later(KEEP_IDLE_S, self._drop_old)
+            self._sweep = asyncio.get_running_loop().call_later(KEEP_IDLE_S, self._drop_old)
 
     def forget(self, connection: EngineConnection) -> None:
         """It is closed."""

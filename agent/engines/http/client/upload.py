@@ -49,7 +49,7 @@ class EngineUpload:
     """All of the request has been handed to the socket."""
     replayable: bool = field(default=True, init=False)
     _sent_bytes: int = field(default=0, init=False)
-    """Bytes of the body that were sent."""
+    """Bytes of the body that were sent, where its length is known."""
     _untaken_bytes: int = field(default=0, init=False)
     _wire: bytes = field(default=b"", init=False)
     """All that was written, as long as it is short enough to be written again."""
@@ -59,7 +59,7 @@ class EngineUpload:
 
         A second call, with another connection, begins anew. Raises :class:`RequestBodyBroken`.
         """
-        return self._write(connection, self._wire or self.head + self._next())
+        return self._write(connection, self._wire or self.head + self._next(), b"")
 
     async def rest(self, connection: EngineConnection) -> None:
         """Writes what is still to come as it comes. Raises :class:`RequestBodyBroken`, EngineTimeout."""
@@ -70,7 +70,7 @@ class EngineUpload:
             if not self._write(connection, data, self._wire):
                 await self._drained(connection)
 
-    def _write(self, connection: EngineConnection, data: bytes, before: bytes = b"") -> bool:
+    def _write(self, connection: EngineConnection, data: bytes, before: bytes) -> bool:
         if self.replayable and len(before) + len(data) <= REPLAY_BYTES:
             self._wire = before + data
         else:
@@ -84,20 +84,19 @@ class EngineUpload:
 
     def _next(self) -> bytes:
         """What is there of the body, framed; the end of it too when it is known."""
-        data = self.body.take()
+        body, length_bytes = self.body, self.length_bytes
+        data = body.take()
         size_bytes = len(data)
-        self._sent_bytes += size_bytes
         self._untaken_bytes += size_bytes
-        self.ended = self.body.ended
-        if self.length_bytes is None:
+        ended = self.ended = body.ended
+        if length_bytes is None:
             framed = b"%x\r\n%b\r\n" % (size_bytes, data) if data else b""
-            return framed + _LAST_CHUNK if self.ended else framed
-        if self._sent_bytes > self.length_bytes:
-            raise RequestBodyBroken(f"the request's body is longer than its {self.length_bytes} bytes")
-        if self.ended and self._sent_bytes < self.length_bytes:
-            raise RequestBodyBroken(
-                f"the request's body ended after {self._sent_bytes} of {self.length_bytes} bytes"
-            )
+            return framed + _LAST_CHUNK if ended else framed
+        sent_bytes = self._sent_bytes = self._sent_bytes + size_bytes
+        if sent_bytes > length_bytes:
+            raise RequestBodyBroken(f"the request's body is longer than its {length_bytes} bytes")
+        if ended and sent_bytes < length_bytes:
+            raise RequestBodyBroken(f"the request's body ended after {sent_bytes} of {length_bytes} bytes")
         return data
 
     async def _drained(self, connection: EngineConnection) -> None:

@@ -106,6 +106,24 @@ def _without_what_broke(body: bytes, calls: list[tuple[str, Any]]) -> tuple[byte
     return b"" if "reset" in dict(calls) else body, calls
 
 
+@pytest.mark.parametrize("short", [True, False])
+@pytest.mark.parametrize("streaming", [True, False])
+async def test_the_first_of_a_streamed_answer_is_hastened(streaming: bool, short: bool) -> None:
+    backend, hastened = ConnectedBackend(short=short), list[bytes]()
+    async with agent_with(backend) as here:
+        here.joined.agent.hasten = lambda: hastened.append(b"")
+        _, answer = here.ask(usage=UsageMode.KEEP, streaming=streaming)
+        await backend.begun.wait()
+        backend.connection.data_received(CHUNKED)
+        assert hastened == []
+        for _ in range(3):
+            backend.connection.data_received(chunks(TOKEN))
+            assert len(hastened) == streaming
+        backend.connection.data_received(chunks(DONE) + LAST)
+        await answer.until("end")
+    assert len(hastened) == streaming
+
+
 async def test_pieces_that_may_be_gathered_come_together() -> None:
     backend = ConnectedBackend()
     async with agent_with(backend) as here:

@@ -35,7 +35,8 @@ def inbound(
     feed: Feed, declared: int | None = None, budget: BufferBudget | None = None, **limits: Any
 ) -> Inbound:
     limits = {"body_bytes": 100, "prefix_bytes": 10, **limits}
-    return Inbound(feed, declared, BodyLimits(**limits), budget or BufferBudget(10**9))
+    fields = {} if declared is None else {b"content-length": b"%d" % declared}
+    return Inbound(feed, fields, BodyLimits(**limits), budget or BufferBudget(10**9))
 
 
 def whole(chunk: bytes) -> bool:
@@ -62,7 +63,7 @@ async def test_a_body_in_tiny_pieces_takes_the_memory_of_its_bytes() -> None:
         await asyncio.sleep(0)
         return piece(bytes((pieces % 251, 7)), more=pieces > 0)
 
-    body = Inbound(receive, None, BodyLimits(), BufferBudget(10**9))
+    body = Inbound(receive, {}, BodyLimits(), BufferBudget(10**9))
     tracemalloc.start()
     try:
         assert len(await body.read(whole)) == 16_000

@@ -164,7 +164,7 @@ def recorded(surface: Surface) -> list[dict[str, Any]]:
     facts: list[RequestFacts] = []
     audit = RequestAudit(facts.append, lambda model: Price(1.0, 2.0, 0.5), lambda: 0.0)
     for exchange, status, failure in surface.finished:
-        audit(exchange, status, failure, 1.5)
+        audit(exchange, status, failure, 1.5, exchange.reply.bytes_out)
     return [facts_of(each) for each in facts]
 
 

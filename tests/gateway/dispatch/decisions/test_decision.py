@@ -1,6 +1,5 @@
 """What is noted when a deployment gets a request."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -143,7 +142,7 @@ def test_what_keeps_a_request_from_a_deployment_has_a_code(
     one, item = _usual()
     for name, value in of_view.items():
         setattr(one, name, value)
-    item = replace(item, **of_item)
+    item = item._replace(**of_item)
     assert exclusion(one, item, item.avoid, view("b/d")) == code
     assert code is None or code in EXCLUDED
 

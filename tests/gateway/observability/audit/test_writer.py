@@ -6,7 +6,7 @@ from structlog.testing import capture_logs
 from gateway.domain.quotas import Price
 from gateway.domain.request import Tier
 from gateway.observability.audit import AuditFiles, AuditUnwritable, RequestFacts, Retention, verify
-from gateway.observability.audit.records import AuditEntry
+from gateway.observability.audit.records import PIECE_RECORDS, AuditEntry
 from gateway.observability.audit.segments import DIRECTORY
 from gateway.observability.audit.writer import AuditSettings, AuditWriter, audit_writer
 from gateway.storage import Store
@@ -140,6 +140,31 @@ def test_records_are_written_in_batches_in_their_order(
     assert [record["id"] for record in records(files.directory)[1:]] == [f"req-{n}" for n in range(25)]
     assert not verified(files, identity).findings
     assert writer.written == 25
+
+
+def test_the_thread_rests_between_pieces_of_its_work_unless_it_is_to_stop(
+    files: AuditFiles, things: Things, identity: GatewayIdentity
+) -> None:
+    rests: list[float] = []
+    writer = AuditWriter(files, things, wall=Clock(), clock=Clock(), sleep=rests.append)
+    few_records = 5
+    for number in range(few_records):
+        writer.add(facts(number))
+    assert writer.write()
+    few = len(rests)
+    assert few > 2, "the database and the files are pieces, too"
+    for number in range(3 * PIECE_RECORDS):
+        writer.add(facts(few_records + number))
+    assert writer.write()
+    assert len(rests) == few + few + 2 * 2, "after each piece of records, and of lines, but the last"
+    writer.start()
+    writer.stop(10.0)
+    rests.clear()
+    writer.add(facts(1_000))
+    assert writer.write()
+    assert rests == []
+    assert not verified(files, identity).findings
+    assert writer.written == few_records + 3 * PIECE_RECORDS + 1
 
 
 def test_what_happens_while_the_log_is_written_waits_for_the_next_time(

@@ -1,8 +1,16 @@
 """How many tokens a request will take."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from gateway.scheduling.learning.estimates import LATEST, NO_LIMIT, OutputEstimate, OutputEstimates
+from gateway.scheduling.learning.estimates import (
+    LATEST,
+    MOST_SAID,
+    NO_LIMIT,
+    OutputEstimate,
+    OutputEstimates,
+)
 
 
 def learn(estimates: OutputEstimates, lengths: list[int], tenant: str = "t", model: str = "m") -> None:
@@ -108,3 +116,23 @@ def test_only_so_many_models_and_tenants_are_remembered() -> None:
         estimates.learn("a", "t", size_bytes=100, input_tokens=100, output_tokens=50)
     assert set(estimates._inputs) == set(estimates._answers.models) == {"a", "c"}
     assert set(estimates._answers.tenants) == {("a", "t"), ("c", "t")}
+
+
+ANSWERS = st.tuples(st.sampled_from(["a", "b"]), st.integers(1, 400), st.sampled_from([None, 50, 400]))
+
+
+@given(st.lists(ANSWERS, min_size=1, max_size=300), st.integers(1, 7))
+def test_an_estimate_that_was_remembered_is_the_one_that_is_computed_anew(
+    answers: list[tuple[str, int, int | None]], every: int
+) -> None:
+    """Of tenants who share a model: what one's answers teach changes the other's estimates too."""
+    remembering, forgetting = OutputEstimates(), OutputEstimates()
+    for step, (tenant, tokens, most) in enumerate(answers * (1 + 2 * LATEST // len(answers))):
+        for estimates in (remembering, forgetting):
+            estimates.learn("m", tenant, output_tokens=tokens, most_tokens=most)
+        if step % every:
+            continue
+        for asking in ("a", "b", "new"):
+            for other in range(MOST_SAID + 1):  # more than are remembered
+                forgetting.output("m", asking, NO_LIMIT + step * LATEST + other)
+            assert remembering.output("m", asking, 50, 200) == forgetting.output("m", asking, 50, 200)

@@ -4,7 +4,6 @@ import itertools
 import math
 import random
 from collections import deque
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -219,7 +218,7 @@ def test_waits_said_at_an_older_speed_do_not_make_what_is_learnt_run_away() -> N
         first_s = 0.02 + (ahead + tokens) * true_s
         company = Concurrency(ahead * token_s, 8.0, 5000.0, 0.0)
         outcome = Outcome(True, first_s + 1.0, first_s, tokens, 100)
-        performance.learn(speeds, replace(asked(tokens), token_s=token_s), outcome, company)
+        performance.learn(speeds, asked(tokens)._replace(token_s=token_s), outcome, company)
         said.append(speeds.token_s)
         if number > 60:
             assert speeds.token_s == pytest.approx(true_s, rel=0.25)

@@ -16,7 +16,7 @@ EVERY = sorted(POLICIES)
 
 
 def asks(number: int, input_tokens: int = 1000, output_tokens: int = 100) -> PendingRequest:
-    return replace(request(number, input_tokens, output_tokens), route=NEED)
+    return request(number, input_tokens, output_tokens)._replace(route=NEED)
 
 
 def placed(policy: str, fleet: CostFleet, *items: PendingRequest) -> list[str]:

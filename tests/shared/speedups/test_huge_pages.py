@@ -1,0 +1,76 @@
+"""The interpreter's objects in huge pages, each time in a process of its own."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from shared.speedups import NATIVE, huge_pages
+
+ENABLED = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+THERE = sys.platform == "linux" and NATIVE
+
+BEGINNING = """
+import gc, re
+from pathlib import Path
+from shared.speedups import use_huge_pages
+
+def advised_kib():
+    # Of mappings for which huge pages are asked for: what is resident.
+    found = 0
+    for mapping in re.split(r"(?m)^(?=[0-9a-f]+-[0-9a-f]+ )", Path("/proc/self/smaps").read_text()):
+        if re.search(r"^VmFlags:.* hg", mapping, re.M):
+            found += int(re.search(r"^Rss: +([0-9]+) kB", mapping, re.M)[1])
+    return found
+
+def objects(count):
+    return [(number, number) for number in range(count)]
+"""
+
+
+def run(program: str, **environment: str) -> str:
+    """What it printed, in a process that ended in order."""
+    command = [sys.executable, "-c", BEGINNING + program]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=60, env={**os.environ, **environment}
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_in_python_nothing_changes() -> None:
+    assert not huge_pages.use_huge_pages()
+    if sys.platform == "linux":
+        program = "print(use_huge_pages()); kept = objects(100_000); print(advised_kib())"
+        assert run(program, TRUNKLINE_NATIVE="0").split() == ["False", "0"]
+
+
+@pytest.mark.skipif(not THERE, reason="the native functions were not built, or this is not Linux")
+@pytest.mark.skipif(not ENABLED.exists(), reason="this system has no huge pages")
+def test_objects_that_are_made_afterwards_are_in_pages_for_which_huge_ones_are_asked() -> None:
+    program = "assert use_huge_pages(); kept = objects(200_000); print(advised_kib())"
+    assert int(run(program)) >= 10 * 1024
+
+
+@pytest.mark.skipif(not THERE, reason="the native functions were not built, or this is not Linux")
+@pytest.mark.skipif(not ENABLED.exists(), reason="this system has no huge pages")
+def test_freed_memory_is_given_back_also_where_it_was_taken_before() -> None:
+    program = """
+before = objects(200_000)
+assert use_huge_pages() and use_huge_pages()
+for _ in range(3):
+    kept = objects(400_000)
+    most = advised_kib()
+    some = kept[::100_000]
+    del kept
+    left = advised_kib()
+    assert left < most / 2, (left, most)
+del before
+gc.collect()
+again = objects(400_000)
+assert again[399_999] == (399_999, 399_999) and some[3] == (300_000, 300_000)
+print("whole")
+"""
+    assert run(program) == "whole\n"
