@@ -138,8 +138,10 @@ async def test_a_tenant_that_floods_one_gateway_leaves_others_their_share_at_the
 
 
 async def test_a_gateway_that_is_started_again_knows_the_speed_at_its_first_request(pair: Pair) -> None:
-    await asyncio.to_thread(pair.agent, "gpu-1", 4)
-    body = {"stream": True, "max_tokens": 60, "script": {"tokens_per_s": 2000.0}}
+    """The engine is slower than one of which nothing is known is taken for, by much more than what a busy
+    machine adds to its times."""
+    await asyncio.to_thread(pair.agent, "gpu-1", 8)
+    body = {"stream": True, "max_tokens": 8, "script": {"tokens_per_s": 8.0}}
 
     async def ask(which: int, name: str) -> float:
         """For how many seconds the gateway thinks that this request will take."""
@@ -153,10 +155,10 @@ async def test_a_gateway_that_is_started_again_knows_the_speed_at_its_first_requ
         return float(candidate["predicted"]["total"])
 
     unknown_s = await ask(0, "first")
-    for number in range(40):
-        await ask(0, f"more-{number}")
+    for batch in range(5):
+        await asyncio.gather(*(ask(0, f"more-{batch}-{number}") for number in range(8)))
     known_s = await ask(0, "last")
-    assert known_s < unknown_s / 2, "so far off is one that knows nothing"
+    assert known_s > unknown_s * 2, "so far off is one that knows nothing"
 
     def learnt() -> bool:
         told = pair.told(0)
@@ -167,7 +169,7 @@ async def test_a_gateway_that_is_started_again_knows_the_speed_at_its_first_requ
     await asyncio.to_thread(pair.start, "second")
     await asyncio.to_thread(pair.wait_for_deployments, 1, 1)
     first_s = await ask(1, "first-again")
-    assert first_s / known_s < unknown_s / first_s, f"{first_s} is nearer to {unknown_s} than to {known_s}"
+    assert known_s / first_s < first_s / unknown_s, f"{first_s} is nearer to {unknown_s} than to {known_s}"
 
 
 @pytest.mark.cluster
