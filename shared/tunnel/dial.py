@@ -8,7 +8,7 @@ from http import HTTPStatus
 from typing import Any, cast
 
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import InvalidHandshake, InvalidProxy, InvalidStatus, InvalidURI
+from websockets.exceptions import InvalidProxy, InvalidStatus, WebSocketException
 from websockets.protocol import Event as WebSocketEvent
 from websockets.protocol import Protocol as WebSocket
 
@@ -180,6 +180,6 @@ async def _connect(
         raise (DialMisdirected if misdirected else DialFailed)(
             explain_dial_error(url, error, proxy, trust_option)
         ) from error
-    except (OSError, InvalidURI, InvalidHandshake, ValueError) as error:  # ValueError: no name, no port
+    except (OSError, WebSocketException, ValueError) as error:  # ValueError: no name, no port
         raise DialFailed(explain_dial_error(url, error, proxy, trust_option)) from error
     return cast(_DiallingConnection, connection)

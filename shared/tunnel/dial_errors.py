@@ -3,6 +3,7 @@
 from http import HTTPStatus
 
 from websockets.exceptions import (
+    ConnectionClosed,
     InvalidHandshake,
     InvalidMessage,
     InvalidProxyMessage,
@@ -40,6 +41,11 @@ def explain_dial_error(
         return f"{gateway} sends on to {error.uri[:TEXT_CHARS]}: give the URL that it leads to"
     if isinstance(error, InvalidMessage):
         return f"{gateway}: {no_http(url)}"
+    if isinstance(error, ConnectionClosed):
+        return (
+            f"{gateway}: the connection was closed before anything could be asked. Either the gateway is "
+            "stopping just now, or a proxy in front closes it"
+        )
     if isinstance(error, InvalidHandshake):
         return f"{gateway}: what answers there is no gateway, or a proxy in front spoils WebSockets: {error}"
     return f"{gateway}: {explain_connection_error(url, error, proxy, trust_option)}"

@@ -1,12 +1,14 @@
 """Whoever writes a gateway's URL wrongly reads what is wrong and what to write instead."""
 
 import asyncio
+import socket
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from websockets.asyncio.client import ClientConnection
 
 from shared.link.dialer import DialSettings, dial_with
 from shared.protocol.errors import DialFailed, DialMisdirected
@@ -118,6 +120,22 @@ async def test_what_answers_and_is_no_gateway_is_said_plainly(answer: bytes, exp
     assert expected in said
     assert said.startswith(f"http://127.0.0.1:{port}")
     assert said.isprintable()
+
+
+async def test_a_connection_that_is_closed_at_once_is_a_failure_to_dial(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As by a gateway that stops with the connection among those that it has not accepted."""
+    made = ClientConnection.connection_made
+
+    def closed(connection: ClientConnection, transport: asyncio.BaseTransport) -> None:
+        made(connection, transport)
+        connection.transport.close()
+
+    monkeypatch.setattr(ClientConnection, "connection_made", closed)
+    with socket.create_server(("127.0.0.1", 0)) as listening:  # and accepts nobody
+        said = await words(f"ws://127.0.0.1:{listening.getsockname()[1]}/tunnel")
+    assert "closed before anything could be asked" in said
 
 
 async def test_a_name_that_does_not_resolve_and_a_port_where_nobody_listens() -> None:
