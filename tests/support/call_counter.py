@@ -33,6 +33,12 @@ def stage_of(filename: str) -> str | None:
     return None if depth is None else "/".join(names[:depth]).removesuffix(".py")
 
 
+def _file_of(frame: FrameType) -> str:
+    """The file of a function; of what is generated for a class (its ``__init__``, say), that of the class."""
+    filename = frame.f_code.co_filename
+    return frame.f_globals.get("__file__", filename) if filename.startswith("<") else filename
+
+
 class CallCounter:
     """A profile function that counts by stage. Begin and end it on the thread that is counted."""
 
@@ -61,7 +67,7 @@ class CallCounter:
             try:
                 stage = self._stages[code]
             except KeyError:
-                stage = self._stages[code] = stage_of(code.co_filename)
+                stage = self._stages[code] = stage_of(_file_of(frame))
             stage = stage or (stack[-1] if stack else LOOP)
             stack.append(stage)
             self.python[stage] += 1
