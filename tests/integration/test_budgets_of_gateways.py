@@ -1,6 +1,5 @@
 """Jobs at one gateway wait for what a request at another one has reserved of their tenant's budget."""
 
-import json
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from openai import APIStatusError, OpenAI
 from gateway.domain.store_address import StoreAddress
 from gateway.storage import Store
 from tests.integration.conftest import MODEL
+from tests.support.logged_events import logged_events
 from tests.support.processes import Engine, Gateway, House, fetch, until
 from tests.support.redis_server import own_redis_server
 
@@ -38,9 +38,9 @@ class Pair:
 
     def waits(self, job_id: str) -> int:
         """How often the job was put off so far."""
-        text = self.runs.child.log.read_text()
-        lines = [json.loads(line) for line in text.splitlines() if '"job_queued_again"' in line]
-        put_off = [each for each in lines if each["job"] == job_id]
+        put_off = [
+            each for each in logged_events(self.runs.child.log, "job_queued_again") if each["job"] == job_id
+        ]
         assert {each["reason"] for each in put_off} <= {"insufficient_quota"}
         return len(put_off)
 

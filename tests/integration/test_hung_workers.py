@@ -1,6 +1,5 @@
 """Workers of a real gateway that hang, and a machine that was suspended as a whole."""
 
-import json
 import os
 import signal
 import time
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 
 from shared.process.ports import free_port
+from tests.support.logged_events import logged_events
 from tests.support.processes import START_S, House, until
 
 pytestmark = pytest.mark.cluster
@@ -30,8 +30,7 @@ def test_a_worker_that_hangs_is_replaced_and_after_a_suspension_nobody_is(tmp_pa
         )
 
         def events(name: str) -> list[dict[str, Any]]:
-            lines = supervisor.log.read_text().splitlines()
-            return [json.loads(line) for line in lines if f'"event":"{name}"' in line]
+            return logged_events(supervisor.log, name)
 
         def healthy() -> bool:
             try:

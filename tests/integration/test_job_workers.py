@@ -16,6 +16,7 @@ import pytest
 from gateway.storage import DATABASE_NAME, Store
 from shared.process.ports import free_port
 from tests.integration.conftest import MODEL
+from tests.support.logged_events import logged_events
 from tests.support.processes import START_S, Gateway, House, answer_to, fetch, until
 
 JOBS = 8
@@ -49,8 +50,7 @@ def tokens_in(stream: bytes) -> list[str]:
 
 def pids(gateway: Gateway) -> dict[int, int]:
     """Of the workers, by their numbers."""
-    lines = [line for line in gateway.child.log.read_text().splitlines() if '"worker_serves"' in line]
-    return {each["worker"]: each["pid"] for each in map(json.loads, lines)}
+    return {each["worker"]: each["pid"] for each in logged_events(gateway.child.log, "worker_serves")}
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ import pytest
 from tests.integration.asking import CHAT, chat
 from tests.integration.conftest import Site, build_site, leave
 from tests.support.leaks import descriptor_count
+from tests.support.logged_events import logged_events
 from tests.support.processes import answer_to, until
 
 TOKENS = 60
@@ -30,8 +31,7 @@ STILL_S = 2.0
 
 def said(site: Site, *events: str) -> list[dict[str, Any]]:
     """The lines of the gateway's log with one of these events."""
-    lines = [line for line in site.gateway.child.log.read_text().splitlines() if line.startswith("{")]
-    return [entry for line in lines if (entry := json.loads(line))["event"] in events]
+    return logged_events(site.gateway.child.log, *events)
 
 
 def knock(site: Site) -> socket.socket:

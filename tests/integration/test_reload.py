@@ -1,16 +1,15 @@
 """SIGHUP: other policies without a restart, and wrong settings change nothing."""
 
-import json
 import signal
 from pathlib import Path
 from typing import Any
 
+from tests.support.logged_events import logged_events
 from tests.support.processes import Gateway, House, until
 
 
 def said(gateway: Gateway, event: str) -> list[dict[str, Any]]:
-    lines = (line for line in gateway.child.log.read_text().splitlines() if line.startswith("{"))
-    return [each for each in map(json.loads, lines) if each["event"] == event]
+    return logged_events(gateway.child.log, event)
 
 
 def test_a_running_gateway_takes_up_other_policies_and_refuses_wrong_ones(tmp_path: Path) -> None:

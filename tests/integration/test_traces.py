@@ -14,6 +14,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from shared.process.tracing.settings import ENDPOINT_VARIABLE, NOT_INSTALLED
 from tests.integration.conftest import MODEL
 from tests.integration.regions import join
+from tests.support.logged_events import logged_events
 from tests.support.otlp_sink import OtlpSink, SunkSpan, otlp_sink
 from tests.support.processes import Engine, Gateway, House, fetch, until
 
@@ -152,8 +153,7 @@ def test_the_log_names_trace_and_request(traced: Any) -> None:
     _, headers = ask(gateway, key, trace)
 
     def lines() -> list[dict[str, Any]]:
-        found = [line for line in gateway.child.log.read_text().splitlines() if line.startswith("{")]
-        return [each for each in map(json.loads, found) if each.get("trace_id") == trace]
+        return [each for each in logged_events(gateway.child.log) if each.get("trace_id") == trace]
 
     until("the request is logged", lambda: bool(lines()))
     assert lines()[0]["id"] == headers["x-request-id"]

@@ -1,7 +1,6 @@
 """Gateways that serve each other in a row, in a ring, or as several processes."""
 
 import asyncio
-import json
 import os
 import signal
 import urllib.request
@@ -12,6 +11,7 @@ from shared.process.ports import free_port
 from tests.integration.asking import CHAT, chat
 from tests.integration.conftest import MODEL
 from tests.integration.regions import WAIT_S, build, client, join, text_of
+from tests.support.logged_events import logged_events
 from tests.support.processes import Engine, Gateway, House, answer_to, until
 
 
@@ -79,9 +79,7 @@ async def test_a_child_has_a_session_with_every_process_of_its_parent(house: Hou
 
 def _workers(gateway: Gateway) -> dict[int, int]:
     """Process ids by place, as the supervisor said last."""
-    lines = gateway.child.log.read_text().splitlines()
-    serving = [json.loads(line) for line in lines if '"event":"worker_serves"' in line]
-    return {each["worker"]: each["pid"] for each in serving}
+    return {each["worker"]: each["pid"] for each in logged_events(gateway.child.log, "worker_serves")}
 
 
 def _region_of_two_workers(house: House, uses: int) -> tuple[Gateway, Gateway, Engine]:

@@ -18,6 +18,7 @@ from gateway.storage import Store
 from gateway.tools.quickstart.processes import Child
 from shared.process.ports import free_port
 from tests.integration.conftest import MODEL
+from tests.support.logged_events import logged_events
 from tests.support.processes import START_S, Engine, Gateway, House, command
 
 SLOTS = 16
@@ -64,8 +65,7 @@ class WorkersSite:
 
     def events(self, name: str) -> list[dict[str, Any]]:
         """Lines of the gateway's log about this."""
-        lines = [line for line in self.supervisor.log.read_text().splitlines() if f'"event":"{name}"' in line]
-        return [json.loads(line) for line in lines]
+        return logged_events(self.supervisor.log, name)
 
     def pid(self, worker: int) -> int:
         return int([each["pid"] for each in self.events("worker_serves") if each["worker"] == worker][-1])

@@ -3,7 +3,6 @@
 import asyncio
 import base64
 import contextlib
-import json
 import os
 import secrets
 import time
@@ -22,6 +21,7 @@ from tests.chaos.base_house import START_S, BaseHouse, EngineProcess, samples
 from tests.chaos.house import SHORT_BUDGETS
 from tests.chaos.many.plan import Strike
 from tests.chaos.town import Post, Town
+from tests.support.logged_events import logged_events
 from tests.support.postgres import DATABASE, OwnPostgresServer, own_postgres
 from tests.support.processes import fetch
 from tests.support.proxy import FaultyProxy
@@ -132,8 +132,7 @@ class ManyHouse(BaseHouse):
 
     def events(self, gateway: int, name: str) -> list[dict[str, Any]]:
         """What this gateway has logged of that since it was started last."""
-        lines = self.gateways[gateway].log.read_text().splitlines()
-        return [json.loads(line) for line in lines if f'"event":"{name}"' in line]
+        return logged_events(self.gateways[gateway].log, name)
 
     def rolls(self, gateway: int) -> int:
         """How often it has said that its workers were replaced, or could not be."""
