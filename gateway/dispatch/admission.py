@@ -102,7 +102,8 @@ class Admission:
         if self.constrained is not None:
             request.where = self.constrained(request.where)
         lane = DeploymentConstraints.of(request)
-        at_once = room.takes_at_once and self._index.free(model, lane, 1) > 0
+        ahead = room.depth(model) if room.requests else 0
+        at_once = room.would_take(request) and self._index.free(model, lane, ahead + 1) > ahead
         availability = _SERVED if at_once else self._availability(request, now)
         if request.deadline_s is not None and request.deadline_s <= now:
             raise DeadlineExceeded("The request's deadline had passed before it could be given to an engine.")
@@ -113,9 +114,8 @@ class Admission:
             self._check_managing(request)
         if at_once:
             return room.enter(request, None, now, lane=lane)
-        enough = room.depth(model) + 1 if room.requests else 1
         capacity = self._index.capacity(
-            model, request.need, enough, request.where, request.version, request.agent
+            model, request.need, ahead + 1, request.where, request.version, request.agent
         )
         if request.tier is _REALTIME and not capacity.free:
             capacity = replace(capacity, yielding=self.yielding(model, capacity.slots))

@@ -128,14 +128,14 @@ class Assigner:
 
     def _assign(self, model: str) -> None:
         room, now = self._room, self._timers.time()
-        only = room.only(model)
-        depth = 1 if only is not None else room.depth(model)
-        if only is not None:  # what the policy says of one is known as soon as whether it rests
-            self._assign_only(model, only, now)
-        elif depth and not self._context.scheduling.scheduler.is_resting(model, now):
-            front = 1 if depth == 1 else offered_at_once(depth)
-            if self._assign_front(model, front, now) and front < depth:
-                self._assign_front(model, depth, now)
+        newcomers = room.newcomers(model)
+        depth = waiting = len(newcomers) or room.depth(model)
+        if newcomers and self._may_go(model, newcomers):
+            waiting = self._assign_newcomers(model, newcomers, now)
+        if waiting and not self._context.scheduling.scheduler.is_resting(model, now):
+            front = 1 if waiting == 1 else offered_at_once(waiting)
+            if self._assign_front(model, front, now) and front < waiting:
+                self._assign_front(model, waiting, now)
         depth = room.depth(model) if depth and room.requests else 0
         placed_all = model in self._marked and not room.ahead_of_batch(model)
         if not placed_all:  # else what they send leaves first, and the model is looked at again
@@ -179,24 +179,37 @@ class Assigner:
         if again_s is not None:
             self._look_again(model, again_s)
 
-    def _assign_only(self, model: str, ticket: Ticket, now: float) -> None:
-        """Place ``ticket`` if the policy will; nobody else waits for ``model``."""
-        lane = ticket.lane
-        if lane.avoid or ticket.request.gives_way or self._context.regions is not None:
-            self._assign_front(model, 1, now)
-            return
-        index = self._index
-        open_now = index.open(model)
-        if not open_now or not index.free(model, lane, 1):
-            return
-        scheduler = self._context.scheduling.scheduler
-        pending = ticket.seen or ticket.as_pending()
-        assignments = scheduler.assign(model, [pending], list(open_now.values()), now)
-        if assignments:
+    def _may_go(self, model: str, newcomers: list[Ticket]) -> bool:
+        """Whether there is a slot for each of them, and nobody but the policy is to be asked about it."""
+        if self._context.regions is not None:
+            return False
+        lanes = {ticket.lane for ticket in newcomers}
+        enough = len(newcomers)
+        for lane in lanes:
+            if lane.avoid or self._index.free(model, lane, enough) < enough:
+                return False
+        return not any(ticket.request.gives_way for ticket in newcomers)
+
+    def _assign_newcomers(self, model: str, newcomers: list[Ticket], now: float) -> int:
+        """Place those who came when nobody waited for ``model``, one after the other, until there is one whom
+        the policy does not place. Returns how many are to be asked about together then, with their turns."""
+        index, scheduler = self._index, self._context.scheduling.scheduler
+        for placed, ticket in enumerate(newcomers):
+            open_now = index.open(model)
+            pending = ticket.seen or ticket.as_pending()
+            assignments = scheduler.assign(model, [pending], list(open_now.values()), now)
+            if not assignments:
+                again_s = scheduler.look_again_s(model)
+                if again_s is not None:
+                    self._look_again(model, again_s)
+                left = len(newcomers) - placed
+                if left == 1:
+                    return 0  # it was asked about just now
+                self._room.line_up(model)
+                return left
             chosen = assignments[0]
             self._carry_out(chosen, open_now.get(chosen.key), now)
-        elif (again_s := scheduler.look_again_s(model)) is not None:
-            self._look_again(model, again_s)
+        return 0
 
     def _assign_front(self, model: str, most: int, now: float) -> bool:
         """Place whom the policy will of the first ``most`` of each lane. Whether nobody of them is held, so

@@ -13,14 +13,16 @@ class ModelQueue:
     """The requests that wait for one model: a lane for each fit, so that one that fits nowhere blocks none
     of the others.
 
-    A request that comes when nobody waits mostly has its slot before another one comes. So it is in no lane
-    until somebody must know its turn among others (:meth:`line_up`).
+    Requests that come when nobody waits in line mostly have their slots in the same turn of the event loop.
+    So they are in no lane until somebody must know their turns among each other (:meth:`line_up`).
     """
 
     def __init__(self, weights: Mapping[str, float], ageing_s: float, now: float) -> None:
         self.turns = QueueOrder[Ticket](weights, ageing_s, now)
-        """The order of all waiting requests except ``alone``."""
-        self.alone: Ticket | None = None
+        """The order of all waiting requests except ``newcomers``."""
+        self.newcomers: dict[int, Ticket] = {}
+        """Those who are in no lane, by number, in the order in which they came. Where there are any, nobody
+        else waits."""
         self.lanes = Tally[DeploymentConstraints]()
         self.drain = DrainRate(now)
         self.without_slots_s = float("-inf")
@@ -35,24 +37,26 @@ class ModelQueue:
     def put(self, ticket: Ticket, now: float) -> None:
         """``ticket`` waits from ``now`` on, when it ``entered``."""
         ticket.waiting = True
+        newcomers = self.newcomers
         self.count += 1
-        if self.count == 1 and not ticket.begun:
-            self.alone = ticket
+        if len(newcomers) == self.count - 1 and not ticket.begun:
+            newcomers[ticket.number] = ticket
             return
         self.line_up()
         self._put(ticket, now)
 
     def line_up(self) -> QueueOrder[Ticket]:
         """The turns of all who wait."""
-        if self.alone is not None:
-            ticket, self.alone = self.alone, None
-            self._put(ticket, ticket.entered_s)
+        if self.newcomers:
+            newcomers, self.newcomers = self.newcomers, {}
+            for ticket in newcomers.values():
+                self._put(ticket, ticket.entered_s)
         return self.turns
 
     def ahead_of(self, rank: int) -> int:
         """How many wait in this tier and those above it."""
-        if self.alone is not None:
-            return 1 if self.alone.rank <= rank else 0
+        if self.newcomers:
+            return sum(ticket.rank <= rank for ticket in self.newcomers.values())
         return self.turns.ahead_of(rank) if self.count else 0
 
     def remove(self, ticket: Ticket, now: float, *, departed: bool) -> None:
@@ -62,8 +66,8 @@ class ModelQueue:
         drain = self.drain
         if departed and drain.backlogged:
             drain.departed(now)
-        if departed and self.alone is not None:
-            self.alone = None
+        if departed and self.newcomers:
+            del self.newcomers[ticket.number]
             self.turns.depart_alone(ticket, ticket.entered_s, now)
         else:
             self._take_out(ticket, now, departed=departed)

@@ -109,10 +109,19 @@ class WaitingRoom:
             if model in self._queues:
                 self._queues[model].line_up().note_elsewhere(told, now)
 
-    @property
-    def takes_at_once(self) -> bool:
-        """Whether :meth:`enter` refuses nobody for whom a slot is free: nobody waits, for any model."""
-        return not self.requests and self._takes_any
+    def would_take(self, request: Request) -> bool:
+        """Whether :meth:`enter` refuses ``request`` only for want of a slot: nobody waits in line for its
+        model, and no bound is reached."""
+        if not self.requests:
+            return self._takes_any
+        settings, queue = self._settings, self._queues.get(request.model)
+        count = 0 if queue is None else queue.count
+        return (
+            (queue is None or len(queue.newcomers) == count)
+            and count < settings.max_requests
+            and self.requests < settings.max_requests_total
+            and self.body_bytes + request.body.held_bytes <= settings.max_body_bytes
+        )
 
     def enter(
         self,
@@ -123,8 +132,9 @@ class WaitingRoom:
         lane: DeploymentConstraints | None = None,
     ) -> Ticket:
         """A place for ``request``. Raises QueueFull, with an honest ``retry_after_s``, over any bound. It may
-        wait for ``hold_s`` where that is longer than others may. ``capacity`` may be None where a slot is
-        free for it and :attr:`takes_at_once` is true. ``lane`` is its fit, where the caller has it."""
+        wait for ``hold_s`` where that is longer than others may. ``capacity`` may be None where
+        :meth:`would_take` is true and there is a slot for it besides those for all who wait for the model.
+        ``lane`` is its fit, where the caller has it."""
         queue = self._queues.get(request.model) or self._queue(request.model, now)
         if hold_s or request.deadline_s is not None:
             expires_s = self.expiry(request, now, hold_s)
@@ -192,16 +202,14 @@ class WaitingRoom:
         if ticket.charged:
             model = ticket.request.model
             queue = self._queues.get(model) or self._queue(model, now)
-            if queue.alone is not None:
-                queue.line_up()
-            queue.turns.settle(ticket, work, now)
+            queue.line_up().settle(ticket, work, now)
 
     def lanes(self, model: str) -> list[DeploymentConstraints]:
         """The fits of those who wait for ``model``."""
         queue = self._queues.get(model)
         if queue is None:
             return []
-        return list(queue.lanes) if queue.alone is None else [queue.alone.lane]
+        return list(dict.fromkeys(each.lane for each in queue.newcomers.values()) or queue.lanes)
 
     def next_tickets(
         self, model: str, limits: Mapping[DeploymentConstraints, int], now: float
@@ -211,14 +219,21 @@ class WaitingRoom:
         queue = self._queues.get(model)
         if queue is None:
             return []
-        if queue.alone is not None:
-            return [queue.alone] if limits.get(queue.alone.lane) else []
-        return queue.turns.first(limits, now)
+        if len(queue.newcomers) == 1:
+            return [each for each in queue.newcomers.values() if limits.get(each.lane)]
+        return queue.line_up().first(limits, now)
 
-    def only(self, model: str) -> Ticket | None:
-        """The request that waits for ``model``, where it is the only one."""
+    def newcomers(self, model: str) -> list[Ticket]:
+        """Those who wait for ``model`` and are not in line, in the order in which they came. Where there are
+        any, nobody else waits for it."""
         queue = self._queues.get(model)
-        return None if queue is None else queue.alone
+        return [] if queue is None else list(queue.newcomers.values())
+
+    def line_up(self, model: str) -> None:
+        """Those who wait for ``model`` could not be placed as they came."""
+        queue = self._queues.get(model)
+        if queue is not None:
+            queue.line_up()
 
     def still_waiting(self, model: str, now: float, *, slots: bool = True) -> None:
         """Those who wait for ``model`` now could not be given a slot: from here on the drain is measured.

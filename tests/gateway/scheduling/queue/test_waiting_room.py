@@ -319,27 +319,6 @@ def test_a_wait_for_slots_that_are_coming_is_foretold_from_when_they_are_there()
     assert refused.value.retry_after_s == pytest.approx(61.0)
 
 
-def test_one_that_waits_alone_is_in_line_as_soon_as_another_comes() -> None:
-    waiting = room()
-    alone = waiting.enter(request(), NO_SLOT, 1.0)
-    assert waiting.only("m") is alone
-    assert alone.waiting
-    assert waiting.lanes("m") == [DeploymentConstraints("chat")]
-    assert front(waiting) == [alone.number]
-    assert front(waiting, limit=0) == []
-    urgent = waiting.enter(request(tier=Tier.REALTIME), NO_SLOT, 2.0)
-    assert waiting.only("m") is None
-    assert front(waiting) == [urgent.number, alone.number]
-    backlog = waiting.backlog("m")
-    assert backlog is not None
-    assert backlog.oldest_s == 1.0
-    waiting.leave(urgent, 3.0, departed=True)
-    waiting.leave(alone, 3.0, departed=False)
-    assert not alone.waiting
-    assert waiting.lanes("m") == []
-    assert waiting.depth("m") == 0
-
-
 def test_one_that_waited_alone_and_is_withdrawn_costs_its_tenant_nothing() -> None:
     waiting = room()
     ticket = waiting.enter(request(), NO_SLOT, 0.0)
