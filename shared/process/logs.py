@@ -240,7 +240,7 @@ def _json_line(logger: Any, method: str, event: MutableMapping[str, Any]) -> byt
     line = orjson.dumps(event, default=repr, option=orjson.OPT_NON_STR_KEYS)
     if line.find(b"sk-tl-") >= 0 or line.find(b"tlj_") >= 0 or line.find(b"eyJ") >= 0:
         return _SECRET_BYTES.sub(rb"\1***", line)
-    return line
+    return bytes(memoryview(line))  # what orjson gives holds a block of 8 KiB or more, however short it is
 
 
 def _kept(logger: Any, method: str, line: bytes) -> bytes:

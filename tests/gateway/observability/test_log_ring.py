@@ -3,6 +3,7 @@
 import io
 import json
 import threading
+import tracemalloc
 
 import pytest
 import structlog
@@ -91,4 +92,23 @@ def test_every_line_of_the_log_is_kept_as_json_whatever_its_form(style: str) -> 
     assert (first["event"], first["level"], first["logger"]) == ("odd", "warning", "gateway.fleet")
     assert (first["key"], first["process"]) == ("sk-tl-***", "p1")
     assert (second["id"], second["logger"]) == ("r1", "gateway.request")
+    structlog.reset_defaults()
+
+
+@pytest.mark.parametrize("batched", [False, True])
+def test_kept_lines_take_no_more_memory_than_is_counted(batched: bool) -> None:
+    limit_bytes = 100_000
+    configure_logs("info", "json", stream=io.TextIOWrapper(io.BytesIO()))
+    logger = batched_log("x", lambda seconds, flush: None) if batched else structlog.get_logger("x")
+    with log_kept(limit_bytes) as ring:
+        tracemalloc.start()
+        try:
+            for number in range(1000):
+                logger.info("request", id=number, text="x" * 300)
+                getattr(logger, "flush", lambda: None)()
+            taken_bytes, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert len(ring.read(None, 1000).lines) < 1000
+    assert limit_bytes / 2 < taken_bytes < 2 * limit_bytes
     structlog.reset_defaults()
