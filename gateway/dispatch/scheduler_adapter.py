@@ -49,8 +49,6 @@ class SchedulerAdapter:
         self._clock = clock
         self._elsewhere: WeakKeyDictionary[DeploymentOwner, RequestsElsewhere] = WeakKeyDictionary()
         """What the agents of sessions run for other processes."""
-        self._places: set[tuple[int, str]] = set()
-        """Tickets' numbers and deployments of what the scheduler is to hear the end of."""
         index.watch_serving(self._came, self._gone)
 
     def predictions(self) -> Iterator[PredictionFigures]:
@@ -105,14 +103,13 @@ class SchedulerAdapter:
 
     def taken(self, item: PendingRequest, attempt: Attempt) -> None:
         """A request got a slot. One that has another there that is still being let go is not followed."""
-        place = item.number, attempt.deployment.key
-        if place not in self._places:
-            self._places.add(place)
-            attempt.followed = item.number
-            asked = self.scheduler.placed(item, attempt.deployment, attempt.opened_s)
-            if attempt.deployment.kv_tokens is not None:
+        number, deployment = item.number, attempt.deployment
+        if number not in deployment.load.running:
+            attempt.followed = number
+            asked = self.scheduler.placed(item, deployment, attempt.opened_s)
+            if deployment.kv_tokens is not None:
                 attempt.kv_tokens = asked.uncached_tokens + asked.output_tokens
-                attempt.deployment.hold_kv(attempt.kv_tokens)
+                deployment.hold_kv(attempt.kv_tokens)
 
     def began(self, attempt: Attempt, now: float) -> bool:
         """The first piece of a streamed answer came. Whether it came so early that a request which is held
@@ -160,7 +157,6 @@ class SchedulerAdapter:
         if attempt.kv_tokens is not None:
             deployment.free_kv(attempt.kv_tokens)
         if number is not None:
-            self._places.remove((number, deployment.key))
             self.scheduler.finished(number, deployment, attempt.outcome or _NOTHING_LEARNT, self._clock())
 
     # --- Other processes ---

@@ -9,8 +9,7 @@ as counts and their integrals over time. A deployment that is full has a third, 
 import heapq
 import math
 from dataclasses import dataclass, field
-from heapq import heappush
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 SHARE_MEMORY_S = 20.0
 """Reading that was placed this long ago counts half in ``DeploymentLoad.reading_share``."""
@@ -46,30 +45,21 @@ class Concurrency(NamedTuple):
     """Reading of others that was placed after it, as predicted."""
 
 
-@dataclass(slots=True)
-class RunningRequest:
-    """What is kept of one that runs."""
-
-    begun_s: float
-    first_s: float
-    """When its first token was expected, less the correction known when it began."""
-    output_s: float
-    kv_tokens: int
-    ahead_s: float
-    own_s: float
-    end_s: float
-    running_area: float
-    kv_area: float
-    read_s: float
-    seen: bool = False
+RunningRequest = tuple[int, float, Any, float, float, float, float, float, float, float, float]
+"""What is kept of one that runs, as it was when it began: its tokens of context; when it was expected to end;
+what the caller wants back then; when it began; what was left to read before it; how long its own prompt was
+expected to take; when its first token was expected, less the correction known then; how long its answer was
+expected to take; and of the deployment the integrals of ``count`` and of ``kv_tokens``, and all that was to
+be read so far, itself included."""
 
 
 @dataclass(slots=True, eq=False)
 class DeploymentLoad:
     """What runs at one deployment. Its owner reports what begins, answers and ends; policies only read.
 
-    Every method takes constant time, but for the heap of expected ends (its logarithm). Times are of the
-    clock that ``now`` is read from. The public attributes are for policies to read, none to write.
+    Every method takes constant time, but for the heap of expected ends: its logarithm, and as long as it
+    takes to make it when somebody asks for it first. Times are of the clock that ``now`` is read from. The
+    public attributes are for policies to read, none to write.
     """
 
     count: int = 0
@@ -88,51 +78,71 @@ class DeploymentLoad:
     queueing: float = 1.0
     """The share (0 to 1) of the expected time of the prompts ahead for which a request really waited. It is
     small if the engine reads several prompts at once."""
+    running: dict[int, RunningRequest] = field(default_factory=dict)
+    """What runs, as far as it is followed, by number."""
     _ends_sum_s: float = 0.0
     """Sum over what runs of when it is expected to end."""
     _reading_off: float = 0.0
     _writing_off: float = 0.0
-    _unread: int = 0
-    """Requests whose first token was not seen."""
-    _running: dict[int, RunningRequest] = field(default_factory=dict)
-    _ends: list[tuple[float, int]] = field(default_factory=list)
+    _seen: dict[int, float] = field(default_factory=dict)
+    """Requests whose first token was seen, and when they are expected to end since then."""
+    _ends: list[tuple[float, int]] | None = None
+    """A heap of when they are expected to end; None until somebody asks for the next that does."""
     _correction_s: float = 0.0
-    _area_s: float = 0.0
-    _running_area: float = 0.0
-    _kv_area: float = 0.0
+    _begun_sum_s: float = 0.0
+    _kv_begun_sum_s: float = 0.0
+    """Sums of when requests began, each once and each times its tokens, less the same of when requests ended,
+    since last nothing ran: ``count * now`` less the first is the integral of ``count`` over that time, and
+    ``kv_tokens * now`` less the second that of ``kv_tokens``."""
     _read_s: float = 0.0
     _share_s: float = 0.0
+    _share_at_s: float = 0.0
+    """When ``_share_s`` was true."""
 
     # --- For whoever keeps it ---
 
-    def begin(self, number: int, now: float, *, kv_tokens: int, read_s: float, output_s: float) -> None:
+    def begin(
+        self, number: int, now: float, *, kv_tokens: int, read_s: float, output_s: float, placed: Any = None
+    ) -> None:
         """The request ``number`` was placed: reading its prompt is expected to take ``read_s`` once its turn
-        has come, and writing the answer ``output_s`` after that."""
-        if number in self._running or self.count >= MOST_RUNNING:
+        has come, and writing the answer ``output_s`` after that. :meth:`end` gives ``placed`` back."""
+        running, count = self.running, self.count
+        if number in running or count >= MOST_RUNNING:
             return
-        if now > self._area_s:
-            self._advance(now)
-        wait_s = self.ready_s - now if self.ready_s > now else 0.0
-        self.ready_s = ready_s = now + wait_s + read_s
+        ready_s = self.ready_s if self.ready_s > now else now
+        ahead_s = ready_s - now
+        self.ready_s = ready_s = ready_s + read_s
         self._read_s = all_read_s = self._read_s + read_s
-        self._share_s = share_s = self._share_s + read_s
+        kept = SHARE_MEMORY_S / (SHARE_MEMORY_S + now - self._share_at_s) if now > self._share_at_s else 1.0
+        self._share_s = share_s = self._share_s * kept + read_s
+        self._share_at_s = now
         self.reading_share = share_s / SHARE_MEMORY_S if share_s < _SHARE_MOST_S else SHARE_MOST
-        self.kv_tokens += kv_tokens
-        self.count += 1
-        self._unread += 1
         end_s = ready_s + output_s
-        self._ends_sum_s += end_s
-        heappush(self._ends, (end_s, number))
-        self._running[number] = RunningRequest(
+        if count:
+            running_area = count * now - self._begun_sum_s
+            kv_area = self.kv_tokens * now - self._kv_begun_sum_s
+            self._begun_sum_s += now
+            self._kv_begun_sum_s += kv_tokens * now
+            self.kv_tokens += kv_tokens
+            self._ends_sum_s += end_s
+        else:
+            running_area = kv_area = 0.0
+            self._begun_sum_s, self._kv_begun_sum_s = now, kv_tokens * now
+            self.kv_tokens, self._ends_sum_s = kv_tokens, end_s
+        self.count = count + 1
+        if self._ends is not None:
+            heapq.heappush(self._ends, (end_s, number))
+        running[number] = (
+            kv_tokens,
+            end_s,
+            placed,
             now,
+            ahead_s,
+            read_s,
             ready_s - self._correction_s,
             output_s,
-            kv_tokens,
-            wait_s,
-            read_s,
-            end_s,
-            self._running_area,
-            self._kv_area,
+            running_area,
+            kv_area,
             all_read_s,
         )
 
@@ -140,61 +150,55 @@ class DeploymentLoad:
         """The request ``number`` runs and has its first token, which was not seen here: there are
         ``output_s`` of its answer to come, as far as is known."""
         self.begin(number, now, kv_tokens=kv_tokens, read_s=0.0, output_s=0.0)
-        one = self._running.get(number)
-        if one is None or one.seen:
-            return
-        one.seen = True
-        self._unread -= 1
-        self._ends_sum_s += now + output_s - one.end_s
-        one.end_s = now + output_s
-        heapq.heappush(self._ends, (one.end_s, number))
+        one = self.running.get(number)
+        if one is not None and number not in self._seen:
+            self._expect_end(number, one, now + output_s)
 
     def first_token(self, number: int, now: float) -> None:
         """The first token of ``number`` was seen: those behind it are as much later or earlier as it is."""
-        one = self._running.get(number)
-        if one is None or one.seen:
+        one = self.running.get(number)
+        if one is None or number in self._seen:
             return
-        one.seen = True
-        self._unread -= 1
-        self._note_queueing(one, now)
-        late_s = now - (one.first_s + self._correction_s)
+        _, _, _, begun_s, ahead_s, own_s, first_s, output_s, *_ = one
+        if ahead_s > 0.0:
+            self._note_queueing(ahead_s, own_s, now - begun_s)
+        late_s = now - (first_s + self._correction_s)
         self._correction_s += late_s
+        self._expect_end(number, one, now + output_s)
         self.ready_s = max(now, self.ready_s + late_s) if self._unread else now
-        self._ends_sum_s += now + one.output_s - one.end_s
-        one.end_s = now + one.output_s
-        heapq.heappush(self._ends, (one.end_s, number))
 
     def end(self, number: int, now: float) -> RunningRequest | None:
-        """``number`` is over, however it went. Returns what :meth:`company` takes; None if it was not known
-        here."""
-        one = self._running.pop(number, None)
+        """``number`` is over, however it went. Returns what :meth:`company` takes, in third place what
+        :meth:`begin` was given as ``placed``; None if it was not known here."""
+        one = self.running.pop(number, None)
         if one is None:
             return None
-        if now > self._area_s:
-            self._advance(now)
         self.count = count = self.count - 1
-        self.kv_tokens -= one.kv_tokens
-        if not one.seen:
-            self._unread -= 1
+        kv_tokens, end_s = one[0], one[1]
+        self.kv_tokens -= kv_tokens
+        self._begun_sum_s -= now
+        self._kv_begun_sum_s -= kv_tokens * now
+        seen = self._seen
         if not count:
-            self._ends.clear()
-            self._ends_sum_s, self.ready_s = 0.0, now
+            self._ends, self._ends_sum_s, self.ready_s = None, 0.0, now
+            if seen:
+                seen.clear()
             return one
-        self._ends_sum_s -= one.end_s
-        if len(self._ends) > 4 * count + 16:
-            self._ends = [(each.end_s, key) for key, each in self._running.items()]
-            heapq.heapify(self._ends)
+        self._ends_sum_s -= seen.pop(number, end_s) if seen else end_s
+        if self._ends is not None and len(self._ends) > 4 * count + 16:
+            self._ends = None
         return one
 
     def company(self, one: RunningRequest, now: float) -> Concurrency:
         """What ran beside ``one``, which has just ended."""
-        span_s = now - one.begun_s
+        own_kv_tokens, _, _, begun_s, ahead_s, _, _, _, running_area, kv_area, read_s = one
+        span_s = now - begun_s
         if span_s > 0:
-            running = (self._running_area - one.running_area) / span_s
-            kv_tokens = (self._kv_area - one.kv_area) / span_s
+            running = (self.count * now - self._begun_sum_s - running_area) / span_s
+            kv_tokens = (self.kv_tokens * now - self._kv_begun_sum_s - kv_area) / span_s
         else:
-            running, kv_tokens = self.count + 1.0, float(self.kv_tokens + one.kv_tokens)
-        return Concurrency(one.ahead_s, running, kv_tokens, self._read_s - one.read_s)
+            running, kv_tokens = self.count + 1.0, float(self.kv_tokens + own_kv_tokens)
+        return Concurrency(ahead_s, running, kv_tokens, self._read_s - read_s)
 
     def note_pace(self, reading: float, writing: float) -> None:
         """A prompt took ``reading`` times, and an answer ``writing`` times, as long as is known of the
@@ -224,11 +228,14 @@ class DeploymentLoad:
 
         When one is overdue it is as if nothing were known but the mean.
         """
-        ends, running = self._ends, self._running
+        ends, running, seen = self._ends, self.running, self._seen
+        if ends is None:
+            ends = self._ends = [(seen.get(key, one[1]), key) for key, one in running.items()]
+            heapq.heapify(ends)
         while ends:
             end_s, number = ends[0]
             one = running.get(number)
-            if one is not None and one.end_s == end_s:
+            if one is not None and seen.get(number, one[1]) == end_s:
                 if end_s > now:
                     return end_s - now
                 break
@@ -245,19 +252,24 @@ class DeploymentLoad:
 
     # --- Within ---
 
-    def _advance(self, now: float) -> None:
-        """Time has passed until ``now``."""
-        elapsed_s = now - self._area_s
-        self._running_area += self.count * elapsed_s
-        self._kv_area += self.kv_tokens * elapsed_s
-        self._share_s *= SHARE_MEMORY_S / (SHARE_MEMORY_S + elapsed_s)
-        self._area_s = now
+    @property
+    def _unread(self) -> int:
+        """Requests whose first token was not seen."""
+        return self.count - len(self._seen)
 
-    def _note_queueing(self, one: RunningRequest, now: float) -> None:
-        if one.ahead_s > 0.0:
-            waited = (now - one.begun_s - one.own_s) / one.ahead_s
-            weight = QUEUEING_WEIGHT * one.ahead_s / max(one.ahead_s, one.own_s)
-            self.queueing += (min(max(waited, 0.0), 1.0) - self.queueing) * weight
+    def _expect_end(self, number: int, one: RunningRequest, end_s: float) -> None:
+        """The first token of ``number`` was seen, and its end is expected at ``end_s`` now."""
+        self._seen[number] = end_s
+        self._ends_sum_s += end_s - one[1]
+        if self._ends is not None:
+            heapq.heappush(self._ends, (end_s, number))
+
+    def _note_queueing(self, ahead_s: float, own_s: float, first_s: float) -> None:
+        """The first token came after ``first_s``, of one whose own prompt was expected to take ``own_s`` and
+        those before it ``ahead_s``."""
+        waited = (first_s - own_s) / ahead_s
+        weight = QUEUEING_WEIGHT * ahead_s / max(ahead_s, own_s)
+        self.queueing += (min(max(waited, 0.0), 1.0) - self.queueing) * weight
 
 
 def _off(off: float, ratio: float) -> float:

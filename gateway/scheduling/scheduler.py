@@ -37,12 +37,11 @@ class ModelScheduling:
 
     knowledge: Knowledge
     policy: Policy
-    open: "dict[tuple[int, str], _Placed]"
 
 
-_Placed = tuple[PendingRequest, Speeds, PredictedWork, bool]
-"""A request that runs; what it was predicted by, and to take; and whether its model had to be loaded first:
-how long it took says nothing then of how fast it runs."""
+_Placed = tuple[ModelScheduling, PendingRequest, Speeds, PredictedWork, bool]
+"""What is kept of the model of a request that runs; the request; what it was predicted by, and to take; and
+whether its model had to be loaded first: how long it took says nothing then of how fast it runs."""
 
 
 class Scheduler:
@@ -138,14 +137,15 @@ class Scheduler:
             cached_tokens = knowledge.cached_tokens(item, view.key)
             knowledge.prefixes.note_read(view.key, item.prefix, knowledge.capacity_blocks(item, view))
         predicted = self._predict(item, view, speeds, cached_tokens, now)
+        placed: _Placed = known, item, speeds, predicted, not view.loaded
         view.load.begin(
             item.number,
             now,
             kv_tokens=item.input_tokens + item.output_tokens,
             read_s=predicted.read_s,
             output_s=predicted.total_s - predicted.first_token_s,
+            placed=placed,
         )
-        known.open[item.number, view.key] = item, speeds, predicted, not view.loaded
         return predicted
 
     def first_token(self, number: int, view: DeploymentView, now: float) -> bool:
@@ -192,13 +192,12 @@ class Scheduler:
 
     def finished(self, number: int, view: DeploymentView, outcome: Outcome, now: float) -> None:
         """The request ``number`` has given back its slot at ``view``."""
-        known = self.models.get(view.model)
-        placed = known.open.pop((number, view.key), None) if known is not None else None
         ended = view.load.end(number, now)
-        if known is None or placed is None:
+        placed: _Placed | None = None if ended is None else ended[2]
+        if ended is None or placed is None:
             return
-        item, speeds, predicted, cold = placed
-        if ended is not None and not cold and outcome.ok and speeds.should_learn(now):
+        known, item, speeds, predicted, cold = placed
+        if outcome.ok and not cold and speeds.should_learn(now):
             concurrency = view.load.company(ended, now)
             paces = self.performance.learn(speeds, predicted, outcome, concurrency, view.rtt_s)
             view.load.note_pace(*paces)
@@ -236,14 +235,14 @@ class Scheduler:
         known = self.models.get(model)
         if known is None:
             knowledge = Knowledge(model, self.performance, seed=self._seed)
-            known = self.models[model] = ModelScheduling(knowledge, self._policy(model, knowledge), {})
+            known = self.models[model] = ModelScheduling(knowledge, self._policy(model, knowledge))
             if len(self.models) > MOST_MODELS:
                 self._forget_one()
         return known
 
     def _forget_one(self) -> None:
         for name, known in self.models.items():
-            if not known.knowledge.views and not known.open and name != next(reversed(self.models)):
+            if not known.knowledge.views and name != next(reversed(self.models)):
                 del self.models[name]
                 self._names.pop(name, None)
                 return

@@ -309,7 +309,6 @@ class Fleet:
         assert self.dispatcher.open_exchanges == 0
         assert self.dispatcher.room.requests == 0
         assert self.dispatcher.room.body_bytes == 0
-        assert not self.dispatcher.scheduling._places
         unread = self.dispatcher.unread
         assert (unread.used_bytes, unread.spilled_bytes, unread._waiting) == (0, 0, {})
         assert len(self.dispatcher.slow_readers) == 0
@@ -318,6 +317,7 @@ class Fleet:
             assert not session.endpoint.streams
             assert session.endpoint.session.held_bytes == 0
             for each in session.deployments.values():
+                assert all(number < 0 for number in each.load.running), "those of other processes"
                 assert (each.in_flight, each.outstanding) == (0, 0.0)
 
 

@@ -100,6 +100,44 @@ def test_what_ran_beside_a_request_is_told_when_it_ends() -> None:
     assert load.end(1, 11.0) is None
 
 
+def test_what_ran_beside_a_request_is_told_whatever_ran_before_it() -> None:
+    load = DeploymentLoad()
+    for number in range(1000):
+        begin(load, number, 1e6 + number)
+        load.end(number, 1e6 + number + 0.3)
+    begin(load, 1000, 1e6 + 2000.0)
+    begin(load, 1001, 1e6 + 2001.0)
+    load.end(1000, 1e6 + 2001.5)
+    begin(load, 1002, 1e6 + 2001.75)
+    ended = load.end(1001, 1e6 + 2002.0)
+    assert ended is not None
+    company = load.company(ended, 1e6 + 2002.0)
+    assert company.running == pytest.approx(1.0 + 0.5 + 0.25, abs=1e-6)
+    assert company.kv_tokens == pytest.approx(150 * 1.75, abs=1e-3)
+
+
+def test_what_was_placed_is_given_back_at_the_end() -> None:
+    load = DeploymentLoad()
+    load.begin(1, 0.0, kv_tokens=1, read_s=1.0, output_s=1.0, placed="what it was")
+    load.first_token(1, 1.0)
+    ended = load.end(1, 2.0)
+    assert ended is not None
+    assert ended[2] == "what it was"
+
+
+def test_when_requests_end_is_known_of_those_that_began_before_and_after_it_was_asked() -> None:
+    load = DeploymentLoad()
+    begin(load, 1, 0.0, output_s=9.0)
+    load.first_token(1, 0.5)
+    assert load.next_free_s(0.5) == pytest.approx(9.0)
+    begin(load, 2, 0.5, output_s=2.0)
+    assert load.next_free_s(0.5) == pytest.approx(3.0)
+    load.first_token(2, 1.0)
+    assert load.next_free_s(1.0) == pytest.approx(2.0)
+    load.end(2, 2.0)
+    assert load.next_free_s(2.0) == pytest.approx(7.5)
+
+
 def test_reading_takes_its_share_and_is_forgotten() -> None:
     load = DeploymentLoad()
     for number in range(10):
@@ -148,6 +186,6 @@ def test_whatever_happens_the_aggregates_are_those_of_what_runs(steps: list[tupl
         assert load.wait_s(now) >= 0.0
         assert load.remaining_s(now) >= 0.0
         assert load.next_free_s(now) >= 0.0
-        assert len(load._ends) <= 5 * len(running) + 17
+        assert len(load._ends or ()) <= 5 * len(running) + 17
         if not running:
             assert load.wait_s(now) == load.remaining_s(now) == 0.0
