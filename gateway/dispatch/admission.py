@@ -103,7 +103,7 @@ class Admission:
             request.where = self.constrained(request.where)
         lane = DeploymentConstraints.of(request)
         ahead = room.depth(model) if room.requests else 0
-        at_once = room.would_take(request) and self._index.free(model, lane, ahead + 1) > ahead
+        at_once = room.would_take(request) and self._index.has_free(model, lane, ahead + 1)
         availability = _SERVED if at_once else self._availability(request, now)
         if request.deadline_s is not None and request.deadline_s <= now:
             raise DeadlineExceeded("The request's deadline had passed before it could be given to an engine.")

@@ -186,7 +186,7 @@ class Assigner:
         lanes = {ticket.lane for ticket in newcomers}
         enough = len(newcomers)
         for lane in lanes:
-            if lane.avoid or self._index.free(model, lane, enough) < enough:
+            if lane.avoid or not self._index.has_free(model, lane, enough):
                 return False
         return not any(ticket.request.gives_way for ticket in newcomers)
 

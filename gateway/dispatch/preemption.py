@@ -256,7 +256,7 @@ class Preemption:
         for ticket in self._room.next_tickets(model, limits, now):
             if ticket.request.tier is not Tier.REALTIME:
                 break
-            if not self._index.free(model, ticket.lane, 1) and not self._wastes(ticket.tenant, now):
+            if not self._index.has_free(model, ticket.lane) and not self._wastes(ticket.tenant, now):
                 waiting.append(ticket.as_pending(ticket.lane.avoid))
         return waiting
 

@@ -77,6 +77,9 @@ class ModelRecord:
     open_of: dict[Residency, dict[str, Deployment]] = field(default_factory=dict)
     """Constraint → those of ``open`` that it allows; see :meth:`open_there`."""
 
+    has_open: dict[DeploymentConstraints, bool] = field(default_factory=dict)
+    """Answers of :meth:`has_open_for`, as long as they are true."""
+
     @property
     def free_slots(self) -> int:
         """Slots that are free now, for any request of the model."""
@@ -99,11 +102,22 @@ class ModelRecord:
         return found
 
     def note_open(self, deployment: Deployment, is_open: bool) -> None:
-        """Notes whether it has a slot free."""
+        """Notes whether it has a slot free; what it serves may have changed too."""
         keep(self.open, deployment, is_open)
+        self.has_open.clear()
         for where, there in self.open_of.items():
             if where.allows(deployment.labels):
                 keep(there, deployment, is_open)
+
+    def has_open_for(self, fit: DeploymentConstraints) -> bool:
+        """Whether one of ``open`` suits requests of this fit, avoided or not."""
+        found = self.has_open.get(fit)
+        if found is None:
+            if len(self.has_open) >= KINDS:
+                self.has_open.clear()
+            there = self.open if fit.where is None else self.open_there(fit.where)
+            found = self.has_open[fit] = any(each.suits(fit) for each in there.values())
+        return found
 
     def slots_there(
         self, where: Residency | None, version: str | None = None, agent: str | None = None
@@ -250,6 +264,13 @@ class ModelAvailability:
                     if free >= enough:
                         return enough
         return free
+
+    def has_free(self, model: str, fit: DeploymentConstraints, enough: int = 1) -> bool:
+        """Whether so many slots are free for requests of this fit, whatever they avoid."""
+        if enough > 1:
+            return self.free(model, fit, enough) >= enough
+        record = self.models.get(model)
+        return record is not None and record.has_open_for(fit)
 
     def open(self, model: str) -> Mapping[str, Deployment]:
         """Deployments of ``model`` with a slot free, by key."""

@@ -72,7 +72,7 @@ class Mirrors:
         fit = DeploymentConstraints(
             request.need, version=target.version, where=request.where, agent=request.agent
         )
-        return None if self._index.free(target.model, fit, 1) > 0 else "skipped_busy"
+        return None if self._index.has_free(target.model, fit) else "skipped_busy"
 
     async def _send(self, copy: Request, model: str) -> None:
         """Send ``copy`` and read its answer to the end."""
