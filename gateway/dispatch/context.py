@@ -25,7 +25,13 @@ from gateway.fleet.health import FleetHealth
 from gateway.fleet.registry import Registry
 from gateway.observability.metrics import Metrics
 from gateway.scheduling.base import DeploymentConstraints
-from gateway.scheduling.health import AnswerTimes, HealthSettings, HedgeBudget, RetryBudget
+from gateway.scheduling.health import (
+    AnswerTimes,
+    AttemptBudgets,
+    HealthSettings,
+    HedgeBudget,
+    RetryBudget,
+)
 from gateway.scheduling.health.failover import ENGINES_FAULT, Refusals, Trouble
 from gateway.scheduling.queue.tickets import Ticket
 from gateway.scheduling.queue.waiting_room import QueueSettings, WaitingRoom
@@ -99,6 +105,7 @@ class DispatchContext(ABC):
         """Tells agents with several sessions what waits."""
         self._retries = RetryBudget(settings.retry_share)
         self._hedges = HedgeBudget(settings.hedge_share)
+        self._budgets = AttemptBudgets(self._retries, self._hedges)
         self._answer_times = AnswerTimes()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -172,7 +179,7 @@ class DispatchContext(ABC):
 
     def may_retry(self, request: Request, trouble: Trouble) -> bool:
         """Whether one more try is within the budget; takes from it."""
-        if trouble in _FREE or self._retries.take(request.principal.tenant, self.timers.time()):
+        if trouble in _FREE or self._budgets.take_retry(request.principal.tenant, self.timers.time()):
             return True
         self.metrics.retry_refused(request.model)
         return False
@@ -203,7 +210,7 @@ class DispatchContext(ABC):
                 return None
             copy = ticket.as_pending(copy.avoid | gated.avoid.get(ticket.number, frozenset()))
         chosen = self.scheduling.scheduler.assign(request.model, [copy], list(well.values()), now)
-        if not chosen or not self._hedges.take(request.principal.tenant):
+        if not chosen or not self._budgets.take_second_copy(request.principal.tenant):
             return None
         self.metrics.hedges(request.model, "started")
         return well[chosen[0].key]

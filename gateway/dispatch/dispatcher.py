@@ -152,8 +152,7 @@ class Dispatcher(DispatchContext):
                 self.arrivals.note(request, now)
             raise
         self.arrivals.note(request, now)
-        self._retries.deposit(tenant, now)
-        self._hedges.deposit(tenant)
+        self._budgets.came(tenant, now)
         make = make or RequestExchange
         exchange = self.exchanges[ticket.number] = make(ticket, self, settle)
         if not request.at_once:

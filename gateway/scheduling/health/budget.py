@@ -8,7 +8,7 @@ answers are kept and sorted when somebody asks, at most once for every eight new
 sorting them takes some ten microseconds, and unlike a streaming estimator (P²) they forget what was.
 """
 
-from collections import OrderedDict, deque
+from collections import OrderedDict, defaultdict, deque
 
 from gateway.scheduling.recent import WINDOW_S, CountWindow, RecentDict
 
@@ -28,16 +28,10 @@ class RetryBudget:
         self._least = least_per_s * WINDOW_S
         self._tenants = OrderedDict[str, _Deposits]()
         """In the order in which they were seen last."""
-        self._latest = ""
-        """The tenant seen last."""
 
-    def deposit(self, tenant: str, now: float) -> None:
-        """A request of ``tenant`` came."""
-        deposits = self._tenants.get(tenant) if tenant == self._latest else None
-        if deposits is None:
-            deposits = self._seen(tenant, now)
-        deposits.seen_s = now
-        deposits.window.add(self._share, 0.0, now)
+    def deposit(self, tenant: str, now: float, requests: int = 1) -> None:
+        """So many requests of ``tenant`` came."""
+        self._seen(tenant, now).window.add(requests * self._share, 0.0, now)
 
     def take(self, tenant: str, now: float) -> bool:
         """Spend one retry of ``tenant``. False when it has none left."""
@@ -52,7 +46,7 @@ class RetryBudget:
     def _seen(self, tenant: str, now: float) -> "_Deposits":
         """A tenant's, who is there now; those who were not for long are forgotten."""
         deposits = self._tenants.pop(tenant, None) or _Deposits()
-        deposits.seen_s, self._latest = now, tenant
+        deposits.seen_s = now
         self._tenants[tenant] = deposits
         while True:
             longest, first = next(iter(self._tenants.items()))
@@ -81,13 +75,9 @@ class HedgeBudget:
         self._first = 1.0 if share > 0.0 else 0.0
         self._saved = RecentDict[str, float](MOST_TENANTS)
 
-    def deposit(self, tenant: str) -> None:
-        """A request of ``tenant`` came."""
-        before = self._saved.get(tenant)
-        if before == self._most:  # as of all who have asked for a while
-            self._saved.move_to_end(tenant)
-            return
-        saved = (self._first if before is None else before) + self._share
+    def deposit(self, tenant: str, requests: int = 1) -> None:
+        """So many requests of ``tenant`` came."""
+        saved = self._saved.get(tenant, self._first) + requests * self._share
         self._saved[tenant] = saved if saved < self._most else self._most
 
     def take(self, tenant: str) -> bool:
@@ -96,6 +86,46 @@ class HedgeBudget:
         enough = saved >= 1.0 - 1e-9
         self._saved[tenant] = saved - 1.0 if enough else saved
         return enough
+
+
+DEPOSIT_S = 1.0
+"""Requests of so long are deposited together."""
+
+
+class AttemptBudgets:
+    """Both budgets of all tenants. Requests are counted as they come, and deposited together, but before
+    anything is spent."""
+
+    def __init__(self, retries: RetryBudget, second_copies: HedgeBudget) -> None:
+        self._retries = retries
+        self._second_copies = second_copies
+        self._came = defaultdict[str, int](int)
+        self._came_s = self._deposit_s = 0.0
+        """When the latest of them came, and when they are to be deposited."""
+
+    def came(self, tenant: str, now: float) -> None:
+        """A request of ``tenant`` came."""
+        if now >= self._deposit_s:
+            self._deposit()
+            self._deposit_s = now + DEPOSIT_S
+        self._came_s = now
+        self._came[tenant] += 1
+
+    def take_retry(self, tenant: str, now: float) -> bool:
+        """:meth:`RetryBudget.take`."""
+        self._deposit()
+        return self._retries.take(tenant, now)
+
+    def take_second_copy(self, tenant: str) -> bool:
+        """:meth:`HedgeBudget.take`."""
+        self._deposit()
+        return self._second_copies.take(tenant)
+
+    def _deposit(self) -> None:
+        for tenant, requests in self._came.items():
+            self._retries.deposit(tenant, self._came_s, requests)
+            self._second_copies.deposit(tenant, requests)
+        self._came.clear()
 
 
 LATEST = 256

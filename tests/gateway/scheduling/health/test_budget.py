@@ -7,6 +7,7 @@ from gateway.scheduling.health.budget import (
     MOST_KEYS,
     MOST_TENANTS,
     AnswerTimes,
+    AttemptBudgets,
     HedgeBudget,
     RetryBudget,
 )
@@ -63,6 +64,27 @@ def test_hedges_are_saved_up_for_and_bounded() -> None:
     assert sum(budget.take("t") for _ in range(100)) == 10
     assert budget.take("other"), "each tenant has its own"
     assert not HedgeBudget(0.0).take("t")
+
+
+def test_requests_are_deposited_before_anything_is_spent() -> None:
+    retries, second_copies = RetryBudget(0.2, 0.0), HedgeBudget(0.02)
+    budgets = AttemptBudgets(retries, second_copies)
+    for number in range(100):
+        budgets.came("t", number * 0.05)
+    budgets.came("other", 5.0)
+    assert sum(budgets.take_retry("t", 5.0) for _ in range(100)) == 20 + 1
+    assert sum(budgets.take_second_copy("t") for _ in range(100)) == 3, "one to begin with, and two"
+    assert not budgets.take_retry("t", 5.0)
+    for _ in range(10):
+        budgets.came("t", 5.0)
+    assert sum(budgets.take_retry("t", 5.0) for _ in range(100)) == 2
+
+
+def test_requests_that_are_counted_are_bounded_by_time() -> None:
+    budgets = AttemptBudgets(RetryBudget(), HedgeBudget())
+    for number in range(1000):
+        budgets.came(f"t{number}", number * 0.25)
+    assert len(budgets._came) <= 5
 
 
 def test_the_quantile_is_of_the_latest_answers_and_not_of_too_few() -> None:
