@@ -85,28 +85,31 @@ class CountWindow:
         self._bucket, self._ends_s = self._buckets[self._second % WINDOW_S], self._second + 1.0
 
 
+TOGETHER = 1 / 1024
+"""Arrivals within this share of the time for which they are remembered count as if they had come together."""
+
+
 class ArrivalRate:
     """Arrivals per second, an exponentially forgetting mean: one counts e times less after ``memory_s``.
 
     Those of the first ``window_s`` are spread over that time, for a burst is no stream.
     """
 
-    __slots__ = ("_arrivals", "_began_s", "_memory_s", "_updated_s", "_window_s")
+    __slots__ = ("_arrivals", "_began_s", "_memory_s", "_together_until_s", "_updated_s", "_window_s")
 
     def __init__(self, now: float, memory_s: float = 30.0, window_s: float = 10.0) -> None:
         self._memory_s = memory_s
         self._window_s = window_s
         self._arrivals = 0.0
         self._began_s = now
-        self._updated_s = now
+        self._updated_s = self._together_until_s = now
 
     def arrived(self, now: float) -> None:
         """One more came."""
-        elapsed_s = now - self._updated_s
-        before = self._arrivals
-        if elapsed_s > 0.0:
-            before *= exp(-elapsed_s / self._memory_s)
-        self._arrivals, self._updated_s = before + 1.0, now
+        if now >= self._together_until_s:
+            self._arrivals, self._updated_s = self._left(now), now
+            self._together_until_s = now + self._memory_s * TOGETHER
+        self._arrivals += 1.0
 
     def per_s(self, now: float) -> float:
         """Arrivals per second of late."""
@@ -114,6 +117,4 @@ class ArrivalRate:
         return self._left(now) / max(seen_s, self._window_s)
 
     def _left(self, now: float) -> float:
-        if now == self._updated_s:
-            return self._arrivals
         return self._arrivals * exp(-max(0.0, now - self._updated_s) / self._memory_s)

@@ -44,3 +44,14 @@ def test_arrivals_are_measured_and_a_burst_is_spread_over_the_window() -> None:
         rate.arrived(float(second))
     assert rate.per_s(400.0) == pytest.approx(1.0, rel=0.05)
     assert rate.per_s(1000.0) < 1e-6
+
+
+def test_arrivals_that_come_close_together_are_counted_as_if_they_had_come_at_once() -> None:
+    close, apart = ArrivalRate(0.0), ArrivalRate(0.0)
+    for number in range(30_000):
+        close.arrived(number / 300)
+        if number % 300 == 0:
+            for _ in range(300):
+                apart.arrived(number / 300)
+    assert close.per_s(100.0) == pytest.approx(300.0, rel=0.01)
+    assert apart.per_s(100.0) == pytest.approx(300.0, rel=0.05)
