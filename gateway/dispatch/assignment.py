@@ -276,8 +276,9 @@ class Assigner:
         return tickets[:others] + let
 
     def _carry_out(self, assignment: Assignment, deployment: Deployment | None, now: float) -> None:
+        """``deployment`` is the one assigned, which is open now; None: it is not."""
         exchange, regions = self._exchanges.get(assignment.number), self._context.regions
-        if exchange is None or not exchange.ticket.waiting or deployment is None or not deployment.free:
+        if exchange is None or not exchange.ticket.waiting or deployment is None:
             return
         try:
             exchange.begin(deployment, now)

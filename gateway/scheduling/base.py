@@ -11,6 +11,7 @@ the hooks, and learns from outcomes. An owner that uses the scheduler calls noth
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import NamedTuple, Protocol
 
 from gateway.domain.request import Request, Tier
@@ -98,13 +99,7 @@ class PendingRequest(NamedTuple):
     @property
     def is_bound(self) -> bool:
         """Whether anything but its route decides which deployments may take it."""
-        return bool(
-            self.avoid
-            or self.continuing
-            or self.version is not None
-            or self.where is not None
-            or self.agent is not None
-        )
+        return bool(_bounds_of(self) != _UNBOUND)
 
     @property
     def fit(self) -> DeploymentConstraints:
@@ -112,6 +107,11 @@ class PendingRequest(NamedTuple):
         return DeploymentConstraints(
             self.route, self.avoid, self.version, self.continuing, self.where, self.agent
         )
+
+
+_BOUNDS = "avoid", "version", "continuing", "where", "agent"
+_bounds_of = itemgetter(*map(PendingRequest._fields.index, _BOUNDS))
+_UNBOUND = tuple(map(PendingRequest._field_defaults.__getitem__, _BOUNDS))
 
 
 @dataclass(slots=True, eq=False)

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway.domain.residency import read_where
 from gateway.scheduling import POLICIES, policy_named
 from gateway.scheduling.base import Assignment, DeploymentView, Outcome, PendingRequest, Policy
 from gateway.scheduling.learning.knowledge import Knowledge
@@ -125,3 +126,13 @@ def test_what_is_gone_is_forgotten(name: str) -> None:
 def test_a_name_that_is_none_is_refused_with_those_that_are() -> None:
     with pytest.raises(ValueError, match="cost, least-connections"):
         policy_named("best")
+
+
+def test_a_request_is_bound_by_anything_but_its_route_that_decides_where_it_may_go() -> None:
+    free = request(1, session="s")._replace(prefix=(1, 2), deadline_s=3.0, ttft_s=1.0, tenant="t")
+    assert not free.is_bound
+    assert free._replace(avoid=frozenset({"a"})).is_bound
+    assert free._replace(version="2").is_bound
+    assert free._replace(continuing=True).is_bound
+    assert free._replace(where=read_where("region=eu")).is_bound
+    assert free._replace(agent="a").is_bound
