@@ -44,10 +44,11 @@ class _GeometricMean:
 
     def add(self, logarithms: Iterable[float]) -> None:
         """Further values, given by their logarithms."""
+        count, log, weight = self._count, self._log, self._weight
         for each in logarithms:
-            self._count += 1
-            weight = 1.0 / self._count
-            self._log += (weight if weight > self._weight else self._weight) * (each - self._log)
+            count += 1
+            log += (each - log) * (1.0 / count if count * weight < 1.0 else weight)
+        self._count, self._log = count, log
 
     def value(self) -> float | None:
         """None before there are enough samples."""
