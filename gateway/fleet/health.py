@@ -154,13 +154,13 @@ class FleetHealth:
         health.served.note(request.principal.key_id, now)
         if request.troubles is not None:
             self._blame(request, now)
-        circuit, suspicion = health.circuit, health.suspicion
+        circuit = health.circuit
         before = circuit.state
-        if before is CircuitState.CLOSED and not circuit.probes and not suspicion.until_s:
+        if deployment.settled:  # the circuit is closed, and nobody suspects the deployment
             circuit.note_success(now)
         elif circuit.succeeded(request.id, now):
             self._recovered(deployment, health, now)
-        elif (suspicion.until_s and suspicion.succeeded(now)) or circuit.state is not before:
+        elif health.suspicion.succeeded(now) or circuit.state is not before:
             self._changed(deployment)
         record = self._index.models.get(deployment.model)
         if record is not None and now - record.judged_s >= JUDGE_S:
