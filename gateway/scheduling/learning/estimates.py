@@ -14,7 +14,7 @@ import itertools
 from bisect import bisect_left, bisect_right
 from collections import deque
 from itertools import accumulate, repeat
-from operator import and_, mul, neg, rshift, sub
+from operator import mul, neg, rshift, sub
 
 from gateway.scheduling.recent import RecentDict
 from shared.process.frozen import frozen
@@ -39,8 +39,8 @@ MOST_TENANTS = 16_384
 LATEST = 128
 """Answers remembered of each."""
 
-FRESH = 16
-"""Answers after which they are sorted anew."""
+FRESH = 4
+"""They are sorted anew once one in so many of them is new."""
 
 MOST_SAID = 16
 """Estimates kept of each tenant and model, while nothing changes them."""
@@ -181,7 +181,7 @@ _changes = itertools.count(1)
 
 
 class _Lengths:
-    """The latest answers' lengths, sorted when they are needed, at most once for every ``FRESH`` new ones."""
+    """The latest answers' lengths, sorted when they are needed and one in ``FRESH`` of them is new."""
 
     def __init__(self) -> None:
         self._latest: deque[int] = deque(maxlen=LATEST)
@@ -217,7 +217,7 @@ class _Lengths:
     def note(self, tokens: int, cut: bool) -> None:
         self._latest.append(2 * tokens + cut)
         self._new += 1
-        if self.count < LATEST or self._new >= FRESH:
+        if self.count < LATEST or FRESH * self._new >= LATEST:
             self._change()
 
     def _change(self) -> None:
@@ -227,7 +227,7 @@ class _Lengths:
             self.count += 1
             if self.count < LATEST:
                 self.trust = self.count / (self.count + FAMILIAR)
-        self.stale = self._new >= FRESH or self._new >= self.count
+        self.stale = FRESH * self._new >= self.count
 
     def within(self, limit: int, guess: int) -> tuple[float, float]:
         """The mean, and the quantile ``HIGH``, of the lengths, none counted for more than ``limit``. Answers
@@ -244,7 +244,8 @@ class _Lengths:
     def _sort(self) -> None:
         answers, count = sorted(self._latest), len(self._latest)
         lengths = self._lengths = [0, *map(rshift, answers, repeat(1))]
-        others = map(max, _OTHERS[count:0:-1], map(and_, answers, repeat(1)))  # 1 where it was cut
+        left = zip(answers, _OTHERS[count:0:-1], strict=True)
+        others = [1.0 if answer & 1 else share for answer, share in left]  # 1 where it was cut
         going = self._going = list(accumulate(others, mul, initial=1.0))
         steps = map(sub, lengths[1:], lengths)
         self._means = list(accumulate(map(mul, going, steps), initial=0.0))
