@@ -3,6 +3,7 @@
 import re
 from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
+from typing import Any
 
 import orjson
 
@@ -62,6 +63,27 @@ TRACE = b"traceparent"
 SESSION_CHARS = 256
 
 
+class HeadFacts:
+    """What was found out about a request from its method, its target and its header fields, content-length
+    excepted.
+
+    Most clients send the same ones with every request of a connection, which keeps the facts for as long as
+    they do. So nothing may be noted here that follows from anything else, or whose validity may end.
+    """
+
+    __slots__ = ("credential", "forwarded", "kind", "raw_path")
+
+    def __init__(self, raw_path: str) -> None:
+        self.raw_path = raw_path
+        """The target's path as the client wrote it."""
+        self.credential: str | None = None
+        """What is presented as a key. Whether it is one, and still valid, is no fact of the head."""
+        self.kind: Any = None
+        """How the body is to be read: a :class:`gateway.pipeline.client_body.BodyKind`, or None."""
+        self.forwarded: Headers | None = None
+        """Those of the client's header fields that go to the engine, where they are short."""
+
+
 @frozen
 class ClientHead:
     """What a client sent before the body. ``fields`` maps lower-case names to the first value of each."""
@@ -75,6 +97,8 @@ class ClientHead:
     arrived_s: float
     upgrade: Subprotocols | None = None
     """What is said of the WebSocket that is asked for; None: none is."""
+    facts: HeadFacts | None = None
+    """Kept with the connection, where there is one."""
 
 
 def residency_of(head: ClientHead, principal: Principal) -> Residency | None:
@@ -140,23 +164,38 @@ def trace_of(fields: Mapping[bytes, bytes]) -> str | None:
 
 def forwarded_headers(head: ClientHead, size_bytes: int | None) -> Headers:
     """The header fields that go to the engine. Raises HeadersTooLarge for more than a tunnel carries."""
+    facts = head.facts
+    if facts is not None and facts.forwarded is not None:
+        kept, text_chars = facts.forwarded, 0
+    else:
+        kept, text_chars = _kept_headers(head)
+    if size_bytes or (size_bytes == 0 and head.method in ("POST", "PUT", "PATCH")):
+        kept = (*kept, ("content-length", str(size_bytes)))
+    if head.upgrade is not None and head.upgrade.offered:
+        kept = (*kept, ("sec-websocket-protocol", ", ".join(head.upgrade.offered)))
+    if text_chars > _FEW_BYTES or len(kept) > limits.HEADERS:
+        _check_size(text_chars, kept, head.target.path)
+    return kept
+
+
+def _kept_headers(head: ClientHead) -> tuple[Headers, int]:
+    """Those of the client's fields that go to the engine, and how long their names and values are. Short ones
+    are noted."""
     dropped = _named_by_connection(head) if b"connection" in head.fields else ()
     names = _FORWARDED_NAMES
-    kept = [
-        (name, raw_value.decode("latin-1"))
-        for raw_name, raw_value in head.headers
-        if (name := names[raw_name]) and name not in dropped
-    ]
+    kept = tuple(
+        [
+            (name, raw_value.decode("latin-1"))
+            for raw_name, raw_value in head.headers
+            if (name := names[raw_name]) and name not in dropped
+        ]
+    )
     text = "".join(chain.from_iterable(kept))
     if FORBIDDEN_IN_VALUE.search(text):
         raise _forbidden(next(name for name, value in kept if FORBIDDEN_IN_VALUE.search(value)))
-    if size_bytes or (size_bytes == 0 and head.method in ("POST", "PUT", "PATCH")):
-        kept.append(("content-length", str(size_bytes)))
-    if head.upgrade is not None and head.upgrade.offered:
-        kept.append(("sec-websocket-protocol", ", ".join(head.upgrade.offered)))
-    if len(text) > _FEW_BYTES or len(kept) > limits.HEADERS:
-        _check_size(len(text), kept, head.target.path)
-    return tuple(kept)
+    if len(text) <= _FEW_BYTES and head.facts is not None:
+        head.facts.forwarded = kept
+    return kept, len(text)
 
 
 def _named_by_connection(head: ClientHead) -> Collection[str]:

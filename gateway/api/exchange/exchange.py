@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 from gateway.api.errors import HeaderList, dialect_of
 from gateway.api.exchange.buffers import BufferBudget, buffer_owner
+from gateway.api.exchange.client_watch import ClientWatch
 from gateway.api.exchange.inbound import BodyLimits, Inbound, Receive
 from gateway.api.exchange.multipart import FormScan
 from gateway.api.exchange.progress_writer import PROGRESS, ask_progress
@@ -17,16 +18,16 @@ from gateway.api.exchange.reply import Reply, Send
 from gateway.api.server.client_addresses import TrustedProxies
 from gateway.api.server.cors import Cors
 from gateway.api.server.request_head import request_id
-from gateway.api.server.response_writers import DirectWriter, take_offers
+from gateway.api.server.response_writers import take_offers
 from gateway.api.server.websocket import ClientWebSocket
-from gateway.domain.errors import BadRequest, ClientGone, Unauthenticated
+from gateway.domain.errors import BadRequest, Unauthenticated
 from gateway.domain.request import Principal, Request, RequestBody
 from gateway.domain.surface import SurfaceEndpoint, target
 from gateway.observability.request_trace import RequestTrace
 from gateway.pipeline.bodies.facts import SHORT_BYTES, is_short
 from gateway.pipeline.bodies.reader import BodyReader
 from gateway.pipeline.client_body import BodyKind, ClientBody, body_kind
-from gateway.pipeline.client_head import ClientHead
+from gateway.pipeline.client_head import ClientHead, HeadFacts
 from gateway.pipeline.pipeline import KeyAuthenticator
 from gateway.pipeline.relay import Response
 from gateway.pipeline.websocket_head import Subprotocols, read_subprotocols
@@ -82,9 +83,9 @@ class HttpExchange:
         if cycle is None:
             # the first of each name counts
             fields: Mapping[bytes, bytes] = dict(reversed(headers))
-            loop, take_whole = asyncio.get_running_loop(), None
+            facts, loop, take_whole = None, asyncio.get_running_loop(), None
         else:
-            fields, loop, take_whole = cycle.fields, cycle.loop, cycle.take_whole
+            fields, facts, loop, take_whole = cycle.fields, cycle.facts, cycle.loop, cycle.take_whole
         self._scope = scope
         self._settings = settings
         self.fields = fields
@@ -92,8 +93,11 @@ class HttpExchange:
         self.method: str = scope["method"]
         self.path: str = scope["path"]
         """Decoded."""
-        raw_path: bytes = scope.get("raw_path") or quote(self.path).encode("ascii")
-        self.raw_path = raw_path.decode("latin-1")
+        if facts is None:
+            raw_path: bytes = scope.get("raw_path") or quote(self.path).encode("ascii")
+            facts = HeadFacts(raw_path.decode("latin-1"))
+        self._facts = facts
+        self.raw_path = facts.raw_path
         """As the client wrote it: printable, unlike the decoded one."""
         self.arrived_s = loop.time()
         """On the loop's clock, which queue and dispatch reckon with; uvloop's counts milliseconds."""
@@ -153,7 +157,15 @@ class HttpExchange:
         if endpoint.upgrades and b"upgrade" in self.fields:
             upgrade = self._asked_upgrade(headers)
         self.head = ClientHead(
-            self.id, self.method, endpoint, aimed_at, headers, self.fields, self.arrived_s, upgrade
+            self.id,
+            self.method,
+            endpoint,
+            aimed_at,
+            headers,
+            self.fields,
+            self.arrived_s,
+            upgrade,
+            self._facts,
         )
         return True
 
@@ -175,6 +187,12 @@ class HttpExchange:
 
     def credential(self) -> str:
         """The key presented as a bearer token or as ``x-api-key``. Raises :class:`Unauthenticated`."""
+        facts = self._facts
+        if facts.credential is None:
+            facts.credential = self._presented()
+        return facts.credential
+
+    def _presented(self) -> str:
         scheme, _, token = self.fields.get(b"authorization", b"").decode("latin-1").partition(" ")
         token = token.strip()
         if token and scheme.lower() == "bearer":
@@ -213,7 +231,10 @@ class HttpExchange:
         """
         if self.reply.socket is not None:
             return self._messages(self.reply.socket)
-        kind = body_kind(self.head.endpoint, self.method, self.fields)
+        facts = self._facts
+        kind = facts.kind
+        if kind is None:
+            kind = facts.kind = body_kind(self.head.endpoint, self.method, self.fields)
         if kind is _JSON:
             data = self.inbound.take_small()
             if data is None or (self._reader is not None and len(data) > SHORT_BYTES):
@@ -267,7 +288,7 @@ class HttpExchange:
         if self.trace is not None:
             request.dispatch_trace, request.trace = self.trace, self.trace.traceparent
 
-    def waiting(self, request: Request) -> "_Waiting":
+    def waiting(self, request: Request) -> ClientWatch:
         """While inside, a client that leaves cancels the block, which then raises ClientGone."""
         events = request.streaming and not request.upgrade
         if events and self.head.endpoint.dialect is not Dialect.OLLAMA:
@@ -275,16 +296,16 @@ class HttpExchange:
         if PROGRESS in self.fields and not request.upgrade:
             self.ask_progress(request)
         task = None if self._cycle is None else self._cycle.task
-        return _Waiting(self.inbound, self.reply, self._direct, task)
+        return ClientWatch(self.inbound, self.reply, self._direct, task)
 
     def ask_progress(self, request: Request) -> None:
         """Have the client told how far its request is, if it asks for that. Raises BadRequest."""
         if PROGRESS in self.fields and self.reply.progress is None:
             ask_progress(request, self.fields, self.reply, self._settings.progress_delivered)
 
-    def while_here(self) -> "_Waiting":
+    def while_here(self) -> ClientWatch:
         """A block that is cancelled, and raises ClientGone, when the client leaves."""
-        return _Waiting(self.inbound, self.reply, self._direct)
+        return ClientWatch(self.inbound, self.reply, self._direct)
 
     def set_response(self, request: Request, response: Response) -> None:
         """Note the answer and the request that it answers, which is another one after a fallback."""
@@ -326,64 +347,6 @@ class _Enough:
         scan = self.scan
         scanned = scan is None or scan.feed(chunk) or self.model_known or "model" in scan.members
         return scanned and self.seen_bytes >= self.limit_bytes
-
-
-class _Waiting:
-    """A block in the task that makes it. The server tells it that the client left; or a task of its own does,
-    if this server does not tell, or if something of the request is still to come."""
-
-    def __init__(
-        self,
-        inbound: Inbound,
-        reply: Reply,
-        direct: DirectWriter | None,
-        owner: "asyncio.Task[Any] | None" = None,
-    ) -> None:
-        """``owner`` is the task that makes it, if that is known."""
-        owner = owner or asyncio.current_task()
-        assert owner is not None
-        self._owner = owner
-        self._inbound = inbound
-        self._reply = reply
-        self._direct = direct if inbound.complete else None
-        self._cancelled_before = owner.cancelling()
-        self._fired = False
-        self._watch: asyncio.Task[None] | asyncio.Handle | None = None
-
-    async def __aenter__(self) -> None:
-        if self._direct is None:
-            self._watch = asyncio.get_running_loop().create_task(self._until_gone())
-        elif not self._direct.when_gone(self._gone):
-            self._watch = asyncio.get_running_loop().call_soon(self._gone)
-
-    async def __aexit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        left = error is not None and isinstance(error, asyncio.CancelledError) and self._blames_client()
-        if self._watch is not None:
-            self._watch.cancel()
-            self._watch = None  # its traceback refers to this object
-        if self._direct is not None:
-            self._direct.on_gone = None
-        if self._reply.comments is not None:
-            await self._reply.settle()
-        if self._reply.progress is not None:
-            await self._reply.progress.close()
-        if left:
-            raise ClientGone("The client disconnected.") from None
-
-    async def _until_gone(self) -> None:
-        """Reads what is left of the request beside the answer, and finds its end."""
-        await self._inbound.until_gone()
-        self._gone()
-
-    def _gone(self) -> None:
-        # A server also says so once the answer is complete; then nobody is cancelled.
-        if not self._reply.ended:
-            self._fired = True
-            self._owner.cancel()
-
-    def _blames_client(self) -> bool:
-        """Whether a CancelledError was this watch's doing alone, as ``asyncio.timeout`` decides it."""
-        return self._fired and self._owner.uncancel() <= self._cancelled_before
 
 
 def _load_note(request: Request) -> str | None:

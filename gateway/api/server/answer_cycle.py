@@ -18,6 +18,8 @@ from typing import Any, Protocol
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
+from gateway.pipeline.client_head import HeadFacts
+
 CYCLE = "trunkline.cycle"
 """The cycle's name among the scope's ``extensions``."""
 
@@ -43,8 +45,8 @@ class SwitchedReceiver(Protocol):
 class AnswerCycle(RequestResponseCycle):
     """Has the attributes of uvicorn's, which its protocol reads and sets.
 
-    ``fields`` are the request's header fields, the first of each name. ``on_response`` is called when the
-    answer is complete.
+    ``fields`` are the request's header fields, the first of each name, and ``facts`` what is known of its
+    head already. ``on_response`` is called when the answer is complete.
     """
 
     logger = logging.getLogger("uvicorn.error")
@@ -61,8 +63,10 @@ class AnswerCycle(RequestResponseCycle):
         expects_continue: bool,
         keep_alive: bool,
         on_response: Callable[[], None],
+        facts: HeadFacts | None = None,
     ) -> None:
         self.scope = scope
+        self.facts = facts
         self.fields = fields
         self.transport = transport
         self.flow = flow

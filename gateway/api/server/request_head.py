@@ -10,8 +10,10 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from os import urandom
+from typing import Any
 
 from gateway.domain.errors import BadRequest, HeadersTooLarge, RequestError
+from gateway.pipeline.client_head import HeadFacts
 
 _SANE = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._:/=+@-]{0,127}\Z")
 
@@ -71,6 +73,67 @@ def check_head(
             message = "The only Transfer-Encoding taken is chunked, in HTTP/1.1."
             return BadRequest(message, code="unsupported_transfer_encoding")
     return None
+
+
+class CheckedHead:
+    """A head that was checked, with what the server makes of it. Requests share it that have the same line
+    and header fields, but for the length of their bodies."""
+
+    __slots__ = (
+        "_headers",
+        "_length_at",
+        "_line",
+        "expects_continue",
+        "facts",
+        "fields",
+        "keep_alive",
+        "scope",
+        "upgrading",
+    )
+
+    def __init__(
+        self,
+        line: tuple[bytes, bytes, str],
+        headers: Sequence[tuple[bytes, bytes]],
+        fields: Mapping[bytes, bytes],
+        scope: Mapping[str, Any],
+        facts: HeadFacts,
+        *,
+        expects_continue: bool,
+        keep_alive: bool,
+        upgrading: bool,
+    ) -> None:
+        """``line`` is the method, the target and the version. ``scope`` is that of ASGI but for the header
+        fields."""
+        self._line = line
+        self._headers = list(headers)
+        names = [name for name, _ in headers]
+        self._length_at = names.index(_LENGTH) if _LENGTH in fields else -1
+        self.fields = fields
+        """By name, the first of each: those of the request that was compared last. Never changed."""
+        self.scope = dict(scope)
+        self.facts = facts
+        self.expects_continue = expects_continue
+        self.keep_alive = keep_alive
+        self.upgrading = upgrading
+
+    def is_same(
+        self, method: bytes, url: bytes, version: str, headers: Sequence[tuple[bytes, bytes]]
+    ) -> bool:
+        """Whether this is the head of this request too; its length is noted then. False ends its use."""
+        mine, at = self._headers, self._length_at
+        if len(headers) != len(mine) or (method, url, version) != self._line:
+            return False
+        if at >= 0 and headers[at] != mine[at]:
+            name, length = mine[at] = headers[at]
+            if name != _LENGTH or headers != mine:
+                return False
+            self.fields = {**self.fields, _LENGTH: length}
+            return True
+        return headers == mine
+
+
+_LENGTH = b"content-length"
 
 
 def _too_many() -> HeadersTooLarge:

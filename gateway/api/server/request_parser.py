@@ -17,8 +17,9 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from gateway.api.server.answer_cycle import AnswerCycle, SwitchedReceiver
-from gateway.api.server.request_head import check_head
+from gateway.api.server.request_head import CheckedHead, check_head
 from gateway.domain.errors import BadRequest, HeadersTooLarge, RequestError
+from gateway.pipeline.client_head import HeadFacts
 from shared.speedups import HeaderCollector
 
 
@@ -57,6 +58,8 @@ class RequestParser(HttpToolsProtocol):
         self._fields_bytes = 0
         """Of the header fields and trailers so far; 0: nobody has counted them yet."""
         self._upgrading = False
+        self._head: CheckedHead | None = None
+        """Of the latest request; most clients send the same one again."""
         self._switched: SwitchedReceiver | None = None
         """Takes what comes, once another protocol is spoken here."""
         self._refusal: RequestError | None = None
@@ -133,54 +136,75 @@ class RequestParser(HttpToolsProtocol):
         self._head_bytes = 0
         if self._timer is not None:
             self._stop_timer()
-        parser, headers = self.parser, self.headers
-        version = parser.get_http_version()
-        fields = dict(headers)
-        if len(fields) != len(headers):
-            fields = dict(reversed(headers))  # the first of each counts
-        before, refusal = self.cycle, check_head(self.url, headers, fields, version)
+        parser, headers, before, head = self.parser, self.headers, self.cycle, self._head
+        method, version = parser.get_method(), parser.get_http_version()
+        if head is None or not head.is_same(method, self.url, version, headers):
+            head = self._head = self._read_head(method, version)
         is_next = before is None or before.response_complete
-        if refusal is None and (self.lacks_certificate or not is_next):
-            refusal = self._check_further()
-        if refusal is not None:
-            self._refusal = refusal
-            raise refusal
-        raw_path, _, query = self.url.partition(b"?")
-        path = raw_path.decode("ascii")
-        scope: Any = {
-            "type": "http",
-            "asgi": {"version": self.asgi_version, "spec_version": "2.3"},
-            "http_version": version,
-            "method": parser.get_method().decode("ascii"),
-            "path": unquote(path) if "%" in path else path,
-            "raw_path": raw_path,
-            "query_string": query,
-            "root_path": "",
-            "headers": headers,
-            "server": self.server,
-            "client": self.client,
-            "scheme": self.scheme,
-        }
+        if self.lacks_certificate or not is_next:
+            self._accept(self._check_further())
+        scope: Any = head.scope.copy()
+        scope["headers"] = headers
         self.scope = scope
-        if parser.should_upgrade() and self._should_upgrade():
+        if head.upgrading:
             self._upgrading = True
             return
         cycle = self.cycle = AnswerCycle(
             scope,
-            fields,
+            head.fields,
             self.transport,
             self.flow,
             self.loop,
             self.server_state.default_headers,
-            expects_continue=b"expect" in fields and fields[b"expect"].lower() == b"100-continue",
-            keep_alive=version != "1.0" and parser.should_keep_alive(),
+            expects_continue=head.expects_continue,
+            keep_alive=head.keep_alive,
             on_response=self.on_response_complete,
+            facts=head.facts,
         )
         if is_next:
             self._start_asgi_task(cycle, self.app)
         else:
             self.flow.pause_reading()
             self.pipeline.appendleft((cycle, self.app))
+
+    def _read_head(self, method: bytes, version: str) -> CheckedHead:
+        """The request's head, of which the parser knows more than what is in it. Raises RequestError."""
+        parser, headers = self.parser, self.headers
+        fields = dict(headers)
+        if len(fields) != len(headers):
+            fields = dict(reversed(headers))  # the first of each counts
+        self._accept(check_head(self.url, headers, fields, version))
+        raw_path, _, query = self.url.partition(b"?")
+        path = raw_path.decode("ascii")
+        scope = {
+            "type": "http",
+            "asgi": {"version": self.asgi_version, "spec_version": "2.3"},
+            "http_version": version,
+            "method": method.decode("ascii"),
+            "path": unquote(path) if "%" in path else path,
+            "raw_path": raw_path,
+            "query_string": query,
+            "root_path": "",
+            "server": self.server,
+            "client": self.client,
+            "scheme": self.scheme,
+        }
+        return CheckedHead(
+            (method, self.url, version),
+            headers,
+            fields,
+            scope,
+            HeadFacts(path),
+            expects_continue=b"expect" in fields and fields[b"expect"].lower() == b"100-continue",
+            keep_alive=version != "1.0" and parser.should_keep_alive(),
+            upgrading=parser.should_upgrade() and self._should_upgrade(),
+        )
+
+    def _accept(self, refusal: RequestError | None) -> None:
+        """Raises it, if there is one."""
+        if refusal is not None:
+            self._refusal = refusal
+            raise refusal
 
     def on_body(self, body: bytes) -> None:
         cycle: Any = self.cycle  # an AnswerCycle

@@ -1,5 +1,7 @@
 """What is read from a client's header fields, and which of them go to engines."""
 
+from dataclasses import replace
+
 import pytest
 
 from gateway.domain.errors import (
@@ -14,7 +16,7 @@ from gateway.domain.surface import (
 )
 from gateway.pipeline.classify import classify
 from gateway.pipeline.client_body import BodyKind, ClientBody
-from gateway.pipeline.client_head import DEADLINE_GRACE_S, forwarded_headers
+from gateway.pipeline.client_head import DEADLINE_GRACE_S, HeadFacts, forwarded_headers
 from tests.gateway.pipeline.test_classify import asked, head, refusal
 
 
@@ -52,6 +54,27 @@ def test_engines_do_not_see_credentials_connections_or_where_the_client_is() -> 
         ("user-agent", "test"),
         ("content-length", "5"),
     )
+
+
+def test_what_is_forwarded_is_found_out_once_for_a_head() -> None:
+    facts = HeadFacts("/")
+    first, second = (
+        replace(head(headers=[(b"x-a", value), (b"content-length", b"9")]), facts=facts)
+        for value in (b"1", b"2")
+    )
+    assert forwarded_headers(first, 5) == (("x-a", "1"), ("content-length", "5"))
+    assert facts.forwarded == (("x-a", "1"),)
+    assert forwarded_headers(second, 7) == (("x-a", "1"), ("content-length", "7"))
+    assert forwarded_headers(second, None) == (("x-a", "1"),)
+
+
+def test_long_fields_are_looked_at_each_time() -> None:
+    facts = HeadFacts("/")
+    long = replace(head(headers=[(b"x-a", b"1" * 60_000)]), facts=facts)
+    for _ in range(2):
+        with pytest.raises(HeadersTooLarge):
+            forwarded_headers(long, 5)
+    assert facts.forwarded is None
 
 
 def test_a_length_is_told_only_when_there_is_a_body() -> None:

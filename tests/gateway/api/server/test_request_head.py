@@ -6,8 +6,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.api.server.request_head import FIELDS, ONCE, check_head, new_request_id, request_id
+from gateway.api.server.request_head import (
+    FIELDS,
+    ONCE,
+    CheckedHead,
+    check_head,
+    new_request_id,
+    request_id,
+)
 from gateway.domain.errors import RequestError
+from gateway.pipeline.client_head import HeadFacts
 
 HOST = (b"host", b"x")
 
@@ -85,3 +93,52 @@ def test_any_other_is_replaced(given: bytes) -> None:
 
 def test_ids_are_unlike_each_other() -> None:
     assert len({new_request_id() for _ in range(100)}) == 100
+
+
+LINE = (b"POST", b"/v1/models", "1.1")
+KEY, LENGTH = (b"authorization", b"Bearer x"), (b"content-length", b"5")
+
+
+def head_of(*headers: tuple[bytes, bytes]) -> CheckedHead:
+    facts = HeadFacts("/v1/models")
+    return CheckedHead(
+        LINE, headers, dict(headers), {}, facts, expects_continue=False, keep_alive=True, upgrading=False
+    )
+
+
+@pytest.mark.parametrize("headers", [(HOST, KEY), (HOST, LENGTH, KEY)])
+def test_a_head_is_the_same_with_equal_fields(headers: tuple[tuple[bytes, bytes], ...]) -> None:
+    head = head_of(*headers)
+    assert head.is_same(*LINE, list(headers))
+    assert head.is_same(*LINE, list(headers))
+    assert head.fields == dict(headers)
+
+
+def test_a_head_is_the_same_with_another_length() -> None:
+    head = head_of(HOST, LENGTH, KEY)
+    before = head.fields
+    assert head.is_same(*LINE, [HOST, (b"content-length", b"77"), KEY])
+    assert head.fields == {**before, b"content-length": b"77"}
+    assert before[b"content-length"] == b"5", "the fields of the request before are its own"
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [HOST, LENGTH, (b"authorization", b"Bearer y")],
+        [HOST, (b"content-length", b"6"), (b"authorization", b"Bearer y")],
+        [HOST, (b"x-length", b"5"), KEY],
+        [HOST, LENGTH],
+        [HOST, LENGTH, KEY, (b"accept", b"a")],
+        [HOST, KEY, LENGTH],
+    ],
+)
+def test_a_head_is_another_one_with_other_fields(headers: list[tuple[bytes, bytes]]) -> None:
+    assert not head_of(HOST, LENGTH, KEY).is_same(*LINE, headers)
+
+
+@pytest.mark.parametrize(
+    "line", [(b"PUT", *LINE[1:]), (b"POST", b"/v1/models?a", "1.1"), (b"POST", b"/v1/models", "1.0")]
+)
+def test_a_head_is_another_one_with_another_line(line: tuple[bytes, bytes, str]) -> None:
+    assert not head_of(HOST, KEY).is_same(*line, [HOST, KEY])

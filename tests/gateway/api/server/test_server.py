@@ -65,6 +65,37 @@ async def test_a_connection_is_used_again_and_again(address: str) -> None:
             assert (await client.until(b'{"ok":true}')).startswith(b"HTTP/1.1 200 OK\r\n")
 
 
+@pytest.mark.parametrize("pipelined", [False, True])
+async def test_what_changes_from_one_request_to_the_next_counts(
+    address: str, surface: Surface, pipelined: bool
+) -> None:
+    longer = b'{"model":"another","messages":[]}'
+    asked = [
+        (b"authorization: Bearer sk-tl-test\r\nx-a: 1", ASK, b"200"),
+        (b"authorization: Bearer sk-tl-test\r\nx-a: 1", longer, b"200"),
+        (b"authorization: Bearer sk-tl-testy\r\nx-a: 1", longer, b"401"),
+        (b"authorization: Bearer sk-tl-test\r\nx-a: 2", ASK, b"200"),
+        (b"authorization: Bearer sk-tl-test\r\nx-a: 2\r\ncontent-encoding: br", ASK, b"415"),
+        (b"authorization: Bearer sk-tl-test\r\nx-a: 2", ASK, b"200"),
+    ]
+    line = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: "
+    sent = [b"%s%d\r\n%s\r\n\r\n%s" % (line, len(body), fields, body) for fields, body, _ in asked]
+    async with wire(address) as client:
+        if pipelined:
+            client.send(b"".join(sent))
+        statuses = []
+        for each in sent:
+            if not pipelined:
+                client.send(each)
+            statuses.append((await client.until(b" "), (await client.until(b"\r\n\r\n"))[:3])[1])
+            await client.until(b"}}" if statuses[-1] != b"200" else b"}")
+    assert statuses == [status for *_, status in asked]
+    requests = surface.dispatcher.requests
+    assert [request.model for request in requests] == ["m", "another", "m", "m"]
+    assert [dict(request.headers)["content-length"] for request in requests] == ["13", "33", "13", "13"]
+    assert [dict(request.headers)["x-a"] for request in requests] == ["1", "1", "2", "2"]
+
+
 async def test_pipelined_requests_are_answered_in_order(address: str) -> None:
     async with wire(address) as client:
         client.post(ASK, b"x-request-id: a")
