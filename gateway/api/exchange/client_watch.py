@@ -5,7 +5,7 @@ from typing import Any
 
 from gateway.api.exchange.inbound import Inbound
 from gateway.api.exchange.reply import Reply
-from gateway.api.server.response_writers import DirectWriter
+from gateway.api.server.answer_cycle import AnswerCycle
 from gateway.domain.errors import ClientGone
 
 
@@ -17,7 +17,7 @@ class ClientWatch:
         self,
         inbound: Inbound,
         reply: Reply,
-        direct: DirectWriter | None,
+        cycle: AnswerCycle | None,
         owner: "asyncio.Task[Any] | None" = None,
     ) -> None:
         """``owner`` is the task that makes it, if that is known."""
@@ -26,15 +26,15 @@ class ClientWatch:
         self._owner = owner
         self._inbound = inbound
         self._reply = reply
-        self._direct = direct if inbound.complete else None
+        self._cycle = cycle if inbound.complete else None
         self._cancelled_before = owner.cancelling()
         self._fired = False
         self._watch: asyncio.Task[None] | asyncio.Handle | None = None
 
     async def __aenter__(self) -> None:
-        if self._direct is None:
+        if self._cycle is None:
             self._watch = asyncio.get_running_loop().create_task(self._until_gone())
-        elif not self._direct.when_gone(self._gone):
+        elif not self._cycle.when_gone(self._gone):
             self._watch = asyncio.get_running_loop().call_soon(self._gone)
 
     async def __aexit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
@@ -42,8 +42,8 @@ class ClientWatch:
         if self._watch is not None:
             self._watch.cancel()
             self._watch = None  # its traceback refers to this object
-        if self._direct is not None:
-            self._direct.on_gone = None
+        if self._cycle is not None:
+            self._cycle.on_gone = None
         if self._reply.comments is not None:
             await self._reply.settle()
         if self._reply.progress is not None:

@@ -18,7 +18,7 @@ from gateway.api.exchange.reply import Reply, Send
 from gateway.api.server.client_addresses import TrustedProxies
 from gateway.api.server.cors import Cors
 from gateway.api.server.request_head import request_id
-from gateway.api.server.response_writers import take_offers
+from gateway.api.server.response_writers import take_cycle
 from gateway.api.server.websocket import ClientWebSocket
 from gateway.domain.errors import BadRequest, Unauthenticated
 from gateway.domain.request import Principal, Request, RequestBody
@@ -78,8 +78,7 @@ class HttpExchange:
     ) -> None:
         """``reader`` reads long JSON bodies; without one they are read here. The scope has it from now on."""
         headers = scope["headers"]
-        self._direct, cycle = take_offers(scope)
-        self._cycle = cycle
+        cycle = self._cycle = take_cycle(scope)
         if cycle is None:
             # the first of each name counts
             fields: Mapping[bytes, bytes] = dict(reversed(headers))
@@ -106,7 +105,7 @@ class HttpExchange:
         self._reader = reader
         self.inbound = Inbound(receive, fields, settings.body, budget, take_whole)
         dialect = dialect_of(self.path, fields)
-        self.reply = Reply(send, self.id, dialect, closing=closing, direct=self._direct, cycle=cycle)
+        self.reply = Reply(send, self.id, dialect, closing=closing, cycle=cycle)
         if settings.cors is not None:
             self.reply.more = settings.cors.headers(fields)
         peer = scope.get("client")
@@ -295,8 +294,8 @@ class HttpExchange:
             self.reply.keep_alive(self._settings.comment_interval_s, partial(_load_note, request))
         if PROGRESS in self.fields and not request.upgrade:
             self.ask_progress(request)
-        task = None if self._cycle is None else self._cycle.task
-        return ClientWatch(self.inbound, self.reply, self._direct, task)
+        cycle = self._cycle
+        return ClientWatch(self.inbound, self.reply, cycle, None if cycle is None else cycle.task)
 
     def ask_progress(self, request: Request) -> None:
         """Have the client told how far its request is, if it asks for that. Raises BadRequest."""
@@ -305,7 +304,7 @@ class HttpExchange:
 
     def while_here(self) -> ClientWatch:
         """A block that is cancelled, and raises ClientGone, when the client leaves."""
-        return ClientWatch(self.inbound, self.reply, self._direct)
+        return ClientWatch(self.inbound, self.reply, self._cycle)
 
     def set_response(self, request: Request, response: Response) -> None:
         """Note the answer and the request that it answers, which is another one after a fallback."""

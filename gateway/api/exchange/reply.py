@@ -9,7 +9,7 @@ from typing import Any
 from gateway.api.errors import HeaderList, error_event, error_line, http_error, id_headers
 from gateway.api.exchange.progress_writer import ProgressForm, ProgressWriter, Writer
 from gateway.api.server.answer_cycle import AnswerCycle
-from gateway.api.server.response_writers import UNDRAINED_BYTES, DirectWriter
+from gateway.api.server.response_writers import UNDRAINED_BYTES, DirectWriter, open_direct
 from gateway.api.server.websocket import ClientWebSocket
 from gateway.dispatch.response import Sink
 from gateway.domain.errors import RequestError
@@ -62,16 +62,15 @@ class Reply:
         dialect: Dialect,
         *,
         closing: bool = False,
-        direct: DirectWriter | None = None,
         cycle: AnswerCycle | None = None,
     ) -> None:
-        """``closing`` tells the client not to send further requests on this connection; ``direct`` is the
-        server's short way and ``cycle`` takes the place of ``send``, if it has them."""
+        """``closing`` tells the client not to send further requests on this connection; ``cycle`` takes the
+        place of ``send``, if the server has one."""
+        self._cycle = cycle
         self._writer: Writer = AsgiWriter(send) if cycle is None else cycle
         self._id = request_id
         self._dialect = dialect
         self._closing = closing
-        self._direct = direct
 
     # what each reply begins with, and most keep some of
     socket: ClientWebSocket | None = None
@@ -85,6 +84,8 @@ class Reply:
     direct: Sink | None = None
     """A short way for pieces of the body, once its first bytes are out
     (:mod:`gateway.api.server.response_writers`)."""
+    _direct: DirectWriter | None = None
+    """The same."""
     _last = b""
     _sent_bytes = 0
     more: Sequence[tuple[bytes, bytes]] = ()
@@ -106,7 +107,7 @@ class Reply:
         """How much of the body went out."""
         if self.socket is not None and self.status == UPGRADED:
             return self.socket.bytes_out
-        if self.direct is None or self._direct is None:
+        if self._direct is None:
             return self._sent_bytes
         return self._sent_bytes + self._direct.sent_bytes
 
@@ -188,8 +189,8 @@ class Reply:
             self._end_direct()
         elif self.first_byte_s is None:
             self.first_byte_s = monotonic()
-            if self._direct is not None and not self._direct.bodiless:
-                self.direct = self._direct
+            if self._cycle is not None:
+                self.direct = self._direct = open_direct(self._cycle)
         self._last = data
         self._sent_bytes += len(data)
         await self._writer.write(data, more=True)
@@ -198,7 +199,7 @@ class Reply:
 
     async def end(self, data: bytes = b"") -> None:
         """Send the last bytes of the body."""
-        if self._direct is not None and self.direct is not None:
+        if self._direct is not None:
             self._direct.flush()
         elif data and self.first_byte_s is None:
             self.first_byte_s = monotonic()
@@ -275,9 +276,9 @@ class Reply:
 
     def between_events(self) -> bool:
         """See :class:`~gateway.api.exchange.progress_writer.InterruptedReply`."""
+        if self._cycle is not None and self._cycle.is_stuck:
+            return False
         if self._direct is not None:
-            if self._direct.is_stuck:
-                return False
             self._direct.flush()
         last = self._written_last
         return not last or last.endswith(_EVENT_ENDS)

@@ -4,9 +4,8 @@ An answer's head and its body go out in one write where they come in one turn of
 fields are checked once, together. A body that is there already is taken without waiting. Clients of HTTP/1.0
 know no chunks: for them a body without a length ends with its connection.
 
-The application finds the cycle as an extension of the request's ASGI scope, beside the direct way
-(:mod:`gateway.api.server.response_writers`). Under another server it finds none, and goes the ordinary way
-over ASGI.
+The application finds the cycle as an extension of the request's ASGI scope. Under another server it finds
+none, and goes the ordinary way over ASGI.
 """
 
 import asyncio
@@ -40,6 +39,21 @@ class SwitchedReceiver(Protocol):
     def data_received(self, data: bytes) -> None: ...
     def writing_resumed(self) -> None: ...
     def connection_lost(self) -> None: ...
+
+
+class DirectWay(Protocol):
+    """A :class:`gateway.api.server.response_writers.DirectWriter`."""
+
+    @property
+    def sent_bytes(self) -> int: ...
+    def flush(self) -> None: ...
+    def detach(self) -> None: ...
+
+
+class DirectBatch(Protocol):
+    """A :class:`gateway.api.server.response_writers.WriteBatch`."""
+
+    def add(self, direct: DirectWay) -> None: ...
 
 
 class AnswerCycle(RequestResponseCycle):
@@ -96,6 +110,12 @@ class AnswerCycle(RequestResponseCycle):
     """Something of the body, or its end, came and was not received yet."""
     _received = False
     _news: asyncio.Event | None = None
+    batch: DirectBatch | None = None
+    """Of the server, for its direct way to clients; None: it has none."""
+    direct: DirectWay | None = None
+    """The direct way for this answer, from when it was opened until the application has ended."""
+    on_gone: Callable[[], None] | None = None
+    """What :meth:`when_gone` was told; None: nothing is called."""
     switch: Callable[[SwitchedReceiver], None] | None = None
     """Has what comes over the connection go to another receiver; there where the request asks for another
     protocol."""
@@ -154,7 +174,37 @@ class AnswerCycle(RequestResponseCycle):
         self._received = True
         return {"type": "http.request", "body": data, "more_body": self.more_body}
 
+    def when_gone(self, callback: Callable[[], None]) -> bool:
+        """Have ``callback`` called once when the client leaves before its answer is complete, unless
+        :attr:`on_gone` is emptied before. The request must have been read to its end. False: it has left
+        already."""
+        self.on_gone = callback
+        if self.flow.read_paused:
+            self.flow.resume_reading()  # a connection that is not read does not tell of its end
+        return not self.disconnected
+
+    def gone(self) -> None:
+        """The server says: the client has left. Comes before its socket is closed."""
+        self.detach()
+        if not self.response_complete:
+            self.disconnected = True
+            if self._news is not None:
+                self._news.set()
+            callback, self.on_gone = self.on_gone, None
+            if callback is not None:
+                callback()
+
+    def detach(self) -> None:
+        """The connection is about to close, or belongs to another request or protocol."""
+        if self.direct is not None:
+            self.direct.detach()
+
     # --- The answer ---
+
+    @property
+    def is_stuck(self) -> bool:
+        """The client does not read, or is gone."""
+        return self.flow.write_paused or self.disconnected
 
     async def send(self, message: MutableMapping[str, Any]) -> None:  # type: ignore[override]
         """ASGI's way. Raises RuntimeError for what cannot be said now."""
@@ -320,6 +370,9 @@ class AnswerCycle(RequestResponseCycle):
         self.on_response = _nothing
         if self.switch is not None:
             self.switch = None
+        if self.direct is not None:
+            self.direct.detach()
+            self.direct = None  # each would keep the other
         if self.task is not None:
             self.tasks.discard(self.task)
             self.task = None

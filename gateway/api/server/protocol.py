@@ -16,11 +16,11 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 from uvicorn.server import ServerState
 
 from gateway.api.errors import http_error, id_headers
-from gateway.api.server.answer_cycle import CYCLE
+from gateway.api.server.answer_cycle import CYCLE, AnswerCycle
 from gateway.api.server.client_addresses import PerAddressLimiter
 from gateway.api.server.request_head import new_request_id
 from gateway.api.server.request_parser import ConnectionLimits, RequestParser
-from gateway.api.server.response_writers import EXTENSION, DirectWriter, WriteBatch
+from gateway.api.server.response_writers import WriteBatch
 from gateway.api.server.tls import has_certificate
 from gateway.api.server.tunnel_passing import TUNNEL_PATH, PassOn, pass_tunnel_on
 from gateway.domain.errors import BadRequest, BodyTimeout, BuffersFull, Forbidden, RequestError
@@ -88,7 +88,7 @@ class BoundedHttpProtocol(RequestParser):
         self._refused = False
         self._untaken_timer: asyncio.TimerHandle | None = None
         self._probe_timer: asyncio.TimerHandle | None = None
-        self._direct: DirectWriter | None = None
+        self._answering: AnswerCycle | None = None
         """Of the request that is being answered; the newest one may wait for its turn behind it."""
 
     # --- asyncio ---
@@ -117,11 +117,12 @@ class BoundedHttpProtocol(RequestParser):
         self._stop_untaken_timer()
         self._unset_keepalive_if_required()
         self._leave_place()
-        if self._direct is not None:
-            self._direct.detach()
+        answering = self._answering
+        if answering is not None:
+            answering.detach()
         super().connection_lost(exc)
-        if self._direct is not None:
-            self._direct.gone()
+        if answering is not None:
+            answering.gone()
 
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():
@@ -256,10 +257,11 @@ class BoundedHttpProtocol(RequestParser):
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
         """It is this request's turn to be answered."""
         self._unread_bytes = 0
-        if self._direct is not None and self._direct.has_path:
-            self._direct.detach()
-        direct = self._direct = DirectWriter(cycle, self.batch)
-        cycle.scope["extensions"] = {EXTENSION: direct, CYCLE: cycle}
+        before, self._answering = self._answering, cycle
+        if before is not None and before.direct is not None:
+            before.direct.detach()
+        cycle.batch = self.batch
+        cycle.scope["extensions"] = {CYCLE: cycle}
         if b"upgrade" in cycle.fields:
             cycle.switch = self.switch_protocols
         if self.leaving:
@@ -282,8 +284,8 @@ class BoundedHttpProtocol(RequestParser):
         if pass_on and pass_tunnel_on(pass_on, self.transport, method, self.url, self.headers):
             return
         super().handle_websocket_upgrade()
-        if self._direct is not None:
-            self._direct.detach()
+        if self._answering is not None:
+            self._answering.detach()
         self._leave_place()
         self._stop_untaken_timer()
 
@@ -350,8 +352,8 @@ class BoundedHttpProtocol(RequestParser):
             self._close()
             return
         self._refused = True
-        if self._direct is not None:
-            self._direct.gone()
+        if self._answering is not None:
+            self._answering.gone()
         if self.cycle is not None:
             self.cycle.waiting_for_100_continue = False  # it would be written behind the end
         self.transport.write_eof()

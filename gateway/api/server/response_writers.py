@@ -2,21 +2,17 @@
 
 The direct way is a plain call, with no task between. The head and the end of every answer, and whatever waits
 for room in the socket, go the ordinary way, over ASGI's ``send``. For what is left, which is nearly all of a
-streamed answer, our server offers a :class:`DirectWriter` as an extension of the request's ASGI scope. Under
-a server that offers none everything goes the ordinary way; the client gets the same bytes.
+streamed answer, there is a :class:`DirectWriter`, made where such an answer begins: of the request's cycle,
+which our server offers as an extension of its ASGI scope. Under a server that offers none everything goes the
+ordinary way; the client gets the same bytes.
 """
 
 import asyncio
-from collections.abc import Callable, MutableMapping
+from collections.abc import MutableMapping
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
-
-from gateway.api.server.answer_cycle import CYCLE, AnswerCycle
+from gateway.api.server.answer_cycle import CYCLE, AnswerCycle, DirectBatch, DirectWay
 from shared.speedups import BodyPath
-
-EXTENSION = "trunkline.direct"
-"""The direct way's name among the scope's ``extensions``."""
 
 UNDRAINED_BYTES = 64 * 1024
 """A server waits for a full socket before it writes, not after. A longer piece therefore goes the ordinary
@@ -28,9 +24,9 @@ class WriteBatch:
     together, in one system call. For all connections of a server."""
 
     def __init__(self) -> None:
-        self._waiting: list[DirectWriter] = []
+        self._waiting: list[DirectWay] = []
 
-    def add(self, direct: "DirectWriter") -> None:
+    def add(self, direct: DirectWay) -> None:
         """It took something."""
         if not self._waiting:
             asyncio.get_running_loop().call_soon(self._flush)
@@ -43,7 +39,7 @@ class WriteBatch:
 
 
 class DirectWriter:
-    """One request's. Made by :func:`offer`."""
+    """One request's. Made by :func:`open_direct`."""
 
     __slots__ = (
         "_batch",
@@ -54,12 +50,9 @@ class DirectWriter:
         "_pieces",
         "_taken_bytes",
         "_unwritten_bytes",
-        "bodiless",
-        "has_path",
-        "on_gone",
     )
 
-    def __init__(self, cycle: RequestResponseCycle, batch: WriteBatch) -> None:
+    def __init__(self, cycle: AnswerCycle, batch: DirectBatch) -> None:
         self._cycle = cycle
         self._flow = cycle.flow
         self._batch = batch
@@ -68,11 +61,6 @@ class DirectWriter:
         self._unwritten_bytes = 0
         """Bytes of these."""
         self._path: BodyPath | None = None
-        self.has_path = False
-        """There is a path, which may hold the connection's socket."""
-        self.on_gone: Callable[[], None] | None = None
-        """What :meth:`when_gone` was told; None: nothing is called."""
-        self.bodiless = cycle.scope["method"] == "HEAD"
         self._taken_bytes = 0
         """By calls; what the path took is counted there."""
         self._last = b""
@@ -84,7 +72,6 @@ class DirectWriter:
         if self._path is None and self._cycle.chunked_encoding:
             transport = self._cycle.transport
             self._path = BodyPath(transport.write, self._flow)
-            self.has_path = True
             self.flush()
             self._pieces = self._path.waiting
             if not self._cycle.disconnected:
@@ -114,11 +101,6 @@ class DirectWriter:
             self._last = data
         else:
             self._path.last = data
-
-    @property
-    def is_stuck(self) -> bool:
-        """The client does not read, or is gone."""
-        return self._flow.write_paused or self._cycle.disconnected
 
     def __call__(self, data: bytes) -> bool:
         """Sends a piece of the body, framed as the server frames it, or gives False and has done nothing.
@@ -160,25 +142,6 @@ class DirectWriter:
         if not cycle.disconnected:
             cycle.transport.write(b"%x\r\n%b\r\n" % (len(data), data) if cycle.chunked_encoding else data)
 
-    def when_gone(self, callback: Callable[[], None]) -> bool:
-        """Have ``callback`` called once when the client leaves before its answer is complete, unless
-        :attr:`on_gone` is emptied before. The request must have been read to its end. False: it has left
-        already."""
-        self.on_gone = callback
-        if self._flow.read_paused:
-            self._flow.resume_reading()  # a connection that is not read does not tell of its end
-        return not self._cycle.disconnected
-
-    def gone(self) -> None:
-        """The server says: the client has left. Comes before its socket is closed."""
-        self.detach()
-        if not self._cycle.response_complete:
-            self._cycle.disconnected = True
-            self._cycle.message_event.set()
-            callback, self.on_gone = self.on_gone, None
-            if callback is not None:
-                callback()
-
 
 def _plain_socket(transport: asyncio.Transport) -> int:
     """The descriptor of a connection whose bytes go out as they are; -1 for any other."""
@@ -187,10 +150,17 @@ def _plain_socket(transport: asyncio.Transport) -> int:
     return -1 if encrypted or raw is None else int(raw.fileno())
 
 
-def take_offers(scope: MutableMapping[str, Any]) -> tuple[DirectWriter | None, AnswerCycle | None]:
-    """What the server of this request offers: the direct way, and the cycle in place of ASGI's ways. The
-    scope forgets them, or each would keep the other."""
+def open_direct(cycle: AnswerCycle) -> DirectWriter | None:
+    """The direct way for the rest of an answer with a body that has begun; None where there is none."""
+    batch = cycle.batch
+    if batch is None or cycle.scope["method"] == "HEAD":
+        return None
+    direct = DirectWriter(cycle, batch)
+    cycle.direct = direct
+    return direct
+
+
+def take_cycle(scope: MutableMapping[str, Any]) -> AnswerCycle | None:
+    """What our server offers in place of ASGI's ways. The scope forgets it, or each would keep the other."""
     offered = scope.pop("extensions", None)
-    if not offered:
-        return None, None
-    return offered.get(EXTENSION), offered.get(CYCLE)
+    return offered.get(CYCLE) if offered else None

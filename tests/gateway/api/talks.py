@@ -5,7 +5,7 @@ import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from gateway.api.server.response_writers import EXTENSION
+from gateway.api.server.answer_cycle import CYCLE
 from gateway.dispatch.recovery import AnswerRecord, RecordBudget
 from gateway.dispatch.response import EngineResponse
 from gateway.domain.request import Request
@@ -145,13 +145,13 @@ async def told(scenario: Scenario, *, direct: bool) -> Talk:
     app, sent = surface.app, list[int]()
 
     async def watched(scope, receive, send) -> None:  # type: ignore[no-untyped-def]
-        short = scope["extensions"][EXTENSION]
+        cycle = scope["extensions"][CYCLE]
         if not direct:
             del scope["extensions"]
         try:
             await app(scope, receive, send)
         finally:
-            sent.append(short.sent_bytes)
+            sent.append(0 if cycle.direct is None else cycle.direct.sent_bytes)
 
     surface.app = watched  # type: ignore[assignment]
     async with served(surface) as address, wire(address, SOCKETS_BYTES) as client:

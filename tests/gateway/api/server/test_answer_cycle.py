@@ -6,6 +6,7 @@ import pytest
 from uvicorn.protocols.http.flow_control import FlowControl
 
 from gateway.api.server.answer_cycle import AnswerCycle
+from gateway.api.server.response_writers import WriteBatch, open_direct
 
 LENGTH = [(b"content-length", b"5")]
 
@@ -205,3 +206,36 @@ async def test_a_reader_waits_for_what_comes_and_hears_of_the_end() -> None:
     house.cycle.disconnected = True
     house.cycle.message_event.set()
     assert await house.cycle.receive() == {"type": "http.disconnect"}
+
+
+async def test_whoever_waits_hears_once_that_the_client_has_left() -> None:
+    house, told = House(), list[str]()
+    assert house.cycle.when_gone(lambda: told.append("gone"))
+    house.cycle.gone()
+    house.cycle.gone()
+    assert (told, house.cycle.disconnected) == (["gone"], True)
+    assert not house.cycle.when_gone(lambda: None)
+
+
+async def test_nobody_hears_of_it_once_the_answer_is_complete() -> None:
+    house, told = House(), list[str]()
+    assert house.cycle.when_gone(lambda: told.append("gone"))
+    house.cycle.send_whole(200, LENGTH, b"hello")
+    house.cycle.gone()
+    assert (told, house.cycle.disconnected) == ([], False)
+
+
+@pytest.mark.parametrize(("method", "opened"), [("POST", True), ("HEAD", False)])
+async def test_the_direct_way_is_there_until_the_application_has_ended(method: str, opened: bool) -> None:
+    house, found = House(method), list[bool]()
+    house.cycle.batch = WriteBatch()
+
+    async def app(scope: object, receive: object, send: object) -> None:
+        await house.cycle.start(200, LENGTH)
+        await house.cycle.write(b"he", more=True)
+        direct = open_direct(house.cycle)
+        found.append(direct is not None and house.cycle.direct is direct)
+        await house.cycle.write(b"llo", more=False)
+
+    await house.cycle.run_asgi(app)
+    assert (found, house.cycle.direct) == ([opened], None)
