@@ -241,14 +241,10 @@ class Request:
     route's further paths."""
     usage: UsageMode = UsageMode.NONE
     tier: Tier = Tier.STANDARD
-    deadline_s: float | None = None
-    """Absolute, on the same clock as ``arrived_s``."""
+    where: Residency | None = None
+    """Only deployments will do that carry these labels: what the key allows, or less."""
     input_tokens: int = 0
     output_tokens: int = 0
-    work_tokens: int = 0
-    """How many input tokens are as much work as the pictures or videos that it asks for; 0 where that is not
-    known."""
-    session_key: str | None = None
     prompt_bytes: int = 0
     """Bytes that its engine reads as the prompt; 0 if that is not known."""
     most_tokens: int | None = None
@@ -259,6 +255,12 @@ class Request:
     """Where it does not say, each of them is as long as there is room."""
     prefix: tuple[int, ...] = ()
     """The prompt's chain of fingerprints (:mod:`gateway.scheduling.learning.prefix`)."""
+    deadline_s: float | None = None
+    """Absolute, on the same clock as ``arrived_s``."""
+    work_tokens: int = 0
+    """How many input tokens are as much work as the pictures or videos that it asks for; 0 where that is not
+    known."""
+    session_key: str | None = None
     ttft_s: float | None = None
     """Seconds from ``arrived_s`` within which the client wants its first token."""
     trace: str | None = None
@@ -274,8 +276,6 @@ class Request:
     """With an alias, the model or the version of it that was chosen."""
     shadow: bool = False
     """A copy whose answer nobody gets: it is not gone on with elsewhere."""
-    where: Residency | None = None
-    """Only deployments will do that carry these labels: what the key allows, or less."""
     agent: str | None = None
     """Only this agent's deployments will do: the client named it, or its session is there."""
     session_pin: str | None = None

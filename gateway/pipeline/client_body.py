@@ -98,24 +98,26 @@ def token_demand(
     head: ClientHead, kind: BodyKind, content: RequestBody, members: Mapping[str, Any], prompts: int
 ) -> TokenDemand:
     """What the answer may have. Raises BadRequest for OpenAI's limits that are no integers."""
-    if not head.endpoint.output_tokens:
-        return TokenDemand(0)
+    endpoint = head.endpoint
+    if not endpoint.output_tokens:
+        return _NO_TOKENS
     if kind is _OPAQUE:
         return demand_of_unread(head.method, head.target.path, content.prefix, whole=content.rest is None)
-    if not _LIMITS.isdisjoint(members):
-        _check_limits(members)
-    return demand_of_json(members, head.endpoint.path, prompts if head.endpoint.route == "completions" else 1)
+    for name in _LIMITS.intersection(members):
+        if type(members[name]) is not int and members[name] is not None:
+            raise _wrong_limit(members)
+    return demand_of_json(members, endpoint.path, prompts if endpoint.route == "completions" else 1)
 
 
 _LIMITS = frozenset(LIMITS)
+_NO_TOKENS = TokenDemand(0)
 
 
-def _check_limits(members: Mapping[str, Any]) -> None:
-    found = _LIMITS & members.keys()
-    for name in found if len(found) == 1 else LIMITS:
-        value = members.get(name)
-        if type(value) is not int and value is not None:
-            raise wrong_type(name, "an integer", value)
+def _wrong_limit(members: Mapping[str, Any]) -> BadRequest:
+    """Of several, the first in the order of :data:`LIMITS` is told."""
+    values = ((name, members.get(name)) for name in LIMITS)
+    name, value = next((name, each) for name, each in values if type(each) is not int and each is not None)
+    return wrong_type(name, "an integer", value)
 
 
 SESSION_MEMBERS = frozenset(("prompt_cache_key", "user", "metadata"))

@@ -125,7 +125,7 @@ async def relay(
         else:
             bodiless = response.status in _BODILESS
             whole = None if bodiless else response.take_whole()
-            headers, event_stream = _head(response, facts, more, target)
+            headers, event_stream = _head(response, bodiless, facts, more, target)
             if whole is not None:
                 if event_stream or not answer.send_whole(response.status, headers, whole):
                     await _send_whole(response, answer, headers, whole, event_stream=event_stream)
@@ -174,26 +174,42 @@ async def _write_in_pieces(response: Response, answer: ClientReply, data: bytes)
 
 
 def _head(
-    response: Response, facts: bool, more: Sequence[tuple[bytes, bytes]], target: EngineTarget | None
+    response: Response,
+    bodiless: bool,
+    facts: bool,
+    more: Sequence[tuple[bytes, bytes]],
+    target: EngineTarget | None,
 ) -> tuple[HeaderList, bool]:
     """The header fields for the client, and whether what they begin is a stream of events."""
-    status, bodiless = response.status, response.status in _BODILESS
-    event_stream = not bodiless and is_event_stream(response.headers)
+    status, given = response.status, response.headers
+    event_stream = not bodiless and is_event_stream(given)
     if 300 <= status < 400:
         check_redirect(status, target)
-    headers = relayed_headers(response.headers, event_stream=event_stream, status=status, target=target)
+    headers = relayed_headers(given, event_stream=event_stream, status=status, target=target)
     if bodiless:
         headers = [field for field in headers if field[0] != b"content-length"]
     if facts:
-        headers += [
-            (b"x-trunkline-agent", response.agent.encode("latin-1", "replace")),
-            (b"x-trunkline-queue-ms", b"%.1f" % (response.queue_s * 1000)),
-            (b"x-trunkline-attempts", b"%d" % response.attempts),
-        ]
+        queue_s, attempts = response.queue_s, response.attempts
+        waited = _WAITED_NOT if queue_s < _NO_WAIT_S else (_WAITED, b"%.1f" % (queue_s * 1000))
+        tried = _TRIED_ONCE if attempts == 1 else (_TRIED, b"%d" % attempts)
+        headers += (_AGENTS[response.agent], waited, tried)
         if response.ran_by:
             headers.append((b"x-trunkline-ran-by", response.ran_by.encode("latin-1", "replace")))
-    headers += more
+    if more:
+        headers += more
     return headers, event_stream
+
+
+_WAITED, _TRIED = b"x-trunkline-queue-ms", b"x-trunkline-attempts"
+_WAITED_NOT, _TRIED_ONCE = (_WAITED, b"0.0"), (_TRIED, b"1")
+"""What most answers say of themselves."""
+
+_NO_WAIT_S = 0.00004
+"""Less is written as no wait."""
+
+_AGENTS: Remembered[str, tuple[bytes, bytes]] = Remembered(
+    lambda agent: (b"x-trunkline-agent", agent.encode("latin-1", "replace")), 4096
+)
 
 
 async def _drop_body(response: Response) -> None:
@@ -257,22 +273,21 @@ def relayed_headers(
     :func:`gateway.domain.engine_paths.references.rewritten_headers` does.
     """
     kept: HeaderList = []
-    lengths: list[str] = []
+    length: str | None = None
     for name, value in headers:
         written, condition = _PASSINGS[name]
         if condition is None:
             if written:
                 kept.append((written, value.encode("latin-1", "replace")))
         elif condition is _OF_LENGTH:
-            lengths.append(value.strip())
+            length = value.strip() if length is None or value.strip() == length else ""
         elif condition is _ADDRESS:
             for _, found in rewritten_headers(status, ((name, value),), target):
                 kept.append((written, found.encode("latin-1", "replace")))
         elif not event_stream:
             kept.append((written, value.encode("latin-1", "replace")))
-    if lengths and not event_stream:
-        length = lengths[0]
-        if len(set(lengths)) > 1 or not _LENGTH.match(length):
+    if length is not None and not event_stream:
+        if not _LENGTH.match(length):
             raise EngineError("The engine announced a length that is none.")
         kept.insert(0, (b"content-length", length.encode("ascii")))
     return kept

@@ -25,6 +25,7 @@ EVENT_STREAM_HEADERS: HeaderList = [(b"cache-control", b"no-cache"), NOT_BUFFERE
 
 EVENTS = b"text/event-stream"
 LINES = b"application/x-ndjson"
+_JSON = b"content-type", b"application/json"
 
 COMMENT = b": waiting\n\n"
 
@@ -138,7 +139,8 @@ class Reply:
 
     def _completed(self, headers: HeaderList) -> HeaderList:
         """The header fields of an answer, with those that this says itself."""
-        self.line_stream = dict(headers).get(b"content-type", b"").startswith(LINES)
+        if _JSON not in headers:  # as nearly every answer that comes in one piece
+            self.line_stream = dict(headers).get(b"content-type", b"").startswith(LINES)
         headers = [*headers, *id_headers(self._dialect, self._id), *self.more]
         if self.latest is not None:
             headers += self.latest()

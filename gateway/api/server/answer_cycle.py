@@ -237,14 +237,14 @@ class AnswerCycle(RequestResponseCycle):
             raise RuntimeError("The answer has begun already.")
         self.response_started = True
         self.waiting_for_100_continue = False
-        self._head = self._format_head(status, headers)
+        head = self._format_head(status, headers)
         exactly = not self.chunked_encoding and len(data) == self.expected_content_length
         if exactly and self.scope["method"] != "HEAD":
             self.expected_content_length = 0
-            head, self._head = self._head, b""
             self.transport.write(head + data)
             self._complete()
         else:
+            self._head = head
             self._write_now(data, more=False)
 
     def flush_head(self) -> None:
@@ -345,8 +345,7 @@ class AnswerCycle(RequestResponseCycle):
             self.on_response()
 
     def _complete(self) -> None:
-        ends_with_connection = self.expected_content_length > _ANY_LENGTH // 2
-        if self.expected_content_length and not ends_with_connection:
+        if 0 < self.expected_content_length <= _ANY_LENGTH // 2:  # it does not end with its connection
             raise RuntimeError("The answer is shorter than its Content-Length.")
         self.response_complete = True
         if self._news is not None:

@@ -177,19 +177,16 @@ def prompt_of(members: Mapping[str, Any]) -> bytes:
     Members that are no part of the prompt (the temperature, who asks) do not count, nor does the order of
     members. Raises BadRequest for one that is nested deeper than it can be written (254 levels).
     """
-    only: str | None = None
-    for name in members:
-        if name in _PROMPTS and members[name]:
-            if only is not None:
-                names = [each for each in _PROMPT if members.get(each)]
-                return b"\n".join([prompt_of({each: members[each]}) for each in names])
-            only = name
-    if only is None:
-        return b""
-    try:
-        return orjson.dumps(members[only])
-    except orjson.JSONEncodeError:
-        raise nested_too_deep(only) from None
+    names = _PROMPTS.intersection(members)
+    if len(names) > 1:
+        return b"\n".join([prompt_of({each: members[each]}) for each in _PROMPT if members.get(each)])
+    for only in names:
+        if members[only]:
+            try:
+                return orjson.dumps(members[only])
+            except orjson.JSONEncodeError:
+                raise nested_too_deep(only) from None
+    return b""
 
 
 def _prompts(prompt: object) -> int:
