@@ -17,6 +17,7 @@ from shared.process.frozen import frozen
 from shared.protocol import limits
 from shared.protocol.header_fields import FIELD_NAME, FORBIDDEN_IN_VALUE, HOP_BY_HOP, connection_options
 from shared.protocol.messages import Headers
+from shared.protocol.routes import Dialect
 
 QUOTED_BYTES = limits.CONTROL_PAYLOAD_BYTES - 4 * limits.KIB
 """Header fields, as JSON quotes them, and twice the path: the rest of a frame is for what else it says."""
@@ -64,18 +65,22 @@ SESSION_CHARS = 256
 
 
 class HeadFacts:
-    """What was found out about a request from its method, its target and its header fields, content-length
-    excepted.
+    """What was found out about a request from its client's address, its method, its target and its header
+    fields, content-length excepted.
 
     Most clients send the same ones with every request of a connection, which keeps the facts for as long as
     they do. So nothing may be noted here that follows from anything else, or whose validity may end.
     """
 
-    __slots__ = ("credential", "forwarded", "kind", "raw_path")
+    __slots__ = ("credential", "dialect", "forwarded", "kind", "peer", "raw_path")
 
-    def __init__(self, raw_path: str) -> None:
+    def __init__(self, raw_path: str, peer: str = "") -> None:
         self.raw_path = raw_path
         """The target's path as the client wrote it."""
+        self.peer = peer
+        """The address of whoever is connected; empty where that is not known."""
+        self.dialect: Dialect | None = None
+        """In which a refusal is written."""
         self.credential: str | None = None
         """What is presented as a key. Whether it is one, and still valid, is no fact of the head."""
         self.kind: Any = None

@@ -28,8 +28,10 @@ class ClientWatch:
         self._reply = reply
         self._cycle = cycle if inbound.complete else None
         self._cancelled_before = owner.cancelling()
-        self._fired = False
-        self._watch: asyncio.Task[None] | asyncio.Handle | None = None
+
+    _fired = False
+    _watch: asyncio.Task[None] | asyncio.Handle | None = None
+    """Looks for the client's end, where the server does not tell of it."""
 
     async def __aenter__(self) -> None:
         if self._cycle is None:

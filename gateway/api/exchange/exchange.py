@@ -17,7 +17,7 @@ from gateway.api.exchange.progress_writer import PROGRESS, ask_progress
 from gateway.api.exchange.reply import Reply, Send
 from gateway.api.server.client_addresses import TrustedProxies
 from gateway.api.server.cors import Cors
-from gateway.api.server.request_head import request_id
+from gateway.api.server.request_head import new_request_id, request_id
 from gateway.api.server.response_writers import take_cycle
 from gateway.api.server.websocket import ClientWebSocket
 from gateway.domain.errors import BadRequest, Unauthenticated
@@ -88,13 +88,14 @@ class HttpExchange:
         self._scope = scope
         self._settings = settings
         self.fields = fields
-        self.id = request_id(fields)
+        self.id = request_id(fields) if b"x-request-id" in fields else new_request_id()
         self.method: str = scope["method"]
         self.path: str = scope["path"]
         """Decoded."""
         if facts is None:
             raw_path: bytes = scope.get("raw_path") or quote(self.path).encode("ascii")
-            facts = HeadFacts(raw_path.decode("latin-1"))
+            peer = scope.get("client")
+            facts = HeadFacts(raw_path.decode("latin-1"), peer[0] if peer is not None else "")
         self._facts = facts
         self.raw_path = facts.raw_path
         """As the client wrote it: printable, unlike the decoded one."""
@@ -104,15 +105,14 @@ class HttpExchange:
         """The same moment, fine enough for the log."""
         self._reader = reader
         self.inbound = Inbound(receive, fields, settings.body, budget, take_whole)
-        dialect = dialect_of(self.path, fields)
+        dialect = facts.dialect
+        if dialect is None:
+            dialect = facts.dialect = dialect_of(self.path, fields)
         self.reply = Reply(send, self.id, dialect, closing=closing, cycle=cycle)
         if settings.cors is not None:
             self.reply.more = settings.cors.headers(fields)
-        peer = scope.get("client")
-        self.peer: str = peer[0] if peer is not None else ""
-        """The address of whoever is connected."""
-        self.address = self.peer
-        """Of whom it speaks for, when it is a trusted proxy."""
+        self.peer = self.address = facts.peer
+        """The address of whoever is connected, and of whom it speaks for when it is a trusted proxy."""
         if settings.proxies is not None:
             self.address, self.scheme = settings.proxies.origin(self.peer, headers)
         scope[EXCHANGE] = self

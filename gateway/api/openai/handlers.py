@@ -78,12 +78,13 @@ class Proxied:
         exchange: HttpExchange = scope[EXCHANGE]
         if not exchange.set_endpoint(self.endpoint):
             raise not_found(exchange)
-        allowed = exchange.head.target.methods or self._methods
+        head = exchange.head
+        allowed = head.target.methods or self._methods
         if exchange.method not in allowed:
             raise wrong_method(exchange, allowed)
         if self._lifecycle.draining:
             self._lifecycle.check()
-        asks_upgrade = exchange.head.upgrade is not None
+        asks_upgrade = head.upgrade is not None
         if self.endpoint.only_upgrades and not asks_upgrade:
             raise UpgradeRequired("Open a WebSocket here; there is nothing for other requests.")
         later = self._later

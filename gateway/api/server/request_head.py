@@ -9,7 +9,7 @@ differently is refused here (RFC 9112 §3.2, §6.1, §11.2).
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from os import urandom
+from os import register_at_fork, urandom
 from typing import Any
 
 from gateway.domain.errors import BadRequest, HeadersTooLarge, RequestError
@@ -23,11 +23,24 @@ def request_id(fields: Mapping[bytes, bytes]) -> str:
     theirs = fields.get(b"x-request-id")
     if theirs is not None and _SANE.match(theirs):
         return theirs.decode("ascii")
-    return f"req_{urandom(12).hex()}"
+    return new_request_id()
 
 
 def new_request_id() -> str:
-    return f"req_{urandom(12).hex()}"
+    """One that nobody can guess. The system is asked for chance for many of them together."""
+    try:
+        return _unused_ids.pop()
+    except IndexError:
+        chance = urandom(_IDS * _ID_CHARS // 2).hex()
+        made = [f"req_{chance[at : at + _ID_CHARS]}" for at in range(0, len(chance), _ID_CHARS)]
+        _unused_ids.extend(made[1:])
+        return made[0]
+
+
+_ID_CHARS = 24
+_IDS = 64
+_unused_ids: list[str] = []
+register_at_fork(after_in_child=_unused_ids.clear)  # else two processes would give the same ones
 
 
 FIELDS = 256

@@ -194,7 +194,7 @@ class RequestParser(HttpToolsProtocol):
             headers,
             fields,
             scope,
-            HeadFacts(path),
+            HeadFacts(path, self.client[0] if self.client is not None else ""),
             expects_continue=b"expect" in fields and fields[b"expect"].lower() == b"100-continue",
             keep_alive=version != "1.0" and parser.should_keep_alive(),
             upgrading=parser.should_upgrade() and self._should_upgrade(),

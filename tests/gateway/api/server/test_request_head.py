@@ -1,5 +1,6 @@
 """What of a request's head is refused, and which id a request gets."""
 
+import os
 from collections.abc import Sequence
 
 import pytest
@@ -92,7 +93,19 @@ def test_any_other_is_replaced(given: bytes) -> None:
 
 
 def test_ids_are_unlike_each_other() -> None:
-    assert len({new_request_id() for _ in range(100)}) == 100
+    assert len({new_request_id() for _ in range(1000)}) == 1000
+
+
+def test_a_process_that_was_forked_has_ids_of_its_own() -> None:
+    new_request_id()  # further ones are made with it
+    reading, writing = os.pipe()
+    if not (child := os.fork()):
+        os.write(writing, new_request_id().encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert new_request_id().encode() != os.read(reading, 64)
+    os.close(reading)
+    os.close(writing)
 
 
 LINE = (b"POST", b"/v1/models", "1.1")
