@@ -20,6 +20,7 @@ from gateway.api.server.cors import Cors
 from gateway.api.server.request_head import new_request_id, request_id
 from gateway.api.server.response_writers import take_cycle
 from gateway.api.server.websocket import ClientWebSocket
+from gateway.auth.keys import Credential
 from gateway.domain.errors import BadRequest, Unauthenticated
 from gateway.domain.request import Principal, Request, RequestBody
 from gateway.domain.surface import SurfaceEndpoint, target
@@ -188,7 +189,7 @@ class HttpExchange:
         """The key presented as a bearer token or as ``x-api-key``. Raises :class:`Unauthenticated`."""
         facts = self._facts
         if facts.credential is None:
-            facts.credential = self._presented()
+            facts.credential = Credential(self._presented())
         return facts.credential
 
     def _presented(self) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from gateway.auth import KeyRing
-from gateway.auth.keys import IN_PLACE
+from gateway.auth.keys import IN_PLACE, Credential
 from gateway.domain.errors import Unauthenticated
 from gateway.domain.residency import read_where
 from gateway.domain.scopes import AdminRole, limited
@@ -58,6 +58,18 @@ def test_what_is_no_key_is_refused_with_a_word_of_help(store: Store, presented: 
     with pytest.raises(Unauthenticated, match=complaint) as caught:
         KeyRing(store).authenticate(presented)
     assert len(presented) < 8 or presented not in caught.value.message
+
+
+def test_a_credential_that_is_kept_counts_as_long_as_its_key_does(store: Store, command: Store) -> None:
+    kept = Credential(store.keys.create("laptop", "acme", 1.0))
+    ring = KeyRing(store)
+    assert ring.authenticate(kept) == ring.authenticate(str(kept))
+    assert ring.authenticate(kept).key_name == "laptop"
+    command.keys.revoke("laptop", 2.0)
+    with pytest.raises(Unauthenticated, match="was revoked"):
+        ring.authenticate(kept)
+    with pytest.raises(Unauthenticated, match="not an API key"):
+        ring.authenticate(Credential("sk-tl-" + "a" * 10_000))
 
 
 def test_a_key_made_by_another_store_works_at_once(store: Store, command: Store) -> None:
