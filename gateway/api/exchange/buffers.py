@@ -34,49 +34,85 @@ buffer_owner = lru_cache(maxsize=4096)(BufferOwner)
 """Made once for those whose requests come again and again."""
 
 
+class _Tenant:
+    """What a tenant holds of a pool, by all of its keys."""
+
+    __slots__ = ("held_bytes",)
+
+    def __init__(self) -> None:
+        self.held_bytes = 0
+
+
+class _Account:
+    """What a key holds of a pool."""
+
+    __slots__ = ("held_bytes", "pool", "tenant")
+
+    def __init__(self, pool: "_Pool", tenant: _Tenant) -> None:
+        self.pool = pool
+        self.tenant = tenant
+        self.held_bytes = 0
+
+    def give_back(self, size_bytes: int) -> None:
+        self.pool.used_bytes -= size_bytes
+        self.tenant.held_bytes -= size_bytes
+        self.held_bytes -= size_bytes
+        assert self.held_bytes >= 0
+
+
+EMPTY_ACCOUNTS = 1024
+"""So many accounts are kept of those who hold nothing: most come again."""
+
+
 class _Pool:
-    """A part of the memory, shared out by tenants and keys. Counts in bytes; forgets who holds none."""
+    """A part of the memory, shared out by tenants and keys. Counts in bytes; forgets those who hold none,
+    many at a time."""
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
         self._first_bytes = limit_bytes * 3 // 4 * 3 // 4
         """What anybody may hold while nobody holds any."""
         self.used_bytes = 0
-        self._tenants: dict[str, int] = {}
-        self._keys: dict[BufferOwner, int] = {}
+        self._tenants: dict[str, _Tenant] = {}
+        self._accounts: dict[BufferOwner, _Account] = {}
+        self._most_accounts = EMPTY_ACCOUNTS
+        """With so many it is looked who holds none."""
 
     def most(self, owner: BufferOwner) -> int:
         """How much ``owner``'s key may hold in all, as long as the others hold what they do."""
-        tenant_bytes, key_bytes = self._tenants.get(owner.tenant, 0), self._keys.get(owner, 0)
+        return self._most(self._accounts.get(owner) or self._open(owner))
+
+    def take(self, owner: BufferOwner, size_bytes: int) -> _Account | None:
+        """Who has it, where there was room for so much more; nothing has changed where there was not."""
+        account = self._accounts.get(owner) or self._open(owner)
+        held_bytes = account.held_bytes + size_bytes
+        if (self.used_bytes or size_bytes > self._first_bytes) and held_bytes > self._most(account):
+            return None
+        self.used_bytes += size_bytes
+        account.held_bytes = held_bytes
+        account.tenant.held_bytes += size_bytes
+        return account
+
+    def _most(self, account: _Account) -> int:
+        tenant_bytes = account.tenant.held_bytes
         of_tenant = (self.limit_bytes - self.used_bytes + tenant_bytes) * 3 // 4
-        of_key = (of_tenant - tenant_bytes + key_bytes) * 3 // 4
+        of_key = (of_tenant - tenant_bytes + account.held_bytes) * 3 // 4
         return of_key if of_key > 0 else 0
 
-    def take(self, owner: BufferOwner, size_bytes: int) -> bool:
-        """Whether there was room for so much more; nothing has changed where there was not."""
-        held_bytes = self._keys.get(owner, 0) + size_bytes
-        if (self.used_bytes or size_bytes > self._first_bytes) and held_bytes > self.most(owner):
-            return False
-        self.used_bytes += size_bytes
-        self._keys[owner] = held_bytes
-        tenant = owner.tenant
-        self._tenants[tenant] = self._tenants.get(tenant, 0) + size_bytes
-        return True
+    def _open(self, owner: BufferOwner) -> _Account:
+        if len(self._accounts) >= self._most_accounts:
+            self._forget()
+        tenant = self._tenants.get(owner.tenant)
+        if tenant is None:
+            tenant = self._tenants[owner.tenant] = _Tenant()
+        account = self._accounts[owner] = _Account(self, tenant)
+        return account
 
-    def give_back(self, owner: BufferOwner, size_bytes: int) -> None:
-        self.used_bytes -= size_bytes
-        tenants, keys, tenant = self._tenants, self._keys, owner.tenant
-        left_bytes = tenants[tenant] - size_bytes
-        if left_bytes:
-            tenants[tenant] = left_bytes
-        else:
-            del tenants[tenant]
-        left_bytes = keys[owner] - size_bytes
-        if left_bytes:
-            assert left_bytes > 0
-            keys[owner] = left_bytes
-        else:
-            del keys[owner]
+    def _forget(self) -> None:
+        """Those who hold none. At least as many come before the next time as are left."""
+        self._accounts = {owner: each for owner, each in self._accounts.items() if each.held_bytes}
+        self._tenants = {name: each for name, each in self._tenants.items() if each.held_bytes}
+        self._most_accounts = EMPTY_ACCOUNTS + 2 * len(self._accounts)
 
 
 class BufferBudget:
@@ -123,9 +159,11 @@ class BodyReservation:
     def __init__(self, budget: BufferBudget, owner: BufferOwner = NOBODY) -> None:
         self._budget = budget
         self._owner = owner
-        self._pool = budget.large
-        self._held_bytes = 0
-        self._announced_bytes = 0
+
+    _account: _Account | None = None
+    """Who has it; None: nothing is held."""
+    _held_bytes = 0
+    _announced_bytes = 0
 
     def announce(self, size_bytes: int) -> None:
         """The body is to be so long. Raises :class:`BuffersFull`, and whatever the budget's check raises."""
@@ -137,10 +175,9 @@ class BodyReservation:
         """Hold a small body that is here whole. Raises as :meth:`grow` does."""
         budget, owner = self._budget, self._owner
         budget.check(size_bytes)
-        if not budget.large.take(owner, size_bytes):
-            if not budget.small.take(owner, size_bytes):
-                raise full()
-            self._pool = budget.small
+        self._account = budget.large.take(owner, size_bytes) or budget.small.take(owner, size_bytes)
+        if self._account is None:
+            raise full()
         self._held_bytes = size_bytes
 
     def grow(self, size_bytes: int) -> None:
@@ -154,25 +191,29 @@ class BodyReservation:
             size_bytes = -(-size_bytes // STEP_BYTES) * STEP_BYTES
             fits = self._move(large, size_bytes)
         else:
-            fits = self._move(self._pool, size_bytes) or self._move(small, size_bytes)
+            here = large if self._account is None else self._account.pool
+            fits = self._move(here, size_bytes) or self._move(small, size_bytes)
         if not fits:
             raise full()
 
     def _move(self, pool: _Pool, size_bytes: int) -> bool:
         """Hold so much in ``pool`` and nothing elsewhere. False, and nothing has changed, without room."""
-        if pool is self._pool:
-            fits = pool.take(self._owner, size_bytes - self._held_bytes)
-        elif (fits := pool.take(self._owner, size_bytes)) and self._held_bytes:
-            self._pool.give_back(self._owner, self._held_bytes)
-        if fits:
-            self._pool, self._held_bytes = pool, size_bytes
-        return fits
+        before = self._account
+        here = before is not None and before.pool is pool
+        account = pool.take(self._owner, size_bytes - self._held_bytes if here else size_bytes)
+        if account is None:
+            return False
+        if before is not None and not here:
+            before.give_back(self._held_bytes)
+        self._account, self._held_bytes = account, size_bytes
+        return True
 
     def release(self) -> None:
         """Idempotent."""
-        if self._held_bytes:
-            held_bytes, self._held_bytes = self._held_bytes, 0
-            self._pool.give_back(self._owner, held_bytes)
+        account, self._account = self._account, None
+        if account is not None:
+            account.give_back(self._held_bytes)
+            self._held_bytes = 0
         if self._announced_bytes:
             announced_bytes, self._announced_bytes = self._announced_bytes, 0
             self._budget.withdraw(self._owner, announced_bytes)

@@ -4,7 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.api.exchange.buffers import STEP_BYTES, BodyReservation, BufferBudget, BufferOwner
+from gateway.api.exchange.buffers import (
+    EMPTY_ACCOUNTS,
+    STEP_BYTES,
+    BodyReservation,
+    BufferBudget,
+    BufferOwner,
+)
 from gateway.domain.errors import BuffersFull
 from gateway.runtime.pressure import SMALL_BYTES
 
@@ -54,7 +60,35 @@ def test_everything_is_given_back_once() -> None:
     reservation.release()
     reservation.release()
     assert budget.used_bytes == 0
-    assert [len(each) for each in (budget._announced, budget.large._keys, budget.large._tenants)] == [0, 0, 0]
+    assert len(budget._announced) == 0
+    assert budget.large.most(TWO) == budget.longest_bytes
+
+
+def test_who_holds_nothing_is_forgotten() -> None:
+    budget = BufferBudget(64 * MIB)
+    held = BodyReservation(budget, ONE)
+    held.grow(1)
+    for number in range(5 * EMPTY_ACCOUNTS):
+        body = BodyReservation(budget, BufferOwner(f"tenant {number}", "k"))
+        body.take_small(10)
+        body.release()
+    pool = budget.large
+    assert max(len(pool._accounts), len(pool._tenants)) <= EMPTY_ACCOUNTS + 2
+    before = pool.most(ONE)
+    held.release()
+    assert budget.used_bytes == 0
+    assert pool.most(ONE) >= before
+
+
+def test_accounts_that_hold_something_are_kept_however_many() -> None:
+    budget = BufferBudget(64 * MIB)
+    bodies = [BodyReservation(budget, BufferOwner(f"t{number}", "k")) for number in range(3 * EMPTY_ACCOUNTS)]
+    for body in bodies:
+        body.take_small(10)
+    assert budget.used_bytes == 10 * len(bodies)
+    for body in bodies:
+        body.release()
+    assert budget.used_bytes == 0
 
 
 def test_what_is_announced_takes_nothing_from_anybody_else() -> None:
