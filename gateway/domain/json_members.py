@@ -109,6 +109,13 @@ def text_places(body: bytes, starts: Iterable[int], text: str) -> list[Place]:
     return [value.span(1) for value in values if value is not None and _reads(value[1], text)]
 
 
+def names_model_once(body: bytes) -> bool:
+    """Whether exactly one string of some JSON reads ``model``; False where it takes more to find out."""
+    if b"\\" in body and body.rfind(_ESCAPED_LETTER) >= 0:
+        return False
+    return body.count(_MODEL) == 1
+
+
 def only_model(body: bytes) -> Place | None:
     """The place, quotes included, of the value of the member ``model`` that the JSON object ``body`` has at
     its top, where that is a string and no other string reads ``model``; None where it takes more to find

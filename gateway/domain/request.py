@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 
-from gateway.domain.json_members import Edit
+from gateway.domain.json_members import Edit, only_model
 from gateway.domain.quotas import Price, Rates
 from gateway.domain.residency import Residency
 from gateway.domain.scopes import AdminRole, Scopes
@@ -68,12 +68,12 @@ class RequestBody:
     ``rest`` yields the remaining bytes once; a body with a ``rest`` that was begun (``rest_begun``) cannot be
     sent again, to the same deployment or another.
     ``size_bytes`` is the declared length, or None when the client sent it chunked. ``models`` is where the
-    values of a long JSON body's own members ``model`` stand, None where nobody has looked.
+    values of a JSON body's own members ``model`` stand, None where that is not known.
 
     What has been read is held in ``pieces``, so that changing a long body costs no copy of it.
     """
 
-    __slots__ = ("held_bytes", "models", "pieces", "rest", "rest_begun", "size_bytes")
+    __slots__ = ("_models", "held_bytes", "pieces", "rest", "rest_begun", "size_bytes")
 
     def __init__(
         self,
@@ -90,7 +90,8 @@ class RequestBody:
             self.pieces, self.held_bytes = prefix, sum(map(len, prefix))
         self.rest = rest
         self.size_bytes = size_bytes
-        self.models = models
+        self._models: Sequence[tuple[int, int]] | bool | None = models
+        """True: there is one that nobody has looked for."""
         self.rest_begun = rest_begun
 
     @property
@@ -102,16 +103,32 @@ class RequestBody:
 
     @prefix.setter
     def prefix(self, data: bytes) -> None:
-        self.pieces, self.held_bytes, self.models = (data,), len(data), None
+        self.pieces, self.held_bytes, self._models = (data,), len(data), None
+
+    @property
+    def models(self) -> Sequence[tuple[int, int]] | None:
+        """See above. Looked for when somebody wants to know."""
+        if isinstance(self._models, bool):
+            only = only_model(self.prefix)
+            self._models = None if only is None else [only]
+        return self._models
+
+    def names_model(self, places: Sequence[tuple[int, int]] | None) -> None:
+        """The body is JSON that names its model at ``places``; None: once, and it is short."""
+        self._models = True if places is None else places
 
     def again(self) -> "RequestBody":
         """The same body, to be changed without changing this one."""
-        return RequestBody(self.pieces, self.rest, self.size_bytes, self.models)
+        other = RequestBody(self.pieces, self.rest, self.size_bytes)
+        other._models = self._models
+        return other
 
     def edit(self, edits: Sequence[Edit]) -> None:
         """Change what has been read. ``edits`` are in order and do not overlap."""
         if not edits:
             return
+        if self._models is True and any(b"model" in new for _, _, new in edits):
+            self._models = self.models  # it may not be the only one any more
         if len(edits) == 1 and len(self.pieces) == 1:
             self._edit_once(edits[0])
             return
@@ -128,8 +145,8 @@ class RequestBody:
                     break
             pieces.append(piece[position:] if position else piece)
             offset = end
-        if self.models is not None:
-            self.models = [_moved(place, edits) for place in self.models]
+        if self._models and not isinstance(self._models, bool):
+            self._models = [_moved(place, edits) for place in self._models]
         self.pieces = [piece for piece in pieces if piece] or (b"",)
         self._grow(sum(map(len, self.pieces)) - self.held_bytes)
 
@@ -139,10 +156,10 @@ class RequestBody:
         whole, grown = self.pieces[0], len(new) - (end - start)
         pieces = (whole[:start], new, whole[end:])
         self.pieces = [piece for piece in pieces if piece] or (b"",)
-        if self.models is not None:
-            self.models = [
+        if self._models and not isinstance(self._models, bool):
+            self._models = [
                 (begin + grown, stop + grown) if begin >= end else _moved((begin, stop), (edit,))
-                for begin, stop in self.models
+                for begin, stop in self._models
             ]
         self._grow(grown)
 

@@ -87,10 +87,10 @@ def classify(
         tier = _permitted_tier(principal.scopes, head, body, facts, members, model, tier, implied is None)
     streaming = upgrade or wants_stream(head, kind, members)
     read, usage = facts or _NOTHING_READ, _NONE
-    demand = token_demand(head, kind, content, members, read.prompts)
-    most_tokens, prompt_bytes = demand.most_tokens, read.prompt_bytes
+    demand, prompt_bytes = token_demand(head, kind, content, members, read.prompts), read.prompt_bytes
     if facts is not None:
-        content.models = facts.models if model == members.get("model") else None
+        if model == members.get("model"):
+            content.names_model(facts.models)
         if streaming and endpoint.asks_usage:
             usage = ask_usage(content, facts)
     request = Request(  # by position: to find so many by their names takes a microsecond more
@@ -109,9 +109,9 @@ def classify(
         tier or _STANDARD,
         principal.where,
         prompt_bytes // 4,
-        endpoint.output_tokens if most_tokens is None else most_tokens,
+        endpoint.output_tokens if demand.most_tokens is None else demand.most_tokens,
         prompt_bytes,
-        most_tokens,
+        demand.most_tokens,
         demand.choices,
         demand.endless,
         tuple(read.prefix),

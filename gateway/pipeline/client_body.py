@@ -103,21 +103,13 @@ def token_demand(
         return _NO_TOKENS
     if kind is _OPAQUE:
         return demand_of_unread(head.method, head.target.path, content.prefix, whole=content.rest is None)
-    for name in _LIMITS.intersection(members):
-        if type(members[name]) is not int and members[name] is not None:
-            raise _wrong_limit(members)
+    for name in LIMITS:
+        if name in members and type(members[name]) is not int and members[name] is not None:
+            raise wrong_type(name, "an integer", members[name])
     return demand_of_json(members, endpoint.path, prompts if endpoint.route == "completions" else 1)
 
 
-_LIMITS = frozenset(LIMITS)
 _NO_TOKENS = TokenDemand(0)
-
-
-def _wrong_limit(members: Mapping[str, Any]) -> BadRequest:
-    """Of several, the first in the order of :data:`LIMITS` is told."""
-    values = ((name, members.get(name)) for name in LIMITS)
-    name, value = next((name, each) for name, each in values if type(each) is not int and each is not None)
-    return wrong_type(name, "an integer", value)
 
 
 SESSION_MEMBERS = frozenset(("prompt_cache_key", "user", "metadata"))

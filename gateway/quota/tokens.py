@@ -39,7 +39,6 @@ _OTHERS = frozenset(("model", "messages", "prompt", "input", "stream", "stream_o
 )
 """Members that most bodies have and that hold no limit."""
 _USUAL = _OTHERS.union(LIMITS)
-_PLAIN = frozenset(LIMITS)
 _PROMPTS = ("prompt", "text", "inputs", "input_ids", "messages")
 
 _CHAT = frozenset(("max_tokens", "max_completion_tokens"))
@@ -87,11 +86,14 @@ def demand_of_json(members: Mapping[str, Any], path: str, prompts: int = 1) -> T
     """What a body asks for at ``path`` that has so many prompts, each of which is answered."""
     binding = _binding(path)
     if len(members) < MEMBERS and _USUAL.issuperset(members):
-        limits = _PLAIN.intersection(members)
-        if not limits:
+        found, count = "", 0
+        for name in LIMITS:
+            if name in members:
+                found, count = name, count + 1
+        if not count:
             return TokenDemand(None, prompts) if prompts > 1 else _SAYS_NOTHING
-        limit = members[next(iter(limits))]
-        if len(limits) == 1 and type(limit) is int and 0 < limit < MOST_TOKENS and limits <= binding:
+        limit = members[found]
+        if count == 1 and type(limit) is int and 0 < limit < MOST_TOKENS and found in binding:
             # one limit that is surely read, as in nearly every body
             return TokenDemand(limit * prompts, prompts) if prompts > 1 else TokenDemand(limit)
     read = _Reading(binding)

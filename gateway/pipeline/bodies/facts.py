@@ -10,6 +10,7 @@ from gateway.domain.json_members import (
     OPTIONS,
     Place,
     count_candidates,
+    names_model_once,
     nested_too_deep,
     only_model,
     option_places,
@@ -82,8 +83,8 @@ class JsonFacts:
 
     ``members``: those at its top; of a long body without what is long in them. ``start`` is behind the
     opening brace. ``options`` and ``models`` are where the values of ``stream_options`` and ``model`` at the
-    top stand, of the latter those that read as the one that counts. ``named``: how often ``model`` is named
-    there.
+    top stand, of the latter those that read as the one that counts; None: there is one, and nobody has
+    looked. ``named``: how often ``model`` is named there.
     """
 
     members: Mapping[str, Any]
@@ -92,7 +93,7 @@ class JsonFacts:
     prompts: int = 1
     start: int = 1
     options: Sequence[Place] = ()
-    models: Sequence[Place] = ()
+    models: Sequence[Place] | None = ()
     named: int = 0
 
 
@@ -140,12 +141,14 @@ def read_facts(body: bytes, *, long: bool = False) -> JsonFacts:
         )
     prompt = prompt_of(members)
     prompt_bytes = len(prompt)
-    models: Sequence[Place] = ()
+    models: Sequence[Place] | None = ()
     named, kept = 0, members
     if "model" in members:
-        only = only_model(body)
-        models, named = ((only,), 1) if only is not None else _models(body, members["model"])
+        models, named = (None, 1) if names_model_once(body) else _models(body, members["model"])
     if long:
+        if models is None:
+            only = only_model(body)
+            models = () if only is None else (only,)
         kept = _Excerpt().members(members)
         if kept.get(OPTIONS) != members.get(OPTIONS):  # it is written anew from what is kept
             raise BadRequest(f"{OPTIONS!r} has more in it than anybody means.", param=OPTIONS)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from gateway.domain.errors import BadRequest
 from gateway.domain.json_members import (
     MOST_REPEATED,
+    names_model_once,
     only_model,
     option_places,
     text_places,
@@ -174,6 +175,25 @@ def test_a_text_is_found_with_its_quotes_if_it_reads_so() -> None:
 def test_the_only_model_is_found_at_once(body: bytes, found: bytes | None) -> None:
     place = only_model(body)
     assert (None if place is None else body[slice(*place)]) == found
+
+
+@given(st.dictionaries(_keys, _values, max_size=4), st.booleans())
+def test_a_model_that_is_named_once_is_found_when_it_is_asked_for(
+    members: dict[str, Any], escaped: bool
+) -> None:
+    whole = {**members, "model": "m"}
+    body = json.dumps(whole, ensure_ascii=escaped).encode("utf-8", "surrogatepass")
+    if not names_model_once(body):
+        return
+    held = RequestBody(body, None, len(body))
+    held.names_model(None)
+    other = held.again()
+    at = body.index(b"{") + 1
+    held.edit([(at, at, b'"stream_options":{},')])
+    other.edit([(at, at, b'"x":{"model":"y"},')])
+    for each in (held, other):
+        assert each.models is not None
+        assert [each.prefix[start:end] for start, end in each.models] == [b'"m"']
 
 
 @given(st.dictionaries(_keys, _values, max_size=4), st.booleans())
