@@ -1,7 +1,7 @@
 """A request's way through the gateway: the order of the stages, and nothing else."""
 
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Protocol
 
@@ -40,7 +40,7 @@ class ClientExchange(Protocol):
     def set_limit_headers(self, headers: Callable[[], HeaderList]) -> None: ...
     async def body(self) -> ClientBody: ...
     def set_request(self, request: Request) -> None: ...
-    def waiting(self, request: Request) -> AbstractAsyncContextManager[object]: ...
+    def waiting(self, request: Request) -> AbstractContextManager[object]: ...
     def set_response(self, request: Request, response: Response) -> None: ...
 
 
@@ -129,34 +129,39 @@ class Pipeline:
         reserved: ReservedUsage | None,
     ) -> None:
         # from here on a client that leaves takes its request along, and one that waits hears from us
-        async with exchange.waiting(request):
-            # now, later or no; where; there
-            run = self._dispatch if lookup is None else partial(lookup.run, run=self._dispatch)
-            headers: HeaderList = []
-            if alias is None:
-                response = await run(request)
-            else:
-                try:
-                    response = await alias.run(run)
-                finally:  # on whose account, if its client leaves: whoever was asked last
-                    request = alias.request
-                    exchange.set_request(request)
-                    if reserved is not None:
-                        reserved.set_request(request)
-                headers += alias.headers(response, facts=self._facts)
-            if lookup is not None:
-                headers += lookup.headers()
-            exchange.set_response(request, response)
-
-            # and back, on whose account
-            try:
-                reply, target = exchange.reply, exchange.head.target
-                if response.status == UPGRADED and (upgrading := exchange.upgrading) is not None:
-                    await relay_upgraded(response, upgrading, facts=self._facts, more=headers)
+        reply = exchange.reply
+        try:
+            with exchange.waiting(request):
+                # now, later or no; where; there
+                run = self._dispatch if lookup is None else partial(lookup.run, run=self._dispatch)
+                headers: HeaderList = []
+                if alias is None:
+                    response = await run(request)
                 else:
-                    await relay(response, reply, facts=self._facts, more=headers, target=target)
-            finally:
-                self._settle(request, response, reserved)
+                    try:
+                        response = await alias.run(run)
+                    finally:  # on whose account, if its client leaves: whoever was asked last
+                        request = alias.request
+                        exchange.set_request(request)
+                        if reserved is not None:
+                            reserved.set_request(request)
+                    headers += alias.headers(response, facts=self._facts)
+                if lookup is not None:
+                    headers += lookup.headers()
+                exchange.set_response(request, response)
+
+                # and back, on whose account
+                try:
+                    target = exchange.head.target
+                    if response.status == UPGRADED and (upgrading := exchange.upgrading) is not None:
+                        await relay_upgraded(response, upgrading, facts=self._facts, more=headers)
+                    else:
+                        await relay(response, reply, facts=self._facts, more=headers, target=target)
+                finally:
+                    self._settle(request, response, reserved)
+        finally:
+            if reply.tells_waiting:
+                await reply.end_waiting()
 
     def _settle(self, request: Request, response: Response, reserved: ReservedUsage | None) -> None:
         """Account for what was used, as far as the engine says it, or estimate it."""

@@ -33,25 +33,32 @@ class ClientWatch:
     _watch: asyncio.Task[None] | asyncio.Handle | None = None
     """Looks for the client's end, where the server does not tell of it."""
 
-    async def __aenter__(self) -> None:
+    def __enter__(self) -> None:
         if self._cycle is None:
             self._watch = asyncio.get_running_loop().create_task(self._until_gone())
         elif not self._cycle.when_gone(self._gone):
             self._watch = asyncio.get_running_loop().call_soon(self._gone)
 
-    async def __aexit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         left = error is not None and isinstance(error, asyncio.CancelledError) and self._blames_client()
         if self._watch is not None:
             self._watch.cancel()
             self._watch = None  # its traceback refers to this object
         if self._cycle is not None:
             self._cycle.on_gone = None
-        if self._reply.comments is not None:
-            await self._reply.settle()
-        if self._reply.progress is not None:
-            await self._reply.progress.close()
         if left:
             raise ClientGone("The client disconnected.") from None
+
+    async def __aenter__(self) -> None:
+        self.__enter__()
+
+    async def __aexit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        """Ends what the client hears while it waits, too."""
+        try:
+            self.__exit__(kind, error, traceback)
+        finally:
+            if self._reply.tells_waiting:
+                await self._reply.end_waiting()
 
     async def _until_gone(self) -> None:
         """Reads what is left of the request beside the answer, and finds its end."""

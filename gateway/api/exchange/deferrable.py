@@ -37,6 +37,8 @@ class DeferrableReply:
         self._decided: asyncio.Event | None = None
         """While it is not known where an answer goes that begins now."""
 
+    tells_waiting = False
+
     @property
     def started(self) -> bool:
         return self._target.started
@@ -63,6 +65,9 @@ class DeferrableReply:
 
     async def settle(self) -> None:
         """A reply that may be a job's has no comments."""
+
+    async def end_waiting(self) -> None:
+        """Whoever waits for the client's exchange does that."""
 
     def send_whole(self, status: int, headers: HeaderList, data: bytes) -> bool:
         """Whose it is may have to be waited for."""
@@ -154,7 +159,7 @@ class DeferrableExchange:
             request.dispatch_trace, request.trace = self.trace, self.trace.traceparent
         request.on_progress = self._progressed
 
-    def waiting(self, request: Request) -> contextlib.AbstractAsyncContextManager[object]:
+    def waiting(self, request: Request) -> contextlib.AbstractContextManager[object]:
         """Whoever waits for it cancels the task when the client leaves."""
         return contextlib.nullcontext()
 

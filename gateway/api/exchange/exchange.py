@@ -289,7 +289,8 @@ class HttpExchange:
             request.dispatch_trace, request.trace = self.trace, self.trace.traceparent
 
     def waiting(self, request: Request) -> ClientWatch:
-        """While inside, a client that leaves cancels the block, which then raises ClientGone."""
+        """While inside, a client that leaves cancels the block, which then raises ClientGone. What it hears
+        until then is ended by :meth:`~gateway.api.exchange.reply.Reply.end_waiting`."""
         events = request.streaming and not request.upgrade
         if events and self.head.endpoint.dialect is not Dialect.OLLAMA:
             self.reply.keep_alive(self._settings.comment_interval_s, partial(_load_note, request))

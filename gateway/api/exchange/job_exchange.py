@@ -59,6 +59,7 @@ class JobReply:
     """Where the answer goes: the run's output, or memory for a refusal. Implements ``ClientReply``."""
 
     comments: object | None = None
+    tells_waiting = False
     direct = None
 
     def __init__(self, output: PartialOutput, answering: Callable[[], None], began_s: float) -> None:
@@ -85,6 +86,9 @@ class JobReply:
 
     async def settle(self) -> None:
         """Nothing is under way."""
+
+    async def end_waiting(self) -> None:
+        """Nobody hears of it."""
 
     def send_whole(self, status: int, headers: HeaderList, data: bytes) -> bool:
         """It is kept bit by bit."""
@@ -285,7 +289,7 @@ class JobExchange:
             request.dispatch_trace, request.trace = self.trace, self.trace.traceparent
         self.request = request
 
-    def waiting(self, request: Request) -> contextlib.AbstractAsyncContextManager[object]:
+    def waiting(self, request: Request) -> contextlib.AbstractContextManager[object]:
         """Whoever runs the job cancels the task."""
         return contextlib.nullcontext()
 

@@ -78,6 +78,8 @@ class Reply:
     """The client's WebSocket, where it asked for one."""
     subprotocols = Subprotocols()
     """Those that it offered."""
+    tells_waiting = False
+    """The client hears something while it waits; :meth:`end_waiting` ends that."""
     comments: "_Comments | None" = None
     """While they are sent; :meth:`settle` ends that."""
     progress: ProgressWriter | None = None
@@ -261,6 +263,7 @@ class Reply:
     ) -> None:
         """From now until the head is sent, write a comment every ``interval_s`` seconds. ``note`` says in one
         line what is waited for, or None for nothing special; the first of these comes after ``early_s``."""
+        self.tells_waiting = True
         self.comments = _Comments(self, interval_s, note, min(early_s, interval_s))
 
     async def comment(self, note: str | None = None) -> None:
@@ -271,6 +274,7 @@ class Reply:
         self, form: ProgressForm, *, may_begin: bool, on_delivered: Callable[[float], None]
     ) -> ProgressWriter:
         """From now on the client is told what the writer is told; see there."""
+        self.tells_waiting = True
         self._writer = self.progress = ProgressWriter(
             self, self._writer, form, may_begin=may_begin, on_delivered=on_delivered
         )
@@ -301,6 +305,12 @@ class Reply:
         comments, self.comments = self.comments, None
         if comments is not None:
             await comments.stop()
+
+    async def end_waiting(self) -> None:
+        """Nothing that tells of waiting or of progress comes after this. Idempotent."""
+        await self.settle()
+        if self.progress is not None:
+            await self.progress.close()
 
 
 class _Comments:

@@ -36,8 +36,13 @@ class Answer:
         self.takes_whole = False
         self._response = response
 
+    tells_waiting = False
+
     async def settle(self) -> None:
         self.settled, self.comments = True, None
+
+    async def end_waiting(self) -> None:
+        pass
 
     async def start(
         self, status: int, headers: HeaderList, *, event_stream: bool = False, body_follows: bool = False
