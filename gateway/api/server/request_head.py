@@ -109,7 +109,7 @@ class CheckedHead:
         line: tuple[bytes, bytes, str],
         headers: Sequence[tuple[bytes, bytes]],
         fields: Mapping[bytes, bytes],
-        scope: Mapping[str, Any],
+        scope: dict[str, Any],
         facts: HeadFacts,
         *,
         expects_continue: bool,
@@ -120,11 +120,10 @@ class CheckedHead:
         fields."""
         self._line = line
         self._headers = list(headers)
-        names = [name for name, _ in headers]
-        self._length_at = names.index(_LENGTH) if _LENGTH in fields else -1
+        self._length_at = headers.index((_LENGTH, fields[_LENGTH])) if _LENGTH in fields else -1
         self.fields = fields
         """By name, the first of each: those of the request that was compared last. Never changed."""
-        self.scope = dict(scope)
+        self.scope = scope
         self.facts = facts
         self.expects_continue = expects_continue
         self.keep_alive = keep_alive
