@@ -139,85 +139,55 @@ class AttemptOwner(Protocol):
 class Attempt:
     """One stream on one deployment (a StreamHandler). It holds its slot until both ends have let go."""
 
-    __slots__ = (
-        "_heard",
-        "_later",
-        "_noted",
-        "_noted_bytes",
-        "_pieces",
-        "_received_bytes",
-        "away_s",
-        "decision",
-        "deployment",
-        "first_byte_s",
-        "first_piece_s",
-        "followed",
-        "given_up",
-        "gpu_s",
-        "kv_tokens",
-        "opened_s",
-        "outcome",
-        "owner",
-        "probed_s",
-        "quiet_s",
-        "refused",
-        "request",
-        "response",
-        "stalled",
-        "stream",
-        "suspended_s",
-        "traced",
-        "upload",
-        "work",
-    )
+    # What an answer that comes whole never sets, or hardly anybody reads, is here and in no object.
+    refused = False
+    """Its engine had enough to do and did not begin on it."""
+    first_byte_s: float | None = None
+    """When the head came."""
+    first_piece_s: float | None = None
+    """When the first of a streamed body came."""
+    probed_s: float | None = None
+    """When its tunnel was probed; None once that is answered."""
+    away_s = 0.0
+    """How long its tunnel was away, all told."""
+    stalled = False
+    """It was quiet for longer than its rhythm explains."""
+    suspended_s: float | None = None
+    """Since when its tunnel is gone or silent; None while it is not."""
+    response: EngineResponse | None = None
+    upload: StreamUpload | None = None
+    """None for a body that left at once."""
+    followed: int | None = None
+    """The ticket's number by which the scheduler is to hear its end; None: it is not."""
+    outcome: Outcome | None = None
+    """What the scheduler is to learn of it; None: nothing."""
+    kv_tokens: int | None = None
+    """What it holds of its deployment's memory for context, where that is known."""
+    gpu_s: float | None = None
+    """GPU-seconds that it used, as its agent measured; None: the agent did not say."""
+    decision: Decision | None = None
+    """What is noted of it; None: nothing."""
+    _heard = False
+    _later: tuple[RequestBody, Spawn] | None = None
+    """What is sent once the stream is upgraded."""
+    _noted = _noted_bytes = 0
 
     def __init__(
         self, owner: AttemptOwner, deployment: Deployment, head: RequestHead, work: float, now: float
     ) -> None:
         """Opens the stream. Raises SessionClosed or TooManyStreams; nothing is held then."""
-        self.request, self.deployment = owner.request, deployment
-        self.work, self.opened_s = work, now
-        self._heard = False
-        self.refused = False
-        """Its engine had enough to do and did not begin on it."""
-        self._received_bytes = self._pieces = 0
-        self.first_byte_s: float | None = None
-        """When the head came."""
-        self.first_piece_s: float | None = None
-        """When the first of a streamed body came."""
+        request = self.request = owner.request
+        self.owner, self.deployment, self.work = owner, deployment, work
+        self.opened_s = now
         self.quiet_s = now
         """When bytes were last found to have come."""
-        self.probed_s: float | None = None
-        """When its tunnel was probed; None once that is answered."""
-        self.away_s = 0.0
-        """How long its tunnel was away, all told."""
-        self.stalled = False
-        """It was quiet for longer than its rhythm explains."""
-        self.suspended_s: float | None = None
-        """Since when its tunnel is gone or silent; None while it is not."""
-        self.response: EngineResponse | None = None
-        self.upload: StreamUpload | None = None
-        """None for a body that left at once."""
-        self._later: tuple[RequestBody, Spawn] | None = None
-        """What is sent once the stream is upgraded."""
-        self._noted = self._noted_bytes = 0
+        self._received_bytes = self._pieces = 0
         self.given_up = False
         """The attempt was cancelled; it holds its slot until the engine has stopped."""
-        self.followed: int | None = None
-        """The ticket's number by which the scheduler is to hear its end; None: it is not."""
-        self.outcome: Outcome | None = None
-        """What the scheduler is to learn of it; None: nothing."""
-        self.kv_tokens: int | None = None
-        """What it holds of its deployment's memory for context, where that is known."""
-        self.gpu_s: float | None = None
-        """GPU-seconds that it used, as its agent measured; None: the agent did not say."""
-        self.decision: Decision | None = None
-        """What is noted of it; None: nothing."""
         self.traced: TracedAttempt | None = None
         """What is recorded of it; None: its request has no trace."""
-        if (trace := owner.request.dispatch_trace) is not None:
+        if (trace := request.dispatch_trace) is not None:
             self.traced = trace.attempt(head, deployment.key, deployment.agent, deployment.kind, now)
-        self.owner = owner
         self.stream: Stream = deployment.session.endpoint.open(head, self)
         if trace is not None:
             trace.begin(self.traced)

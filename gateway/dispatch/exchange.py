@@ -60,8 +60,7 @@ class RequestExchange:
         self._settle: Settle | None = settle
         """None once it was called."""
         self._pending = PendingAttempts(context, ticket)
-        self._timer = LazyTimer(context.timers, self._on_time)
-        self._timer.set(ticket.expires_s)
+        self._timer = LazyTimer(context.timers, self._on_time, ticket.expires_s)
         if self.request.dispatch_trace is not None:
             self.request.dispatch_trace.wait(ticket.entered_s)
 
@@ -289,7 +288,7 @@ class RequestExchange:
         self.state = ExchangeState.ANSWERING
         if len(self._pending.attempts) > 1:  # there may be a second copy by now
             self._pending.give_up(ErrorCode.CANCELLED, but=attempt)
-        self._pending.attempts = []
+        self._pending.attempts = ()
         self._context.metrics.first_byte(self.request.model, now - self.request.arrived_s)
 
     def _answer_whole(self, attempt: Attempt, response: EngineResponse, trailers: Trailers | None) -> None:
@@ -345,7 +344,7 @@ class RequestExchange:
         are looked for."""
         if not self.open_attempts:
             self._answer = self._whole = None
-            self._pending.attempts = []
+            self._pending.attempts = ()
             self._context.finished(self.ticket)
 
     def _say(self, outcome: EngineResponse | Exception) -> None:
@@ -394,4 +393,4 @@ class RequestExchange:
         except TooManyStreams:
             deployment.session.set_full(True)
         else:
-            self._pending.attempts.append(attempt)
+            self._pending.attempts += (attempt,)

@@ -78,50 +78,39 @@ class PendingAttempts:
     where a second copy goes meanwhile; or what ends their waiting.
     """
 
-    __slots__ = (
-        "_context",
-        "_hedge_at_s",
-        "_looked_s",
-        "_opened_s",
-        "_rejecting",
-        "_request",
-        "_ticket",
-        "_tries",
-        "attempts",
-        "refusals",
-    )
+    # What a request never needs that its first attempt answers is here and in no object.
+    attempts: tuple[Attempt, ...] = ()
+    refusals: Refusals | None = None
+    """Engines that refused the request because they were full; None while none has."""
+    _tries: AttemptCount | None = None
+    """Made when an attempt fails."""
+    _rejecting: Deployment | None = None
+    """The deployment that seemed to reject the option that asks for usage."""
+    _looked_s = 0.0
+    """When another deployment was last looked for, for a request that waits for a tunnel or an engine."""
+    _hedge_at_s: float | None = None
+    """When a second copy of the request may be worth sending."""
 
     def __init__(self, context: DispatchContext, ticket: Ticket) -> None:
-        self.attempts: list[Attempt] = []
         self._context = context
         self._request = ticket.request
         self._ticket = ticket
-        self._tries: AttemptCount | None = None
-        """Made when an attempt fails."""
-        self._rejecting: Deployment | None = None
-        """The deployment that seemed to reject the option that asks for usage."""
-        self.refusals: Refusals | None = None
-        """Engines that refused the request because they were full; None while none has."""
         self._opened_s = 0.0
         """When the first was opened; later by the time that tunnels were away, or may have been."""
-        self._looked_s = 0.0
-        """When another deployment was last looked for, for a request that waits for a tunnel or an engine."""
-        self._hedge_at_s: float | None = None
-        """When a second copy of the request may be worth sending."""
 
     # --- What happens to them ---
 
     def begin(self, attempt: Attempt, now: float) -> float:
         """The first attempt has been opened, at a deployment that is well. When to look at it."""
         request = self._request
-        self.attempts = [attempt]
+        self.attempts = (attempt,)
         self._opened_s = now
-        self._hedge_at_s = None
-        if request.tier is _REALTIME and not request.body.rest:
-            self._hedge_at_s = self._context.hedge_at(request, now)
         due_s, deadline_s = now + self._context.settings.first_byte_s, request.deadline_s
-        if self._hedge_at_s is not None and self._hedge_at_s < due_s:
-            due_s = self._hedge_at_s
+        if request.tier is _REALTIME:
+            hedge_at_s = None if request.body.rest else self._context.hedge_at(request, now)
+            self._hedge_at_s = hedge_at_s
+            if hedge_at_s is not None and hedge_at_s < due_s:
+                due_s = hedge_at_s
         return due_s if deadline_s is None or due_s < deadline_s else deadline_s
 
     def answered(self, attempt: Attempt, now: float) -> None:
@@ -147,13 +136,13 @@ class PendingAttempts:
         """Give up ``attempt`` if the other copy goes on."""
         if not self._has_other(attempt):
             return False
-        self.attempts.remove(attempt)
+        self.attempts = tuple(each for each in self.attempts if each is not attempt)
         attempt.give_up(ErrorCode.CANCELLED)
         return True
 
     def give_up(self, code: ErrorCode, but: Attempt | None = None) -> None:
         """Give up all ``but`` one."""
-        attempts, self.attempts = self.attempts, [] if but is None else [but]
+        attempts, self.attempts = self.attempts, () if but is None else (but,)
         for attempt in attempts:
             if attempt is not but:
                 attempt.give_up(code)

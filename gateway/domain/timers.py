@@ -25,12 +25,12 @@ class LazyTimer:
 
     __slots__ = ("_callback", "_due_s", "_timer", "_timer_s", "_timers")
 
-    def __init__(self, timers: Timers, callback: Callable[[float], None]) -> None:
+    def __init__(self, timers: Timers, callback: Callable[[float], None], due_s: float) -> None:
+        """Calls at ``due_s``, unless it is set to another time before."""
         self._timers = timers
         self._callback = callback
-        self._due_s = 0.0
-        self._timer_s = 0.0
-        self._timer: Cancellable | None = None
+        self._due_s = self._timer_s = due_s
+        self._timer: Cancellable | None = timers.call_at(due_s, self._on_time)
 
     def set(self, when_s: float) -> None:
         """Call at ``when_s`` and at no other time."""
