@@ -1,7 +1,6 @@
 """What is noted of a request each time a deployment gets it. This is on the way of every request: facts are
 copied as they are, and nothing is computed from them."""
 
-from collections.abc import Sequence
 from typing import Protocol
 
 from gateway.dispatch.decisions.waits import LEAST_S, WaitLog
@@ -26,62 +25,50 @@ SAID_CHARS = 200
 class Decision:
     """One deployment got a request. Times are of the gateway's clock."""
 
-    __slots__ = (
-        "agent",
-        "ahead",
-        "candidates",
-        "considered",
-        "continuing",
-        "ended_s",
-        "entered_s",
-        "first_byte_s",
-        "first_piece_s",
-        "gpu_s",
-        "input_tokens",
-        "key",
-        "opened_s",
-        "output_tokens",
-        "policy",
-        "region",
-        "said",
-        "second_copy",
-        "slack_s",
-        "waits",
-    )
+    # What is so of nearly all is here and in no object.
+    considered = 1
+    """Deployments that there were."""
+    ahead = 0
+    continuing = False
+    second_copy = False
+    """Another attempt of the request was still going on."""
+    region: tuple[str, str] | None = None
+    """Where it is, and why requests such as this went there; None: regions had no say in it."""
+    slack_s: float | None = None
+    waits: tuple[tuple[str, float], ...] = ()
+    first_byte_s: float | None = None
+    first_piece_s: float | None = None
+    ended_s: float | None = None
+    """When its slot was free."""
+    gpu_s: float | None = None
+    said = ""
+    """Why the agent gave it up, in its words. Empty: it did not, or said nothing."""
 
     def __init__(
         self,
-        chosen: Deployment,
         opened_s: float,
+        entered_s: float,
         item: PendingRequest,
         policy: str,
-        candidates: Sequence[Candidate],
-        considered: int,
+        candidates: list[Candidate],
     ) -> None:
-        self.key = chosen.key
-        self.agent = chosen.agent
+        """The first of ``candidates`` is the deployment that got it."""
         self.opened_s = opened_s
+        self.entered_s = entered_s
         self.policy = policy
         self.input_tokens = item.input_tokens
         self.output_tokens = item.output_tokens
-        self.continuing = item.continuing
         self.candidates = candidates
-        self.considered = considered
-        self.entered_s = opened_s
-        self.ahead = 0
-        self.second_copy = False
-        """Another attempt of the request was still going on."""
-        self.region: tuple[str, str] | None = None
-        """Where it is, and why requests such as this went there; None: regions had no say in it."""
-        self.slack_s: float | None = None
-        self.waits: tuple[tuple[str, float], ...] = ()
-        self.first_byte_s: float | None = None
-        self.first_piece_s: float | None = None
-        self.ended_s: float | None = None
-        """When its slot was free."""
-        self.gpu_s: float | None = None
-        self.said = ""
-        """Why the agent gave it up, in its words. Empty: it did not, or said nothing."""
+
+    @property
+    def key(self) -> str:
+        """The deployment's."""
+        return self.candidates[0].key
+
+    @property
+    def agent(self) -> str:
+        """The deployment's."""
+        return self.candidates[0].agent
 
 
 class PlacedAttempt(Protocol):
@@ -91,7 +78,6 @@ class PlacedAttempt(Protocol):
     deployment: Deployment
     opened_s: float
     first_byte_s: float | None
-    first_piece_s: float | None
 
 
 class RegionReasons(Protocol):
@@ -117,28 +103,31 @@ class DecisionLog:
         if known is None:
             return
         request, knowledge = ticket.request, known.knowledge
-        decisions, considered = request.decisions, len(knowledge.views)
+        decisions = request.decisions
         if decisions is not None and len(decisions) >= MOST_DECISIONS:
             return
         item = ticket.seen or ticket.as_pending()
-        kept = [candidate_of(chosen, None, item, knowledge)]
-        if considered > 1:
-            _add_others(kept, ticket, chosen, item, knowledge)
-        decision = attempt.decision = Decision(chosen, now, item, known.policy.name, kept, considered)
+        kept, waiting = [candidate_of(chosen, None, item, knowledge)], ticket.waiting
+        entered_s = ticket.entered_s if waiting else now
+        decision = attempt.decision = Decision(now, entered_s, item, known.policy.name, kept)
         if decisions is None:
             request.decisions = [decision]
         else:
             decisions.append(decision)
-        if not ticket.waiting:
-            decision.second_copy = True
-        else:
-            entered_s = decision.entered_s = ticket.entered_s
-            if ticket.ahead:
-                decision.ahead = ticket.ahead
-            if now - entered_s >= LEAST_S:
-                decision.waits = self.waits.between(request.model, entered_s, now)
+        if len(knowledge.views) > 1:
+            decision.considered = len(knowledge.views)
+            _add_others(kept, ticket, chosen, item, knowledge)
+        if item.continuing:
+            decision.continuing = True
         if item.ttft_s is not None:
             decision.slack_s = item.arrived_s + item.ttft_s - now
+        if not waiting:
+            decision.second_copy = True
+            return
+        if ticket.ahead:
+            decision.ahead = ticket.ahead
+        if now - entered_s >= LEAST_S:
+            decision.waits = self.waits.between(request.model, entered_s, now)
 
     def note_regions(self, ticket: Ticket, chosen: Deployment, regions: RegionReasons) -> None:
         """The request has just gone to ``chosen``: why that region was taken, and of others that could have
@@ -163,7 +152,6 @@ class DecisionLog:
         if decision is not None:
             decision.ended_s, decision.gpu_s = now, gpu_s
             decision.first_byte_s = attempt.first_byte_s
-            decision.first_piece_s = attempt.first_piece_s
 
     def failed(self, attempt: PlacedAttempt, reason: str) -> None:
         """The agent gave ``attempt`` up for this reason, which is fit for the client to read."""
