@@ -12,12 +12,12 @@ from gateway.dispatch.context import DispatchContext
 from gateway.dispatch.exchange import ExchangeState, MakeExchange, RequestExchange
 from gateway.dispatch.recovery import AnswerRecord, NotContinuable
 from gateway.dispatch.response import EngineResponse
-from gateway.dispatch.response_buffers import UnreadBuffer
-from gateway.dispatch.response_stream import Ending, NoStream
+from gateway.dispatch.response_buffers import UnreadBudget
+from gateway.dispatch.response_stream import NOBODY, Ending, NoStream, ResponseOwner
 from gateway.dispatch.running_answer import RunningAnswer
 from gateway.dispatch.stall_detection import COMMENT_S
 from gateway.dispatch.stream_recovery import StreamRecovery
-from gateway.domain.request import BegunAnswer, Request
+from gateway.domain.request import BegunAnswer, Principal, Request
 from gateway.scheduling.queue.tickets import Ticket
 from shared.protocol.messages import ResponseHead
 
@@ -66,11 +66,24 @@ async def _read(context: DispatchContext, request: Request, begun: BegunAnswer) 
 def _closed(recovery: StreamRecovery, begun: BegunAnswer) -> EngineResponse:
     """The rest of an answer that lacks nothing but how its stream ends."""
     assert recovery.closing is not None
-    response = _response(begun, recovery, lambda ending: recovery.release())
+    response = _response(begun, recovery, _ClosedAnswer(recovery))
     if recovery.closing:
         response.add(recovery.closing)
     response.end(None)
     return response
+
+
+class _ClosedAnswer:
+    """Owns the response to which nothing comes any more."""
+
+    def __init__(self, recovery: StreamRecovery) -> None:
+        self._recovery = recovery
+
+    def reader_done(self, ending: Ending) -> None:
+        self._recovery.release()
+
+    much_came = NOBODY.much_came
+    held_up = NOBODY.held_up
 
 
 class ResumedExchange(RequestExchange):
@@ -86,12 +99,10 @@ class ResumedExchange(RequestExchange):
         super().__init__(ticket, context, settle)
         begun = self.request.begun
         assert begun is not None
-        now, principal = context.timers.time(), self.request.principal
-        unread = UnreadBuffer(context.unread, principal.key_id, principal.tenant)
-        response = _response(begun, recovery, self._reader_done, unread, self._held_up)
+        response = _response(begun, recovery, self, context.unread, self.request.principal)
         self.state = ExchangeState.ANSWERING
         # What there is of it is worth waiting for.
-        ticket.expires_s = self.request.deadline_s or now + context.settings.total_s
+        ticket.expires_s = self.request.deadline_s or context.timers.time() + context.settings.total_s
         self._answer = ResumedAnswer(context, ticket, self._open, None, response, recovery, self._timer)
         self._answer.wait_first()
         self._say(response)
@@ -112,9 +123,9 @@ class ResumedAnswer(RunningAnswer):
 def _response(
     begun: BegunAnswer,
     recovery: StreamRecovery,
-    on_done: Callable[[Ending], None],
-    unread: UnreadBuffer | None = None,
-    on_held_up: Callable[[bool], None] | None = None,
+    owner: ResponseOwner,
+    unread: UnreadBudget | None = None,
+    reader: Principal | None = None,
 ) -> EngineResponse:
     return EngineResponse(
         _head(begun),
@@ -123,11 +134,11 @@ def _response(
         deployment="",
         queue_s=0.0,
         attempts=0,
-        on_done=on_done,
+        owner=owner,
         record=recovery.record,
         version=begun.version,
         unread=unread,
-        on_held_up=on_held_up,
+        reader=reader,
     )
 
 

@@ -19,7 +19,6 @@ from gateway.dispatch.pending_attempts import GiveUp, NextStep, PendingAttempts
 from gateway.dispatch.recovery import AnswerRecord
 from gateway.dispatch.request_heads import comes_by_and_by, head_for
 from gateway.dispatch.response import EngineResponse
-from gateway.dispatch.response_buffers import UnreadBuffer
 from gateway.dispatch.response_stream import Ending
 from gateway.dispatch.running_answer import RunningAnswer
 from gateway.dispatch.stream_recovery import StreamRecovery
@@ -57,12 +56,11 @@ class RequestExchange:
         self.request = ticket.request
         self.ticket = ticket
         self._context = context
-        self._settle: Settle | None = settle
-        """None once it was called."""
+        self._settle: Settle | None = settle  # None once it was called
         self._pending = PendingAttempts(context, ticket)
         self._timer = LazyTimer(context.timers, self._on_time, ticket.expires_s)
-        if self.request.dispatch_trace is not None:
-            self.request.dispatch_trace.wait(ticket.entered_s)
+        if (trace := self.request.dispatch_trace) is not None:
+            trace.wait(ticket.entered_s)
 
     # --- From the dispatcher ---
 
@@ -153,8 +151,7 @@ class RequestExchange:
             return
         context, request, now = self._context, self.request, self._context.timers.time()
         if head.lacks_path and request.route != ANY_ROUTE:
-            step = self._pending.after_missing_path(attempt)
-            if not self._goes_on(step, attempt):
+            if not self._goes_on(self._pending.after_missing_path(attempt), attempt):
                 self.fail(context.admission.path_missing(request))
             return
         step = self._pending.after_head(attempt, head, now)
@@ -171,7 +168,7 @@ class RequestExchange:
             held = not comes_by_and_by(head.headers) and may_be_repeated(request, _HARMLESS)
         elif StreamRecovery.recordable(request, head):
             record = AnswerRecord(request.route, context.records, context.settings.record_bytes)
-        principal, deployment = request.principal, attempt.deployment
+        deployment = attempt.deployment
         attempt.response = EngineResponse(
             head,
             attempt.stream,
@@ -179,12 +176,12 @@ class RequestExchange:
             deployment=deployment.key,
             queue_s=self._queue_s,
             attempts=len(request.attempts),
-            on_done=self._reader_done,
+            owner=self,
             record=record,
-            on_full=(lambda: self._begin_answer(attempt, None)) if held else None,
+            kept_back=held,
             version=deployment.version,
-            unread=UnreadBuffer(context.unread, principal.key_id, principal.tenant),
-            on_held_up=self._held_up,
+            unread=context.unread,
+            reader=request.principal,
         )
         if not held:
             self._begin_answer(attempt, record)
@@ -206,8 +203,8 @@ class RequestExchange:
             self.lost(attempt, ErrorCode.ENGINE_FAILED, "the stream ended without a response")
 
     def lost(self, attempt: Attempt, code: ErrorCode, reason: str) -> None:
-        self._context.decisions.failed(attempt, reason)
         """A stream was reset from the other side."""
+        self._context.decisions.failed(attempt, reason)
         if self._answer is not None:
             self._answer.lost(attempt, code, reason)
             return
@@ -263,6 +260,31 @@ class RequestExchange:
         if self.state is _DONE:
             self._leave()
 
+    # --- From the response ---
+
+    def much_came(self) -> None:
+        """So much of an answer that was kept back is there that its client is to hear of it."""
+        (attempt,) = (each for each in self._pending.attempts if each.response is not None)
+        self._begin_answer(attempt, None)
+
+    def held_up(self, held_up: bool) -> None:
+        if self._answer is not None:
+            now = self._context.timers.time()
+            self._context.slow_readers.note(self.request.model, self._answer, held_up, now)
+
+    def reader_done(self, ending: Ending) -> None:
+        if self._answer is not None:
+            if ending is Ending.ABORTED:
+                self._answer.stop(ErrorCode.CANCELLED)
+            self._context.slow_readers.forget(self.request.model, self._answer)
+            attempt = self._answer.attempt
+        else:
+            attempt = self._whole
+        if attempt is not None and attempt.deployment.session.full:
+            # The bytes that were held for the reader may be what kept it full.
+            attempt.deployment.session.set_full(False)
+        self._finish()
+
     # --- Steps ---
 
     def _goes_on(self, step: NextStep, attempt: Attempt) -> bool:
@@ -315,24 +337,6 @@ class RequestExchange:
             self._context, self.ticket, self._open, attempt, response, recovery, self._timer
         )
         self._say(response)
-
-    def _held_up(self, held_up: bool) -> None:
-        if self._answer is not None:
-            now = self._context.timers.time()
-            self._context.slow_readers.note(self.request.model, self._answer, held_up, now)
-
-    def _reader_done(self, ending: Ending) -> None:
-        if self._answer is not None:
-            if ending is Ending.ABORTED:
-                self._answer.stop(ErrorCode.CANCELLED)
-            self._context.slow_readers.forget(self.request.model, self._answer)
-            attempt = self._answer.attempt
-        else:
-            attempt = self._whole
-        if attempt is not None and attempt.deployment.session.full:
-            # The bytes that were held for the reader may be what kept it full.
-            attempt.deployment.session.set_full(False)
-        self._finish()
 
     def _finish(self) -> None:
         self.state = _DONE

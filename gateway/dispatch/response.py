@@ -1,37 +1,25 @@
 """A response on its way from a stream to its reader: a buffer bounded by credit, one wake a batch."""
 
 import asyncio
-from collections.abc import Callable
 
 from gateway.dispatch.recovery import AnswerRecord, Splicer
 from gateway.dispatch.response_buffers import UnreadBudget, UnreadBuffer
-from gateway.dispatch.response_stream import Ending, ResponseStream
+from gateway.dispatch.response_stream import HELD_BYTES, HOLD_BACK_BYTES, NOBODY, Ending, ResponseOwner
+from gateway.dispatch.response_stream import READ_BYTES as READ_BYTES
+from gateway.dispatch.response_stream import ResponseStream as ResponseStream
+from gateway.dispatch.response_stream import Sink as Sink
 from gateway.domain.errors import StreamBroken
+from gateway.domain.request import Principal
 from shared.protocol.errors import ErrorCode
-from shared.protocol.limits import STREAM_WINDOW_FLOOR_BYTES
 from shared.protocol.messages import Headers, ResponseHead, Trailers
 from shared.protocol.receiving import UNSAID_BYTES
 from shared.speedups import BodyPath
-
-READ_BYTES = 64 * 1024
-"""A reader gets so much at a time, so that it is known how far its client came."""
-
-HOLD_BACK_BYTES = STREAM_WINDOW_FLOOR_BYTES // 2
-"""A reader that leaves less than this unread holds no engine back: at half the smallest window more is
-granted."""
-
-HELD_BYTES = 8 * 1024
-"""An answer in one piece is kept back until it is whole or so much is there, so that most can be asked for
-again if the engine is lost in the middle. Half of what every stream may send unasked."""
-
-Sink = Callable[[bytes], bool]
-"""Takes a piece of the body at once, or returns False and has taken nothing of it. Never raises. A sink may
-have a ``path`` (:class:`~shared.speedups.BodyPath`): whole events go that way without a call of the sink."""
 
 _WHOLE = (b"\n\n", b"\r\n\r\n")
 """How nearly everybody ends events."""
 
 _COMMENT = b": waiting\n\n"
+_MUCH_BYTES = min(HELD_BYTES, HOLD_BACK_BYTES)
 
 
 class EngineResponse:
@@ -44,6 +32,8 @@ class EngineResponse:
     """
 
     # What an answer that comes whole and is taken at once never sets is here and in no object.
+    _first = b""  # all that waits for the reader, where that is one piece and there is no buffer
+    _held: UnreadBuffer | None = None  # what waits, unless that is one piece; see :attr:`_buffer`
     trailers: Trailers | None = None  # once it has ended, if the agent had anything to say
     taken_bytes = 0  # by its client
     _waiter: asyncio.Future[None] | None = None
@@ -54,7 +44,7 @@ class EngineResponse:
     _outstanding_bytes = 0
     _splicer: Splicer | None = None
     _owed_bytes = 0  # of the joined stream, arrived and not yet reported as consumed
-    _older_bytes = 0  # of them, which its stream does not wait for: another's, or held in ``_buffer``
+    _older_bytes = 0  # of them, which its stream does not wait for: another's, or held in memory
     _window_held = False  # of the stream, which has ended, until its reader takes all or begins
     _no_room = False  # in the buffer for what its reader has not taken
     _asks_again = False  # the buffer, by itself, for room
@@ -71,31 +61,36 @@ class EngineResponse:
         deployment: str,
         queue_s: float,
         attempts: int,
-        on_done: Callable[[Ending], None],
+        owner: ResponseOwner = NOBODY,
         record: AnswerRecord | None = None,
-        on_full: Callable[[], None] | None = None,
+        kept_back: bool = False,
         version: str = "",
-        unread: UnreadBuffer | None = None,
-        on_held_up: Callable[[bool], None] | None = None,
+        unread: UnreadBudget | None = None,
+        reader: Principal | None = None,
     ) -> None:
         """``attempts`` deployments were asked, which took ``queue_s`` seconds of waiting for slots in all.
-        ``on_done`` is called once, when the reader is done with the response; ``on_full`` once, when
-        ``HELD_BYTES`` are there. What comes passes through ``record``. ``on_held_up`` is told each time that
-        the engine has to wait for its reader as ``unread`` has no room, and with False when it need not."""
+        What comes passes through ``record``; with ``kept_back`` nobody is to read it before all is there, or
+        ``HELD_BYTES``. What ``reader`` leaves unread has the room that ``unread`` gives; None: none."""
         self.status: int = head.status
         self.headers: Headers = head.headers
         self.agent = agent
         self.ran_by = head.ran_by  # where the agent is a gateway: its agent that answers
         self.deployment = deployment  # its key, ``agent/id``
         self.version = version  # the deployment's; empty if it says none
-        self.queue_s = queue_s
-        self.attempts = attempts
-        self._stream = stream
-        self._on_done: Callable[[Ending], None] | None = on_done
-        self._buffer = UnreadBuffer(UnreadBudget(0), "", "") if unread is None else unread
-        self._record = record
-        self._on_full = on_full
-        self._on_held_up = on_held_up
+        self.queue_s, self.attempts = queue_s, attempts
+        self._stream, self._owner = stream, owner
+        self._unread, self._reader = unread, reader
+        self._record, self._kept_back = record, kept_back
+
+    @property
+    def _buffer(self) -> UnreadBuffer:
+        """What waits for the reader, however much that is."""
+        if self._held is None:
+            self._held = UnreadBuffer(self._unread, self._reader)
+            if self._first:
+                self._held.put(self._first)
+                self._first = b""
+        return self._held
 
     # --- The reader's side ---
 
@@ -134,17 +129,22 @@ class EngineResponse:
     def take_whole(self) -> bytes | None:
         """The body in one piece, to be reported by :meth:`consumed`, where all of it is here and no longer
         than ``READ_BYTES``; nothing else comes then. Else None: :meth:`next_chunks` has it."""
-        fits = self._ended and self._outstanding_bytes <= READ_BYTES
-        chunks = self._buffer.take_memory(READ_BYTES) if fits else None
-        if chunks is None:
+        if not self._ended or self._outstanding_bytes > READ_BYTES:
             return None
+        if self._held is None:
+            body, self._first = self._first, b""
+        elif (chunks := self._held.take_memory(READ_BYTES)) is None:
+            return None
+        else:
+            body = b"".join(chunks)
         self._done(Ending.COMPLETE)
-        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        return body
 
     def consumed(self, size_bytes: int) -> None:
         """The client's socket took this many bytes; the engine may send as many more. Safe after the end."""
         self.taken_bytes += size_bytes
-        self._buffer.read(size_bytes)
+        if self._held is not None:
+            self._held.read(size_bytes)
         if self._older_bytes:
             older = size_bytes if size_bytes < self._older_bytes else self._older_bytes
             self._older_bytes -= older
@@ -293,19 +293,22 @@ class EngineResponse:
     def _put(self, data: bytes) -> None:
         if not data:
             return
-        self._buffer.put(data)
+        if self._held is None and not self._first:
+            self._first = data
+        else:
+            self._buffer.put(data)
         waiting_bytes = self._outstanding_bytes = self._outstanding_bytes + len(data)
-        if waiting_bytes >= HELD_BYTES or waiting_bytes >= HOLD_BACK_BYTES:
+        if waiting_bytes >= _MUCH_BYTES:
             self._much_waits()
         if self._waiter is not None:
             self._wake()
 
     def _much_waits(self) -> None:
         """So much waits for the reader that it must begin to read, or that the engine may have to wait."""
-        if self._on_full is not None and self._outstanding_bytes >= HELD_BYTES:
-            on_full, self._on_full = self._on_full, None
-            on_full()
-        if self.behind and self._on_full is None:  # what is kept back may yet be dropped for another's
+        if self._kept_back and self._outstanding_bytes >= HELD_BYTES:
+            self._kept_back = False
+            self._owner.much_came()
+        if self.behind and not self._kept_back:  # what is kept back may yet be dropped for another's
             self._read_ahead()
 
     def _read_ahead(self) -> None:
@@ -321,8 +324,7 @@ class EngineResponse:
             return
         self._no_room = self._asks_again = True
         self._buffer.ask_again(self._read_ahead)
-        if self._on_held_up is not None:
-            self._on_held_up(True)
+        self._owner.held_up(True)
 
     def _spilled(self, stream: ResponseStream, size_bytes: int) -> None:
         """So many bytes went to the file, of ``stream`` if it is still the one there was."""
@@ -343,8 +345,8 @@ class EngineResponse:
 
     def _has_room(self) -> None:
         held_up, self._no_room = self._no_room, False
-        if held_up and self._on_held_up is not None:
-            self._on_held_up(False)
+        if held_up:
+            self._owner.held_up(False)
 
     def _count_joined(self, size_bytes: int, own_bytes: int) -> None:
         """Report as large a share of the joined stream as consumed as was taken of what was made of it."""
@@ -362,7 +364,7 @@ class EngineResponse:
         self._ended, self.trailers = True, trailers
         if self._waiter is not None:
             self._wake()
-        elif self._on_full is None:
+        elif not self._kept_back:
             self._free_window()
         else:  # it was kept back: its reader is called now, and nearly always takes all of it at once
             self._window_held = True
@@ -392,9 +394,7 @@ class EngineResponse:
     def _done(self, ending: Ending) -> None:
         if self._ending is None:
             self._ending = ending
-            on_done, self._on_done = self._on_done, None
-            self._on_full = self._on_held_up = None
+            owner, self._owner = self._owner, NOBODY
             if self._asks_again:
                 self._buffer.ask_no_more()
-            if on_done is not None:
-                on_done(ending)
+            owner.reader_done(ending)

@@ -1,10 +1,27 @@
 """Where the body of a response comes from, as far as the response has to know, and how it is done with."""
 
+from collections.abc import Callable
 from enum import Enum, auto
 from typing import Protocol
 
 from shared.protocol.errors import ErrorCode
+from shared.protocol.limits import STREAM_WINDOW_FLOOR_BYTES
 from shared.speedups import BodyPath
+
+READ_BYTES = 64 * 1024
+"""A reader gets so much at a time, so that it is known how far its client came."""
+
+HOLD_BACK_BYTES = STREAM_WINDOW_FLOOR_BYTES // 2
+"""A reader that leaves less than this unread holds no engine back: at half the smallest window more is
+granted."""
+
+HELD_BYTES = 8 * 1024
+"""An answer in one piece is kept back until it is whole or so much is there, so that most can be asked for
+again if the engine is lost in the middle. Half of what every stream may send unasked."""
+
+Sink = Callable[[bytes], bool]
+"""Takes a piece of the body at once, or returns False and has taken nothing of it. Never raises. A sink may
+have a ``path`` (:class:`~shared.speedups.BodyPath`): whole events go that way without a call of the sink."""
 
 
 class Ending(Enum):
@@ -37,3 +54,32 @@ class NoStream:
 
     def take_path(self, path: BodyPath) -> None:
         """Nothing comes."""
+
+
+class ResponseOwner(Protocol):
+    """Who is told how a response fares; :class:`gateway.dispatch.exchange.RequestExchange`."""
+
+    def reader_done(self, ending: Ending) -> None:
+        """Once: the reader is done with the response. Its owner is told nothing more."""
+
+    def much_came(self) -> None:
+        """So much of an answer that was kept back is there that its client is to hear of it."""
+
+    def held_up(self, held_up: bool) -> None:
+        """The engine has to wait for its reader, as nothing has room for more; or need not any longer."""
+
+
+class _Nobody:
+    """Owns a response whose reader is done with it."""
+
+    def reader_done(self, ending: Ending) -> None:
+        """It is known."""
+
+    def much_came(self) -> None:
+        """It is kept from nobody."""
+
+    def held_up(self, held_up: bool) -> None:
+        """Nobody minds."""
+
+
+NOBODY = _Nobody()

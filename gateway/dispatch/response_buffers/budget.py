@@ -18,6 +18,7 @@ from gateway.dispatch.response_buffers.chunks import ChunkQueue
 from gateway.dispatch.response_buffers.fair_share import FairShareCounter
 from gateway.dispatch.response_buffers.queue import SpillQueue
 from gateway.dispatch.response_buffers.space import SpillSpace
+from gateway.domain.request import Principal
 from shared.protocol.limits import MIB
 
 ASKED_AT_ONCE = 4
@@ -72,11 +73,10 @@ class UnreadBuffer:
 
     __slots__ = ("_budget", "_chunks", "_held_bytes", "_key", "_spilled", "_tenant")
 
-    def __init__(self, budget: UnreadBudget, key: str, tenant: str) -> None:
-        """For an answer to a client with ``key`` of ``tenant``."""
-        self._budget = budget
-        self._key = key
-        self._tenant = tenant
+    def __init__(self, budget: UnreadBudget | None, reader: Principal | None) -> None:
+        """For an answer to ``reader``. Without a budget nothing is read ahead."""
+        self._budget = budget or UnreadBudget(0)
+        self._key, self._tenant = ("", "") if reader is None else (reader.key_id, reader.tenant)
         self._held_bytes = 0
         """What it holds of the budget's memory."""
         self._chunks = ChunkQueue()

@@ -17,8 +17,8 @@ class ChunkQueue:
     __slots__ = ("_fresh_bytes", "blocks", "fresh")
 
     def __init__(self) -> None:
-        self.blocks: deque[bytes] = deque()
-        """The oldest."""
+        self.blocks: deque[bytes] | None = None
+        """The oldest; None: all are in ``fresh``."""
         self.fresh: list[bytes] = []
         """The latest, not yet joined."""
         self._fresh_bytes = 0
@@ -32,6 +32,8 @@ class ChunkQueue:
         fresh.append(data)
         self._fresh_bytes += len(data)
         if self._fresh_bytes >= BLOCK_BYTES or len(fresh) >= PIECES:
+            if self.blocks is None:
+                self.blocks = deque()
             self.blocks.append(fresh[0] if len(fresh) == 1 else b"".join(fresh))
             fresh.clear()
             self._fresh_bytes = 0
@@ -64,10 +66,12 @@ class ChunkQueue:
 
     def put_back(self, pieces: Sequence[bytes]) -> None:
         """Pieces that were taken last are the oldest again."""
+        if self.blocks is None:
+            self.blocks = deque()
         self.blocks.extendleft(reversed(pieces))
 
     def clear(self) -> None:
-        self.blocks.clear()
+        self.blocks = None
         self._take_fresh()
 
     def _take_fresh(self) -> list[bytes]:

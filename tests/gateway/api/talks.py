@@ -80,7 +80,6 @@ class Talk:
             deployment="gpu-1/d",
             queue_s=0.0,
             attempts=1,
-            on_done=lambda ending: None,
             record=self.record,
         )
         return self.response

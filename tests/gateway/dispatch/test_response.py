@@ -147,6 +147,18 @@ def kept_back() -> tuple[Fleet, EngineResponse]:
     return fleet, client.response
 
 
+async def test_what_waits_as_one_piece_comes_before_what_follows_it() -> None:
+    fleet, engine, response = begun()
+    for number in range(3):
+        assert engine.stream.send_data(b"%d" % number)
+        fleet.settle()
+    assert b"".join(await response.next_chunks()) == b"012"
+    response.consumed(3)
+    engine.stream.send_data(b"3")
+    fleet.settle()
+    assert await response.next_chunks() == [b"3"]
+
+
 async def test_no_memory_is_counted_for_an_answer_that_its_reader_takes_whole() -> None:
     fleet, response = kept_back()
     assert response.take_whole() == b"whole"
