@@ -265,8 +265,8 @@ class Dispatcher(DispatchContext):
 
     def released(self, attempt: Attempt) -> None:
         request, deployment = attempt.request, attempt.deployment
-        self.scheduling.released(attempt)
         now = self.timers.time()
+        self.scheduling.released(attempt, now)
         held_s = now - attempt.opened_s
         self._preemption.released(attempt, now)
         if not deployment.settled:

@@ -48,8 +48,7 @@ class RequestExchange:
     open_attempts = 0
     _answer: RunningAnswer | None = None
     """None also for an answer that was whole before its client heard of it."""
-    _whole: Attempt | None = None
-    """That such an answer came from."""
+    _whole: Attempt | None = None  # that such an answer came from
     _queue_s = 0.0
 
     def __init__(self, ticket: Ticket, context: DispatchContext, settle: Settle) -> None:

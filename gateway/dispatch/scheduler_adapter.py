@@ -151,13 +151,13 @@ class SchedulerAdapter:
             cached_tokens=None if usage is None else usage.cached_tokens,
         )
 
-    def released(self, attempt: Attempt) -> None:
+    def released(self, attempt: Attempt, now: float) -> None:
         """Its slot is free."""
         number, deployment = attempt.followed, attempt.deployment
         if attempt.kv_tokens is not None:
             deployment.free_kv(attempt.kv_tokens)
         if number is not None:
-            self.scheduler.finished(number, deployment, attempt.outcome or _NOTHING_LEARNT, self._clock())
+            self.scheduler.finished(number, deployment, attempt.outcome or _NOTHING_LEARNT, now)
 
     # --- Other processes ---
 
