@@ -93,8 +93,8 @@ class DemandSender:
         """What waits for a model at a gateway that this one is an agent of. Agents are told of it while
         nothing waits here."""
         self._told: WeakKeyDictionary[DemandSession, _Told] = WeakKeyDictionary()
-        self._tells = False
-        """An agent was added. As long as none was, weak references to sessions need not be looked up."""
+        self.tells = False
+        """An agent was added. As long as none was, nothing need be reported, and no session looked up."""
         self._borrowing: dict[str, _Borrowing] = {}
 
     def add(self, session: DemandSession) -> None:
@@ -104,7 +104,7 @@ class DemandSender:
         if before is not None and before.timer is not None:
             before.timer.cancel()
         self._told[session] = _Told()
-        self._tells = True
+        self.tells = True
         for model in {deployment.model for deployment in session.deployments.values()}:
             self.look(model)
 
@@ -116,7 +116,7 @@ class DemandSender:
 
     def look(self, model: str) -> None:
         """What waits for ``model`` may have changed."""
-        if not (self._tells and self._told):
+        if not (self.tells and self._told):
             return
         demand, told_of = self._demand(model), self._told
         asked = {each: told_of[each] for each in self._serving(model) if each in told_of}
@@ -143,7 +143,7 @@ class DemandSender:
 
     def opened(self, session: DemandSession, model: str) -> None:
         """A request for ``model`` was sent there."""
-        told = self._told.get(session) if self._tells else None
+        told = self._told.get(session)
         if told is not None and (left := told.waiting.pop(model, 0)) > 1:
             told.waiting[model] = left - 1
 

@@ -256,7 +256,8 @@ class Dispatcher(DispatchContext):
         if request.session_pin is not None:
             self.sessions.placed(request, deployment)
         self.index.take(deployment, attempt.work)
-        self.demand.opened(deployment.session, request.model)
+        if self.demand.tells:
+            self.demand.opened(deployment.session, request.model)
         self._gpu_time.started(attempt, deployment, opened_s)
         self.scheduling.taken(ticket.seen or ticket.as_pending(), attempt)
         self._preemption.taken(self.exchanges[ticket.number], attempt)
