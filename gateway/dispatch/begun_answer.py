@@ -132,11 +132,11 @@ def _response(
         NoStream(),
         agent="",
         deployment="",
+        version=begun.version,
         queue_s=0.0,
         attempts=0,
         owner=owner,
         record=recovery.record,
-        version=begun.version,
         unread=unread,
         reader=reader,
     )

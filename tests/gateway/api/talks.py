@@ -78,6 +78,7 @@ class Talk:
             self.engine,
             agent="gpu-1",
             deployment="gpu-1/d",
+            version="",
             queue_s=0.0,
             attempts=1,
             record=self.record,
