@@ -102,7 +102,7 @@ class Gateway:
         self.member = factories.make_member(store, worker, self._siblings)
         registry = factories.make_registry(settings, store, metrics)
         spending = Spending.known(store.usage)
-        ledger = UsageLedger(spent=spending.add)
+        ledger = UsageLedger(spending=spending)
         self._background_writer = make_background_writer(store, registry, ledger, owner)
         self._dispatcher = factories.make_dispatcher(settings, registry, metrics, ledger, cluster, turn_end)
         follow_machine(self._dispatcher, self._machine)

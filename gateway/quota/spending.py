@@ -74,9 +74,9 @@ class Spending:
 
     def __init__(self, wall_s: float) -> None:
         self._day, self._month = _Period(), _Period()
-        self._present: dict[str, tuple[Amounts, Amounts]] = {}
-        """Of tenants that used something, what is summed up now: their day's and their month's."""
-        self._begin_day(wall_s)
+        self.on_new_day: Callable[[], None] = lambda: None
+        """Called when another day begins: nothing may be added any more to what :meth:`sums` gave."""
+        self.begin_day(wall_s)
 
     @classmethod
     def known(cls, usage: UsageStore, wall: Callable[[], float] = time.time) -> "Spending":
@@ -109,37 +109,29 @@ class Spending:
     def add(self, tenant: str, tokens: int, gpu_s: float, money: float, wall_s: float) -> None:
         """A tenant used so much."""
         if not self.day_begins_s <= wall_s < self.day_ends_s:
-            self._begin_day(wall_s)
-        day, month = self._present.get(tenant) or self._sums(tenant)
-        if tokens:
-            day.tokens += tokens
-            month.tokens += tokens
-        if gpu_s:
-            day.gpu_s += gpu_s
-            month.gpu_s += gpu_s
-        if money:
-            day.money += money
-            month.money += money
+            self.begin_day(wall_s)
+        amounts = Amounts(tokens, gpu_s, money)
+        for sums in self.sums(tenant):
+            sums.add(amounts)
+
+    def sums(self, tenant: str) -> tuple[Amounts, Amounts]:
+        """What it used in the present day and the present month, to be added to until ``on_new_day`` is
+        called. Those of too many tenants are not kept."""
+        return self._day.sum(tenant), self._month.sum(tenant)
 
     def of(self, tenant: str, wall_s: float) -> tuple[Amounts, Amounts]:
         """What it used today and this month. Only to be read."""
         if not self.day_begins_s <= wall_s < self.day_ends_s:
-            self._begin_day(wall_s)
+            self.begin_day(wall_s)
         return self._day.sums.get(tenant, NOTHING), self._month.sums.get(tenant, NOTHING)
 
-    def _sums(self, tenant: str) -> tuple[Amounts, Amounts]:
-        sums = self._day.sum(tenant), self._month.sum(tenant)
-        if self._day.sums.get(tenant) is sums[0] and self._month.sums.get(tenant) is sums[1]:
-            self._present[tenant] = sums
-        return sums
-
-    def _begin_day(self, wall_s: float) -> None:
-        """Another day, and with some another month."""
+    def begin_day(self, wall_s: float) -> None:
+        """Another day than before, which may be an earlier one, and with some another month."""
         today = datetime.fromtimestamp(wall_s, UTC).replace(hour=0, minute=0, second=0, microsecond=0)
         first = today.replace(day=1)
-        self._present.clear()
         self._day.begin(today.date().isoformat())
         self._month.begin(first.date().isoformat())
         self.day_begins_s = today.timestamp()
         self.day_ends_s = (today + timedelta(days=1)).timestamp()
         self.month_ends_s = (first + timedelta(days=32)).replace(day=1).timestamp()
+        self.on_new_day()

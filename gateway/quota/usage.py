@@ -11,13 +11,13 @@ processes sees only a part of what runs at a deployment, so what the agent measu
 import time
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Mapping
-from datetime import UTC, datetime
 
 import structlog
 
 from gateway.domain.quotas import FREE, Price
 from gateway.domain.request import Request
 from gateway.observability.gauges import SpentFigures
+from gateway.quota.spending import Amounts, Spending
 from gateway.storage.usage import Account, Amount
 from shared.protocol.gpu_time import GpuClock
 from shared.protocol.messages import Usage
@@ -33,6 +33,20 @@ MOST_TOKENS = 2**_MOST_BITS
 """Counted for one request, whatever its engine says."""
 
 
+class _OpenAccount:
+    """Where it is added up what one key uses of one model in one deployment in the present day."""
+
+    __slots__ = ("day", "month", "sums")
+
+    def __init__(self, sums: Amount, day: Amounts, month: Amounts) -> None:
+        self.sums = sums
+        """To be written down."""
+        self.day = day
+        """All that the tenant uses in the present day, which its budgets hold against it; and below, in the
+        present month."""
+        self.month = month
+
+
 class UsageLedger:
     """What was used and is not written yet. Bounded; belongs to the event loop's thread."""
 
@@ -42,30 +56,34 @@ class UsageLedger:
         most: int = MOST_ACCOUNTS,
         *,
         price: Callable[[str], Price] = lambda model: FREE,
-        spent: Callable[[str, int, float, float, float], None] | None = None,
+        spending: Spending | None = None,
     ) -> None:
         """``wall`` gives Unix time: a request belongs to the day (UTC) on which it ended. ``price`` is a
-        model's now. ``spent`` is told what budgets count: tenant, tokens, GPU-seconds, money, Unix time."""
+        model's now. ``spending`` gets what budgets count, from this ledger alone."""
         self.price = price
-        self._spent = spent
+        self._spending = Spending(wall()) if spending is None else spending
         self._wall = wall
         self._most = most
         self._amounts: dict[Account, Amount] = {}
-        self._day_ends_s = self._day_begins_s = 0.0
-        self._day = ""
+        self._lost = Amount()
+        """What found no room in ``_amounts``."""
+        self._open: dict[tuple[str, str, str, str], _OpenAccount] = {}
+        """Those of ``_amounts`` that are of the present day, by key, tenant, model and deployment."""
+        self._spending.on_new_day = self._open.clear
         self._gpu_s: dict[str, float] = defaultdict(float)
         self._costs: dict[str, float] = defaultdict(float)
         """What requests took since the start, by model; only models that were served come here."""
-        self.dropped = 0
+
+    @property
+    def dropped(self) -> int:
         """Requests that were not counted because there were too many sums."""
+        return self._lost.requests
 
     def finished(self, request: Request, usage: Usage | None) -> None:
         """A request's answer is over; ``usage`` is what its engine counted, if it said so."""
-        attempts, now_s = request.attempts, self._wall()
-        sums = self._sums(request, attempts[-1] if attempts else "", now_s)
-        if sums is None:
-            self.dropped += 1
-            sums = Amount()
+        attempts = request.attempts
+        account = self._account(request, attempts[-1] if attempts else "")
+        sums = account.sums
         sums.requests += 1
         if usage is None:
             return
@@ -73,17 +91,16 @@ class UsageLedger:
         cached_tokens = usage.cached_tokens
         if (prompt_tokens | completion_tokens | cached_tokens) >> _MOST_BITS:  # one is larger, or below zero
             prompt_tokens, completion_tokens, cached_tokens = _bounded(usage)
-        price = request.price or self.price(request.model)
-        cost = 0.0 if price is FREE else price.of_tokens(prompt_tokens, completion_tokens)
         sums.prompt_tokens += prompt_tokens
         sums.completion_tokens += completion_tokens
         if cached_tokens:
             sums.cached_tokens += cached_tokens
-        if cost:
-            sums.cost += cost
-            self._costs[request.model] += cost
-        if self._spent is not None:
-            self._spent(request.principal.tenant, prompt_tokens + completion_tokens, 0.0, cost, now_s)
+        tokens = prompt_tokens + completion_tokens
+        account.day.tokens += tokens
+        account.month.tokens += tokens
+        price = request.price or self.price(request.model)
+        if price is not FREE and (cost := price.of_tokens(prompt_tokens, completion_tokens)):
+            self._charge(account, request.model, cost)
 
     def ran(self, request: Request, deployment: str, gpu_s: float) -> None:
         """An attempt of ``request`` at ``deployment`` has ended. Copies for a shadow are charged to
@@ -92,17 +109,13 @@ class UsageLedger:
             return
         model = request.model
         price = request.price = self.price(model)
-        cost, now_s = gpu_s * price.gpu_second, self._wall()
-        sums = self._sums(request, deployment, now_s)
+        account = self._account(request, deployment)
         self._gpu_s[model] += gpu_s
-        if cost:
-            self._costs[model] += cost
-        if sums is not None:
-            sums.gpu_s += gpu_s
-            if cost:
-                sums.cost += cost
-        if self._spent is not None:
-            self._spent(request.principal.tenant, 0, gpu_s, cost, now_s)
+        account.sums.gpu_s += gpu_s
+        account.day.gpu_s += gpu_s
+        account.month.gpu_s += gpu_s
+        if price is not FREE and (cost := gpu_s * price.gpu_second):
+            self._charge(account, model, cost)
 
     def figures(self) -> Mapping[str, SpentFigures]:
         """What requests took since the start, by model."""
@@ -112,26 +125,35 @@ class UsageLedger:
     def take(self) -> dict[Account, Amount]:
         """Return all sums and begin anew, so that the caller can write them to the store."""
         taken, self._amounts = self._amounts, {}
+        self._open.clear()
         return taken
 
-    def _sums(self, request: Request, deployment: str, now_s: float) -> Amount | None:
-        """What to add to what ``request`` used just now in ``deployment``; None: there is no room."""
-        if not self._day_begins_s <= now_s < self._day_ends_s:
-            self._day_begins_s = now_s - now_s % 86_400
-            self._day_ends_s = self._day_begins_s + 86_400
-            self._day = datetime.fromtimestamp(now_s, UTC).date().isoformat()
-        who = request.principal
-        account = self._day, who.key_id, who.tenant, request.model, deployment
-        # an Account is equal to it
-        return self._amounts.get(account) or self._new(Account(*account))  # type: ignore[call-overload]
+    def _charge(self, account: _OpenAccount, model: str, cost: float) -> None:
+        self._costs[model] += cost
+        account.sums.cost += cost
+        account.day.money += cost
+        account.month.money += cost
 
-    def _new(self, account: Account) -> Amount | None:
-        if len(self._amounts) >= self._most:
-            if not self.dropped:
-                _log.error("usage_lost", accounts=self._most)
-            return None
-        sums = self._amounts[account] = Amount()
-        return sums
+    def _account(self, request: Request, deployment: str) -> _OpenAccount:
+        """What to add to what ``request`` used just now in ``deployment``."""
+        now_s, spending, who = self._wall(), self._spending, request.principal
+        if not spending.day_begins_s <= now_s < spending.day_ends_s:
+            spending.begin_day(now_s)
+        place = who.key_id, who.tenant, request.model, deployment
+        return self._open.get(place) or self._opened(place)
+
+    def _opened(self, place: tuple[str, str, str, str]) -> _OpenAccount:
+        """A new one, which is not kept when there is no room."""
+        account, sums_of_tenant = Account(self._spending.day, *place), self._spending.sums(place[1])
+        sums = self._amounts.get(account)
+        if sums is None:
+            if len(self._amounts) >= self._most:
+                if not self.dropped:
+                    _log.error("usage_lost", accounts=self._most)
+                return _OpenAccount(self._lost, *sums_of_tenant)
+            sums = self._amounts[account] = Amount()
+        opened = self._open[place] = _OpenAccount(sums, *sums_of_tenant)
+        return opened
 
 
 def _bounded(usage: Usage) -> tuple[int, int, int]:

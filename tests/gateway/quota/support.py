@@ -56,7 +56,7 @@ class Stage:
         self.source.set(tenant)
         self.keys.principal = replace(self.keys.principal, rates=rates)
         self.spending = Spending(MORNING_S)
-        self.ledger = UsageLedger(self.wall, spent=self.spending.add)
+        self.ledger = UsageLedger(self.wall, spending=self.spending)
         self.refusals: list[tuple[str, str]] = []
         self.finished: list[tuple[str, int]] = []
         """Model and status of each request, as the log has them."""

@@ -5,6 +5,7 @@ from structlog.testing import capture_logs
 from gateway.domain.quotas import FREE, Price
 from gateway.domain.request import Principal, Request, RequestBody
 from gateway.observability.gauges import SpentFigures
+from gateway.quota.spending import Amounts, Spending
 from gateway.quota.usage import MOST_TOKENS, UsageLedger
 from gateway.storage import Account, Amount
 from shared.protocol.messages import Usage
@@ -102,3 +103,24 @@ def test_what_requests_took_since_the_start_is_told_by_model_however_often_it_wa
     ledger.ran(request(model="free"), "gpu-1/0", 3.0)
     ledger.take()
     assert ledger.figures() == {"m": SpentFigures(4.0, 4.0), "free": SpentFigures(3.0, 0.0)}
+
+
+def test_spending_is_seen_at_once_and_goes_on_after_sums_were_written() -> None:
+    spending = Spending(MIDNIGHT_S)
+    ledger = UsageLedger(Wall(MIDNIGHT_S), price=lambda model: Price(1.0, 2.0, 0.5), spending=spending)
+    for _ in range(2):
+        ledger.ran(request(), "", 4.0)
+        ledger.finished(request(), used(1_000_000, 500_000))
+        ledger.take()
+    assert spending.of("t", MIDNIGHT_S) == (Amounts(3_000_000, 8.0, 8.0),) * 2
+
+
+def test_what_is_spent_counts_in_the_day_that_somebody_else_saw_begin() -> None:
+    wall, spending = Wall(MIDNIGHT_S - 2), Spending(MIDNIGHT_S - 2)
+    ledger = UsageLedger(wall, spending=spending)
+    ledger.finished(request(), used(1, 1))
+    wall.now_s = MIDNIGHT_S
+    assert spending.of("t", wall.now_s) == (Amounts(), Amounts(2))
+    ledger.finished(request(), used(2, 2))
+    assert spending.of("t", wall.now_s) == (Amounts(4), Amounts(6))
+    assert ledger.take() == {account("2026-11-21"): Amount(1, 1, 1), account(): Amount(1, 2, 2)}
