@@ -61,13 +61,29 @@ _ANY = _Any()
 Recorder = Callable[..., None]
 
 
+class Count:
+    """One series of a counter."""
+
+    __slots__ = ("value",)
+
+    def __init__(self) -> None:
+        self.value: float = 0
+
+
+class _Counts(dict[tuple[str, ...], Count]):
+    """By labels; made when they are first looked up."""
+
+    def __missing__(self, labels: tuple[str, ...]) -> Count:
+        return self.setdefault(labels, Count())
+
+
 class RecordedCounter(Collector):
     """One counter's series: a number for each combination of labels."""
 
     def __init__(self, name: str, text: str, labels: Sequence[str], bounded: Mapping[str, str]) -> None:
         self._described = name, text, labels
         self._bounded = bounded
-        self._values: dict[tuple[str, ...], float] = {}
+        self._series = _Counts()
 
     def describe(self) -> list[CounterMetricFamily]:
         name, text, labels = self._described
@@ -76,65 +92,60 @@ class RecordedCounter(Collector):
     def collect(self) -> Iterator[CounterMetricFamily]:
         """In any thread."""
         for family in self.describe():
-            for labels, value in list(self._values.items()):
-                family.add_metric(labels, value)
+            for labels, series in list(self._series.items()):
+                family.add_metric(labels, series.value)
             yield family
 
-    def recorder(self) -> Recorder:
-        bounded, values = self._bounded, self._values
+    def series(self, first: str, *others: str) -> Count:
+        """That of these labels, to be kept by who adds to it often."""
+        return self._series[(self._bounded[first], *others)]
 
-        def add(series: tuple[str, ...], amount: float) -> None:
-            values[series] = values.get(series, 0) + amount
+    def recorder(self) -> Recorder:
+        bounded, found = self._bounded, self._series
 
         def add_one(first: str, amount: float = 1) -> None:
-            try:
-                values[(bounded[first],)] += amount
-            except KeyError:
-                add((bounded[first],), amount)
+            found[(bounded[first],)].value += amount
 
         def add_two(first: str, second: str, amount: float = 1) -> None:
-            try:
-                values[bounded[first], second] += amount
-            except KeyError:
-                add((bounded[first], second), amount)
+            found[bounded[first], second].value += amount
 
         def add_three(first: str, second: str, third: str, amount: float = 1) -> None:
-            try:
-                values[bounded[first], second, third] += amount
-            except KeyError:
-                add((bounded[first], second, third), amount)
+            found[bounded[first], second, third].value += amount
 
         def add_four(first: str, second: str, third: str, fourth: str, amount: float = 1) -> None:
-            try:
-                values[bounded[first], second, third, fourth] += amount
-            except KeyError:
-                add((bounded[first], second, third, fourth), amount)
+            found[bounded[first], second, third, fourth].value += amount
 
         return (add_one, add_two, add_three, add_four)[len(self._described[2]) - 1]
 
 
-class _Distribution:
+class Distribution:
     """One series of a histogram."""
 
-    __slots__ = ("counts", "exemplars", "total")
+    __slots__ = ("buckets", "counts", "exemplars", "total")
 
-    def __init__(self, buckets: int) -> None:
-        self.counts = [0] * (buckets + 1)
+    def __init__(self, buckets: Sequence[float]) -> None:
+        self.buckets = buckets
+        """Their upper bounds."""
+        self.counts = [0] * (len(buckets) + 1)
         """For each bucket and for what is beyond them, without what is in those below."""
         self.total = 0.0
         self.exemplars: dict[int, Exemplar] | None = None
         """The latest of each bucket; None: there is none."""
 
+    def observe(self, amount: float) -> None:
+        self.counts[bisect_left(self.buckets, amount)] += 1
+        self.total += amount
 
-class _Distributions(dict[tuple[str, ...], _Distribution]):
+
+class _Distributions(dict[tuple[str, ...], Distribution]):
     """By labels; made when they are first looked up."""
 
-    def __init__(self, buckets: int) -> None:
+    def __init__(self, buckets: Sequence[float]) -> None:
         super().__init__()
         self._buckets = buckets
 
-    def __missing__(self, labels: tuple[str, ...]) -> _Distribution:
-        return self.setdefault(labels, _Distribution(self._buckets))
+    def __missing__(self, labels: tuple[str, ...]) -> Distribution:
+        return self.setdefault(labels, Distribution(self._buckets))
 
 
 class RecordedHistogram(Collector):
@@ -152,7 +163,7 @@ class RecordedHistogram(Collector):
         self._bounded = bounded
         self._buckets = tuple(map(float, buckets))
         self._names = [*map(floatToGoString, self._buckets), "+Inf"]
-        self._series = _Distributions(len(self._buckets))
+        self._series = _Distributions(self._buckets)
 
     def describe(self) -> list[HistogramMetricFamily]:
         name, text, labels = self._described
@@ -169,10 +180,13 @@ class RecordedHistogram(Collector):
                 family.add_metric(labels, buckets, series.total)
             yield family
 
+    def series(self, first: str, *others: str) -> Distribution:
+        """That of these labels, to be kept by who adds to it often."""
+        return self._series[(self._bounded[first], *others)]
+
     def add(self, labels: Sequence[str], counts: Sequence[int], total: float) -> None:
         """So many observations more in each bucket and beyond them, which together are ``total``."""
-        first, *others = labels
-        series = self._series[(self._bounded[first], *others)]
+        series = self.series(*labels)
         series.counts[:] = map(operator.add, series.counts, counts)
         series.total += total
 
@@ -235,10 +249,11 @@ class Row:
         self,
         registry: CollectorRegistry,
         bounds: Mapping[str, Mapping[str, str]],
+        counters: dict[str, RecordedCounter],
         histograms: dict[str, RecordedHistogram],
     ) -> Recorder:
         """Make the metric in ``registry``; what is returned records it. ``bounds`` has the values of first
-        labels that must be bounded, by the label's name. Histograms with labels are put into
+        labels that must be bounded, by the label's name. What has labels is put into ``counters`` or
         ``histograms``."""
         name, text, labels = self._name, self._text, self._labels
         if not labels:
@@ -249,7 +264,7 @@ class Row:
             return _gauge(Gauge(name, text, labels, registry=registry), bounded)
         recorded: RecordedCounter | RecordedHistogram
         if self._kind is Counter:
-            recorded = RecordedCounter(name, text, labels, bounded)
+            recorded = counters[name] = RecordedCounter(name, text, labels, bounded)
         else:
             recorded = histograms[name] = RecordedHistogram(name, text, labels, bounded, self._buckets)
         registry.register(recorded)
@@ -278,8 +293,10 @@ class MetricTable:
         self, registry: CollectorRegistry, bounds: Mapping[str, Mapping[str, str]] | None = None
     ) -> None:
         """``bounds`` is as of :meth:`Row.recorder`."""
-        self.histograms: dict[str, RecordedHistogram] = {}
+        self.counters: dict[str, RecordedCounter] = {}
         """Those with labels, by name."""
+        self.histograms: dict[str, RecordedHistogram] = {}
+        """Likewise."""
         for name, row in vars(type(self)).items():
             if isinstance(row, Row):
-                vars(self)[name] = row.recorder(registry, bounds or {}, self.histograms)
+                vars(self)[name] = row.recorder(registry, bounds or {}, self.counters, self.histograms)

@@ -30,6 +30,8 @@ from gateway.observability.gauges import Family, GaugeSources, families
 from gateway.observability.metric_table import (
     OTHER,
     BoundedLabels,
+    Count,
+    Distribution,
     MetricTable,
     OpenLabels,
     RecordedCounter,
@@ -227,6 +229,11 @@ class Metrics(MetricTable):
         self.registry = _Registry()
         models, agents = BoundedLabels(MODEL_LABELS), OpenLabels(AGENT_LABELS)
         tenants = OpenLabels(TENANT_LABELS)
+        self._models, self._agents = models, agents
+        self._finished: dict[tuple[str, str, str, str], tuple[Count, Distribution]] = {}
+        self._answered: dict[tuple[str, str], Count] = {}
+        self._used: dict[str, tuple[Count, Count, Count]] = {}
+        """What is added to for every request, by the labels under which it counts."""
         self.know_model = models.add
         """An agent serves this model and may: from now on it has a label, while there is room."""
         self.tenant_class: Callable[[str], str] | None = None
@@ -282,8 +289,16 @@ class Metrics(MetricTable):
             self.tenant_class_s(
                 self.tenant_class(tenant), str(tier), _STATUS_CLASSES[status // 100], duration_s
             )
-        self.requests(model, route, str(tier), _STATUS_CLASSES[status // 100])
-        self.request_s(model, route, tier, duration_s)
+        labels = self._models[model], route, str(tier), _STATUS_CLASSES[status // 100]
+        count, durations = self._finished.get(labels) or self._new_finished(labels)
+        count.value += 1
+        durations.observe(duration_s)
+
+    def _new_finished(self, labels: tuple[str, str, str, str]) -> tuple[Count, Distribution]:
+        count = self.counters["trunkline_requests"].series(*labels)
+        durations = self.histograms["trunkline_request_seconds"].series(*labels[:-1])
+        series = self._finished[labels] = count, durations
+        return series
 
     def streamed(
         self, model: str, first_token_s: float, lasted_s: float, tokens: int | None, tier: str
@@ -296,7 +311,11 @@ class Metrics(MetricTable):
 
     def answered_by(self, agent: str, status: int) -> None:
         """An answer of ``agent`` went out to a client."""
-        self.agent_requests(agent, _STATUS_CLASSES[status // 100])
+        labels = self._agents[agent], _STATUS_CLASSES[status // 100]
+        count = self._answered.get(labels)
+        if count is None:
+            count = self._answered[labels] = self.counters["trunkline_agent_requests"].series(*labels)
+        count.value += 1
 
     def loaded(self, model: str, seconds: float) -> None:
         """An agent has loaded a model, in so long."""
@@ -311,6 +330,14 @@ class Metrics(MetricTable):
 
     def used(self, model: str, usage: Usage) -> None:
         """What the trailers of a finished response say."""
-        self.tokens(model, "prompt", usage.prompt_tokens)
-        self.tokens(model, "completion", usage.completion_tokens)
-        self.tokens(model, "cached", usage.cached_tokens)
+        label = self._models[model]
+        prompt, completion, cached = self._used.get(label) or self._new_used(label)
+        prompt.value += usage.prompt_tokens
+        completion.value += usage.completion_tokens
+        cached.value += usage.cached_tokens
+
+    def _new_used(self, label: str) -> tuple[Count, Count, Count]:
+        tokens = self.counters["trunkline_tokens"]
+        kinds = tokens.series(label, "prompt"), tokens.series(label, "completion")
+        series = self._used[label] = *kinds, tokens.series(label, "cached")
+        return series

@@ -82,6 +82,19 @@ async def test_models_nobody_serves_make_no_label(metrics: Metrics) -> None:
     assert b"made" not in await metrics.render()
 
 
+def test_a_model_that_is_known_later_counts_under_its_own_label_from_then_on(metrics: Metrics) -> None:
+    usage = Usage(prompt_tokens=10, completion_tokens=20)
+    for _ in range(2):
+        metrics.request_finished("chat", "late", 200, 0.5, "batch")
+        metrics.used("late", usage)
+        metrics.know_model("late")
+    for model in ("other", "late"):
+        labels = {"route": "chat", "model": model, "tier": "batch"}
+        assert value(metrics, "trunkline_requests_total", status="2xx", **labels) == 1
+        assert value(metrics, "trunkline_request_seconds_count", **labels) == 1
+        assert value(metrics, "trunkline_tokens_total", model=model, kind="completion") == 20
+
+
 def test_only_so_many_models_have_labels_of_their_own() -> None:
     metrics = Metrics()
     for number in range(MODEL_LABELS + 50):
