@@ -10,9 +10,10 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from datetime import UTC, datetime
 from time import time_ns
 from types import MappingProxyType
-from typing import Any, TextIO, cast
+from typing import Any, Protocol, TextIO, cast
 
 import orjson
 import structlog
@@ -110,9 +111,17 @@ BATCH_S = 0.02
 Later = Callable[[float, Callable[[], None]], object]
 
 
+class EventLog(Protocol):
+    """Takes what is logged, as plain facts of each event."""
+
+    def add(self, level: str, event: str, facts: dict[str, Any]) -> None:
+        """Log ``event``, with ``facts``, which nobody changes any more. ``level`` is of :data:`LEVELS`."""
+        ...
+
+
 class LineBatch:
-    """A logger for lines of which many come every second. They are made at once and written together; those
-    of other loggers may stand before them. To be used on the event loop's thread."""
+    """A log for lines of which many come every second. They are made at once and written together; those of
+    loggers may stand before them. To be used on the event loop's thread."""
 
     def __init__(self, write: Callable[[bytes], None], least: int, later: Later, name: str) -> None:
         """``least`` is the lowest level that is written; ``later`` is the event loop's ``call_later``;
@@ -124,28 +133,38 @@ class LineBatch:
         self._lines: list[bytes] = []
         atexit.register(self.flush)
 
-    def debug(self, event: str, **facts: Any) -> None:
-        if self._least <= LEVELS["debug"]:
-            facts["event"], facts["logger"] = event, self._name
-            self._add(_json_line(None, "debug", facts))
-
-    def info(self, event: str, **facts: Any) -> None:
-        if self._least <= LEVELS["info"]:
-            facts["event"], facts["logger"] = event, self._name
-            self._add(_json_line(None, "info", facts))
-
-    def _add(self, line: bytes) -> None:
+    def add(self, level: str, event: str, facts: dict[str, Any]) -> None:
+        """See :class:`EventLog`."""
+        if LEVELS[level] < self._least:
+            return
+        facts["event"], facts["logger"] = event, self._name
+        if _process is not None:
+            facts.setdefault("process", _process)
+        facts["level"], facts["timestamp"] = level, datetime.now(UTC)
         if not self._lines:
             self._later(BATCH_S, self.flush)
-        self._lines.append(line)
+        line = orjson.dumps(facts, default=repr, option=orjson.OPT_UTC_Z)
+        self._lines.append(line + b"\n")  # a copy: see _json_line
 
     def flush(self) -> None:
         """Write what waits."""
         if self._lines:
             lines, self._lines = self._lines, []
-            self._write(b"\n".join([*lines, b""]))
+            written = _without_secrets(b"".join(lines))
+            self._write(written)
             if _keep is not None:
-                _keep(lines)
+                _keep(written.splitlines())
+
+
+class LoggedEvents:
+    """An :class:`EventLog` that gives all to a logger of structlog."""
+
+    def __init__(self, name: str) -> None:
+        self._log = structlog.get_logger(name).bind()
+
+    def add(self, level: str, event: str, facts: dict[str, Any]) -> None:
+        """See :class:`EventLog`."""
+        getattr(self._log, level)(event, **facts)
 
 
 class _LineLogger:
@@ -178,13 +197,13 @@ def _line_loggers(out: TextIO, binary: Any, note: str, least: int) -> Callable[.
     return lambda *names: _LineLogger(writer, end, least, names[0] if names else "")
 
 
-def batched_log(name: str, later: Later) -> Any:
-    """A :class:`LineBatch` where the log is JSON and written as bytes, else an ordinary logger."""
+def batched_log(name: str, later: Later) -> EventLog:
+    """A :class:`LineBatch` where the log is JSON and written as bytes, else an ordinary logger's."""
     config = structlog.get_config()
     logger = config["logger_factory"](name)
     if isinstance(logger, _LineLogger) and config["processors"][-1] is _kept:
         return LineBatch(logger.write, logger.least, later, name)
-    return structlog.get_logger(name).bind()
+    return LoggedEvents(name)
 
 
 def _text_processors(text_time: str, *, colors: bool) -> list[Any]:
@@ -237,10 +256,15 @@ def _json_line(logger: Any, method: str, event: MutableMapping[str, Any]) -> byt
     event["timestamp"] = to_microseconds(time_ns())
     if "exc_info" in event:
         event = structlog.processors.format_exc_info(logger, method, event)
-    line = orjson.dumps(event, default=repr, option=orjson.OPT_NON_STR_KEYS)
-    if line.find(b"sk-tl-") >= 0 or line.find(b"tlj_") >= 0 or line.find(b"eyJ") >= 0:
-        return _SECRET_BYTES.sub(rb"\1***", line)
+    line = _without_secrets(orjson.dumps(event, default=repr, option=orjson.OPT_NON_STR_KEYS))
     return bytes(memoryview(line))  # what orjson gives holds a block of 8 KiB or more, however short it is
+
+
+def _without_secrets(text: bytes) -> bytes:
+    """Lines in JSON without what :func:`_masked` takes out of rendered ones."""
+    if text.find(b"sk-tl-") >= 0 or text.find(b"tlj_") >= 0 or text.find(b"eyJ") >= 0:
+        return _SECRET_BYTES.sub(rb"\1***", text)
+    return text
 
 
 def _kept(logger: Any, method: str, line: bytes) -> bytes:

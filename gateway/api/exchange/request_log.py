@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-import structlog
-
 from gateway.api.exchange.exchange import HttpExchange
 from gateway.dispatch.decisions.records import RequestRecords
 from gateway.domain.errors import EngineRefused, RequestError
@@ -17,6 +15,7 @@ from gateway.observability.audit import RequestFacts
 from gateway.observability.metrics import Metrics
 from gateway.pipeline.aliases import AliasFigures
 from gateway.pipeline.relay import Response
+from shared.process.logs import EventLog, LoggedEvents
 from shared.process.tracing.context import read_traceparent
 
 _UNLOGGED = frozenset({"health", "metrics"})
@@ -45,7 +44,7 @@ class RequestLog:
     audit: "RequestAudit | None" = None
     finish_trace: Callable[[HttpExchange, int, RequestError | None, float], None] | None = None
     """Hands on the trace of a request that has one; None: nothing is traced."""
-    log: Any = field(default_factory=lambda: structlog.get_logger("gateway.request").bind())
+    log: EventLog = field(default_factory=lambda: LoggedEvents("gateway.request"))
 
     def __call__(self, exchange: HttpExchange, status: int, failure: RequestError | None) -> None:
         total_s = exchange.ended_s - exchange.began_s
@@ -73,11 +72,10 @@ class RequestLog:
             self.finish_trace(exchange, status, failure, total_s)
         if self.lines and (exchange.route not in _UNLOGGED or status >= 500):
             well = exchange.route in _POLLED and status < 400
-            say = self.log.debug if well else self.log.info
             found = facts(exchange, status, failure, total_s, sent_bytes)
             if exchange.trace is not None or (request is not None and request.trace is not None):
                 found |= _trace_facts(exchange)
-            say("request", **found)
+            self.log.add("debug" if well else "info", "request", found)
 
     def _count_stream(self, exchange: HttpExchange, response: Response, total_s: float) -> None:
         """How soon and how fast its tokens went out."""

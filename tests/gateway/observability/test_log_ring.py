@@ -85,7 +85,7 @@ def test_every_line_of_the_log_is_kept_as_json_whatever_its_form(style: str) -> 
         structlog.get_logger("gateway.fleet").warning("odd", key="sk-tl-" + "a" * 40)
         structlog.get_logger("gateway.fleet").debug("unwanted")
         batch = batched_log("gateway.request", lambda seconds, flush: None)
-        batch.info("request", id="r1")
+        batch.add("info", "request", {"id": "r1"})
         getattr(batch, "flush", lambda: None)()
     structlog.get_logger("gateway").info("afterwards")
     first, second = [json.loads(line) for line in ring.read(None, 10).lines]

@@ -4,13 +4,16 @@ import io
 import json
 import logging
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 import structlog
 
 from shared.process.logs import BATCH_S, batched_log, configure_logs, keep_lines
+from shared.process.utc_text import to_microseconds
 
 
 @pytest.fixture(autouse=True)
@@ -127,30 +130,59 @@ def test_lines_of_a_batch_are_written_together_and_masked() -> None:
         waiting.append(flush)
 
     log = batched_log("gateway.request", later)
-    log.info("request", id="one", path="/tlj_0123456789abcdef")
-    log.debug("request", id="unwanted")
-    log.info("request", id="two")
+    log.add("info", "request", {"id": "one", "path": "/tlj_0123456789abcdef"})
+    log.add("debug", "request", {"id": "unwanted"})
+    log.add("info", "request", {"id": "two"})
     assert not disk.getvalue()
     [flush] = waiting
     flush()
     one, two = [json.loads(line) for line in disk.getvalue().splitlines()]
     assert (one["id"], one["path"], one["level"], two["id"]) == ("one", "/tlj_***", "info", "two")
     disk.full = True
-    log.info("request", id="lost")
-    log.info("request", id="lost")
-    log.flush()
+    log.add("info", "request", {"id": "lost"})
+    log.add("info", "request", {"id": "lost"})
+    flush()
     disk.full = False
-    log.info("request", id="after")
-    log.flush()
+    log.add("info", "request", {"id": "after"})
+    flush()
     note, after = [json.loads(line) for line in disk.getvalue().splitlines()[2:]]
     assert (note["lines"], after["id"]) == (2, "after")
     stream.close()
 
 
+def test_lines_of_a_batch_say_what_those_of_a_logger_do() -> None:
+    kept: list[bytes] = []
+    configure_logs("info", "json", stream=io.TextIOWrapper(io.BytesIO()), process="host-1")
+    keep_lines(kept.extend)
+    waiting: list[Callable[[], None]] = []
+    facts: dict[str, Any] = {"id": "one", "place": Path("/x"), "key": "sk-tl-" + "a" * 40}
+    try:
+        structlog.get_logger("gateway.request").warning("request", **facts)
+        batched = batched_log("gateway.request", lambda seconds, flush: waiting.append(flush))
+        batched.add("warning", "request", facts)
+        batched.add("warning", "request", {"id": "two"})
+        waiting.pop()()
+    finally:
+        keep_lines(None)
+    logged, line, other = [json.loads(each) for each in kept]
+    times = [datetime.fromisoformat(each.pop("timestamp")) for each in (logged, line)]
+    assert line == logged
+    assert times == sorted(times)
+    assert other["id"] == "two"
+
+
+@pytest.mark.parametrize("microseconds", [0, 1, 120_000, 999_999])
+def test_times_of_a_batch_are_written_as_those_of_a_logger(microseconds: int) -> None:
+    moment = datetime(2026, 11, 21, 20, 30, 5, microseconds, UTC)
+    written = orjson.loads(orjson.dumps(moment, option=orjson.OPT_UTC_Z))
+    seconds = int(moment.timestamp())
+    assert written == to_microseconds(seconds * 1_000_000_000 + microseconds * 1000)
+
+
 def test_lines_for_people_are_written_at_once() -> None:
     file = io.StringIO()
     configure_logs("info", "text", stream=file)
-    batched_log("gateway.request", lambda seconds, flush: None).info("request", id="one")
+    batched_log("gateway.request", lambda seconds, flush: None).add("info", "request", {"id": "one"})
     assert "id=one" in file.getvalue()
 
 
@@ -188,7 +220,7 @@ def test_who_keeps_lines_gets_them_as_json_with_their_logger(style: str) -> None
         structlog.get_logger("gateway.fleet").warning("odd", key="sk-tl-" + "a" * 40)
         logging.getLogger("library").error("broken")
         batched = batched_log("gateway.request", lambda seconds, flush: flush())
-        batched.info("request", id="one")
+        batched.add("info", "request", {"id": "one"})
     finally:
         keep_lines(None)
     structlog.get_logger("x").info("kept by nobody")
