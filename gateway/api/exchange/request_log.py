@@ -11,6 +11,7 @@ from gateway.api.exchange.exchange import HttpExchange
 from gateway.dispatch.decisions.records import RequestRecords
 from gateway.domain.errors import EngineRefused, RequestError
 from gateway.domain.quotas import Price
+from gateway.domain.request import Principal, Request
 from gateway.observability.audit import RequestFacts
 from gateway.observability.metrics import Metrics
 from gateway.pipeline.aliases import AliasFigures
@@ -47,79 +48,81 @@ class RequestLog:
     log: EventLog = field(default_factory=lambda: LoggedEvents("gateway.request"))
 
     def __call__(self, exchange: HttpExchange, status: int, failure: RequestError | None) -> None:
-        total_s = exchange.ended_s - exchange.began_s
-        request = exchange.request
-        tenant = None if exchange.principal is None else exchange.principal.tenant
+        request, response, reply = exchange.request, exchange.response, exchange.reply
+        who, trace, began_s = exchange.principal, exchange.trace, exchange.began_s
+        total_s, first_s = exchange.ended_s - began_s, reply.first_byte_s
+        if first_s is not None:
+            first_s -= began_s
+        tenant = None if who is None else who.tenant
         if request is not None:
             self.counter.request_finished(
                 exchange.route, request.model, status, total_s, request.tier, tenant
             )
+            if request.alias is not None and self.aliases is not None:
+                self.aliases.finished(request.alias, request.target, status, total_s, first_s)
         else:
             self.counter.request_finished(exchange.route, "", status, total_s, tenant=tenant)
-        response = exchange.response
         if response is not None:
             self.counter.answered_by(response.agent, status)
-            if exchange.reply.event_stream and status < _THEIRS:
-                self._count_stream(exchange, response, total_s)
-        if request is not None and request.alias is not None and self.aliases is not None:
-            first_s = exchange.reply.first_byte_s
-            after_s = None if first_s is None else first_s - exchange.began_s
-            self.aliases.finished(request.alias, request.target, status, total_s, after_s)
-        sent_bytes = exchange.reply.bytes_out
-        if self.audit is not None:
-            self.audit(exchange, status, failure, total_s, sent_bytes)
-        if exchange.trace is not None and self.finish_trace is not None:
+            if reply.event_stream and status < _THEIRS and request is not None and first_s is not None:
+                self._count_stream(request, response, total_s, first_s)
+        sent_bytes = reply.bytes_out
+        if self.audit is not None and who is not None:
+            self.audit(exchange, who, status, failure, total_s, first_s, sent_bytes)
+        if trace is not None and self.finish_trace is not None:
             self.finish_trace(exchange, status, failure, total_s)
         if self.lines and (exchange.route not in _UNLOGGED or status >= 500):
             well = exchange.route in _POLLED and status < 400
-            found = facts(exchange, status, failure, total_s, sent_bytes)
-            if exchange.trace is not None or (request is not None and request.trace is not None):
+            found = facts(exchange, status, failure, total_s, first_s, sent_bytes)
+            if trace is not None or (request is not None and request.trace is not None):
                 found |= _trace_facts(exchange)
             self.log.add("debug" if well else "info", "request", found)
 
-    def _count_stream(self, exchange: HttpExchange, response: Response, total_s: float) -> None:
+    def _count_stream(self, request: Request, response: Response, total_s: float, first_s: float) -> None:
         """How soon and how fast its tokens went out."""
-        request, first_byte_s = exchange.request, exchange.reply.first_byte_s
-        if request is None or first_byte_s is None:
-            return
-        first_s = first_byte_s - exchange.began_s
         usage = response.trailers.usage if response.trailers is not None else None
         tokens = None if usage is None else usage.completion_tokens
         self.counter.streamed(request.model, first_s, total_s - first_s, tokens, request.tier)
 
 
 def facts(
-    exchange: HttpExchange, status: int, failure: RequestError | None, total_s: float, sent_bytes: int
+    exchange: HttpExchange,
+    status: int,
+    failure: RequestError | None,
+    total_s: float,
+    first_s: float | None,
+    sent_bytes: int,
 ) -> dict[str, Any]:
     """What is known of a request at its end; times in milliseconds. Unknown facts are left out."""
-    request, response, reply = exchange.request, exchange.response, exchange.reply
+    request, response, who = exchange.request, exchange.response, exchange.principal
     found: dict[str, Any] = {
         "id": exchange.id,
         "method": exchange.method,
         "path": exchange.raw_path[:PATH_CHARS],
         "status": status,
-        "total_ms": round(total_s * 1000, 2),
+        # a round to decimals would be made by way of text
+        "total_ms": round(total_s * 100_000) / 100,
         "bytes_in": exchange.inbound.received_bytes,
         "bytes_out": sent_bytes,
     }
     if exchange.address:
         found["client"] = exchange.address
-    if exchange.principal is not None:
-        found["key"] = exchange.principal.key_name
+    if who is not None:
+        found["key"] = who.key_name
     if request is not None:
         found["model"], found["route"], found["tier"] = request.model, request.route, str(request.tier)
         found["stream"] = request.streaming
         if request.alias is not None:
             found |= {"alias": request.alias, "target": request.target}
-    if reply.first_byte_s is not None:
-        found["first_byte_ms"] = round((reply.first_byte_s - exchange.began_s) * 1000, 2)
+    if first_s is not None:
+        found["first_byte_ms"] = round(first_s * 100_000) / 100
     if response is not None:
         found["agent"], found["attempts"] = response.agent, response.attempts
-        found["queue_ms"] = round(response.queue_s * 1000, 1)
+        found["queue_ms"] = round(response.queue_s * 10_000) / 10
         if response.ran_by:
             found["ran_by"] = response.ran_by
-        usage = response.trailers.usage if response.trailers is not None else None
-        if usage is not None:
+        trailers = response.trailers
+        if trailers is not None and (usage := trailers.usage) is not None:
             found["tokens_in"], found["tokens_out"] = usage.prompt_tokens, usage.completion_tokens
     if failure is not None:
         _add_failure(found, failure)
@@ -169,16 +172,18 @@ class RequestAudit:
     def __call__(
         self,
         exchange: HttpExchange,
+        who: Principal,
         status: int,
         failure: RequestError | None,
         total_s: float,
+        first_s: float | None,
         sent_bytes: int,
     ) -> None:
-        who = exchange.principal
-        if who is None or exchange.route in _UNRECORDED:
+        """``first_s`` is how long after its arrival the first byte of its answer's body went out."""
+        if exchange.route in _UNRECORDED:
             return
-        request, first_s, price = exchange.request, exchange.reply.first_byte_s, None
-        asked = request if request is not None else _NOTHING_ASKED
+        request, price = exchange.request, None
+        asked = _NOTHING_ASKED if request is None else request
         answered = exchange.response or _NOTHING_ANSWERED
         told = answered.trailers or _NOTHING_TOLD
         if request is not None and self.price is not None:
@@ -199,7 +204,7 @@ class RequestAudit:
             asked.attempts,
             asked.troubles,
             answered.queue_s,
-            None if first_s is None else first_s - exchange.began_s,
+            first_s,
             total_s,
             told.usage,
             asked.gpu_s,

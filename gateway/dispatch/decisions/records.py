@@ -8,7 +8,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import NamedTuple, Protocol
+from types import SimpleNamespace
+from typing import Any, NamedTuple, Protocol
 
 from gateway.dispatch.decisions.decision import Decision
 from gateway.domain.request import Request
@@ -85,6 +86,18 @@ class KeptRequest(NamedTuple):
         return self.facts.total_s if first_s is None else first_s
 
 
+_NOTHING_ASKED: Any = SimpleNamespace(
+    arrived_s=None,
+    streaming=False,
+    input_tokens=0,
+    output_tokens=0,
+    preempted=0,
+    decisions=None,
+    last_wait=None,
+)
+"""What is kept of one that never got as far as a model."""
+
+
 class LiveRequest(Protocol):
     """One that waits or runs; :class:`gateway.dispatch.exchange.RequestExchange`."""
 
@@ -126,28 +139,32 @@ class RequestRecords:
     ) -> None:
         """A request is over. ``request`` is None for one that never got as far as a model, sizes where they
         are not known."""
-        if request is None:
-            if facts.route not in _ROUTES:
-                return
-            more: tuple[object, ...] = (None, False, 0, 0, 0, (), None)
-        else:
-            more = (
-                request.arrived_s,
-                request.streaming,
-                request.input_tokens,
-                request.output_tokens,
-                request.preempted,
-                request.decisions or (),
-                request.last_wait,
-            )
+        if request is None and facts.route not in _ROUTES:
+            return
+        asked = _NOTHING_ASKED if request is None else request
         self.ended += 1
-        known = facts, self.ended, key_name, bytes_in, bytes_out, *more, False, None
+        known = (
+            facts,
+            self.ended,
+            key_name,
+            bytes_in,
+            bytes_out,
+            asked.arrived_s,
+            asked.streaming,
+            asked.input_tokens,
+            asked.output_tokens,
+            asked.preempted,
+            asked.decisions or (),
+            asked.last_wait,
+            False,
+            None,
+        )
         record = tuple.__new__(KeptRequest, known)  # what its own constructor does
         self._recent.append(record)
-        first_s = facts.first_byte_s
+        first_s, status = facts.first_byte_s, facts.status
         if (facts.total_s if first_s is None else first_s) >= self.settings.slow_s:
             self._slow.append(record)
-        if facts.status >= _FAILED and facts.status != CANCELLED:
+        if status >= _FAILED and status != CANCELLED:
             self.failed += 1
             self._failed.append(record)
 

@@ -164,7 +164,10 @@ def recorded(surface: Surface) -> list[dict[str, Any]]:
     facts: list[RequestFacts] = []
     audit = RequestAudit(facts.append, lambda model: Price(1.0, 2.0, 0.5), lambda: 0.0)
     for exchange, status, failure in surface.finished:
-        audit(exchange, status, failure, 1.5, exchange.reply.bytes_out)
+        reply, who = exchange.reply, exchange.principal
+        first_s = None if reply.first_byte_s is None else reply.first_byte_s - exchange.began_s
+        if who is not None:
+            audit(exchange, who, status, failure, 1.5, first_s, reply.bytes_out)
     return [facts_of(each) for each in facts]
 
 
