@@ -163,6 +163,9 @@ class Attempt:
     """What the scheduler is to learn of it; None: nothing."""
     kv_tokens: int | None = None
     """What it holds of its deployment's memory for context, where that is known."""
+    gpu_began_s: float | None = None
+    """What its deployment's :class:`~shared.protocol.gpu_time.GpuClock` said at its start; None while it does
+    not count there."""
     gpu_s: float | None = None
     """GPU-seconds that it used, as its agent measured; None: the agent did not say."""
     decision: Decision | None = None

@@ -31,7 +31,6 @@ from gateway.fleet.registry import Registry
 from gateway.fleet.session import AgentSession
 from gateway.observability.gauges import UnreadFigures
 from gateway.observability.metrics import Metrics
-from gateway.quota.usage import GpuTimeMeter
 from gateway.scheduling.queue.tickets import Ticket
 from gateway.scheduling.queue.waiting_room import QueueSettings
 from shared.protocol.errors import ErrorCode, ProtocolError
@@ -86,7 +85,7 @@ class Dispatcher(DispatchContext):
         """All requests that wait, run, or whose streams are not closed, by their ticket's number."""
         self._idle: asyncio.Event | None = None
         """Set when the last exchange is finished."""
-        self._gpu_time, self._ran = GpuTimeMeter(), ran
+        self._ran = ran
         self._preemption = Preemption(self.settings, self.index, self.room)
         self.admission.yielding = self._preemption.yielding
         self._assigner = Assigner(self, self.exchanges, self._preemption)
@@ -258,7 +257,7 @@ class Dispatcher(DispatchContext):
         self.index.take(deployment, attempt.work)
         if self.demand.tells:
             self.demand.opened(deployment.session, request.model)
-        self._gpu_time.started(attempt, deployment, opened_s)
+        attempt.gpu_began_s = deployment.gpu_clock.start(opened_s)
         self.scheduling.taken(ticket.seen or ticket.as_pending(), attempt)
         self._preemption.taken(self.exchanges[ticket.number], attempt)
         if not deployment.settled:
@@ -273,7 +272,10 @@ class Dispatcher(DispatchContext):
         if not deployment.settled:
             self.health.released(deployment, request)
         self.index.give_back(deployment, attempt.work, None if attempt.refused else held_s)
-        gpu_s = self._gpu_time.ended(attempt, deployment, now)
+        gpu_s, gpu_began_s = 0.0, attempt.gpu_began_s
+        if gpu_began_s is not None:
+            gpu_s = deployment.gpu_clock.end(gpu_began_s, now)
+            attempt.gpu_began_s = None
         if deployment.asked_as and attempt.gpu_s is not None:
             # Behind a gateway are several engines: what runs beside it here may run elsewhere there.
             gpu_s = min(attempt.gpu_s, held_s)

@@ -10,6 +10,7 @@ from gateway.scheduling.base import DeploymentView
 from gateway.scheduling.health import DeploymentHealth
 from shared.protocol.batch_sizes import BatchSizes
 from shared.protocol.endpoint import SessionEndpoint
+from shared.protocol.gpu_time import GpuClock
 from shared.protocol.messages import DeploymentStatus
 from shared.protocol.work import WorkScale
 
@@ -100,6 +101,8 @@ class Deployment(DeploymentView):
     """Whether its engine takes the option that puts usage into a stream; None: not known yet."""
     stateful: bool = False
     """Requests for its own paths that belong together must all go to it."""
+    gpu_clock: GpuClock = field(default_factory=GpuClock)
+    """Shares its time out to the requests that this gateway has there at once."""
     gpu_share: GpuShare = field(default_factory=GpuShare)
     context_tokens: int | None = None
     """The most tokens of one request, prompt and answer together."""

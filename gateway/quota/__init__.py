@@ -3,6 +3,5 @@ settled by what engines report."""
 
 from gateway.quota.limits import Guard, Limits, ReservedUsage, unreported_usage
 from gateway.quota.spending import Spending
-from gateway.quota.usage import GpuTimeMeter
 
-__all__ = ["GpuTimeMeter", "Guard", "Limits", "ReservedUsage", "Spending", "unreported_usage"]
+__all__ = ["Guard", "Limits", "ReservedUsage", "Spending", "unreported_usage"]

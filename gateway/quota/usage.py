@@ -10,7 +10,7 @@ processes sees only a part of what runs at a deployment, so what the agent measu
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 
 import structlog
 
@@ -19,7 +19,6 @@ from gateway.domain.request import Request
 from gateway.observability.gauges import SpentFigures
 from gateway.quota.spending import Amounts, Spending
 from gateway.storage.usage import Account, Amount
-from shared.protocol.gpu_time import GpuClock
 from shared.protocol.messages import Usage
 
 _log = structlog.get_logger(__name__)
@@ -161,35 +160,6 @@ def _bounded(usage: Usage) -> tuple[int, int, int]:
     tokens = usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens
     prompt, completion, cached = (min(max(each, 0), MOST_TOKENS) for each in tokens)
     return prompt, completion, cached
-
-
-class GpuTimeMeter:
-    """Who runs beside whom. One for a dispatcher; holds what runs and no more."""
-
-    def __init__(self) -> None:
-        self._clocks: dict[Hashable, GpuClock] = {}
-        self._began_s: dict[Hashable, float] = {}
-
-    def __len__(self) -> int:
-        return len(self._began_s)
-
-    def started(self, attempt: Hashable, deployment: Hashable, now: float) -> None:
-        """``attempt`` runs in ``deployment`` from now on."""
-        clock = self._clocks.get(deployment)
-        if clock is None:
-            clock = self._clocks[deployment] = GpuClock()
-        self._began_s[attempt] = clock.start(now)
-
-    def ended(self, attempt: Hashable, deployment: Hashable, now: float) -> float:
-        """It does so no more; the GPU-seconds it used. 0.0 for one that never came."""
-        began_s = self._began_s.pop(attempt, None)
-        if began_s is None:
-            return 0.0
-        clock = self._clocks[deployment]
-        used_s = clock.end(began_s, now)
-        if not clock.running:
-            del self._clocks[deployment]
-        return used_s
 
 
 SHARE_WEIGHT = 0.1

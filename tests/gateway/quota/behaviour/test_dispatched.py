@@ -46,7 +46,8 @@ async def test_requests_use_the_gpu_together_and_each_is_told_its_part() -> None
     assert [(name, key) for name, key, _ in told] == [("r1", "a/d-m"), ("r2", "a/d-m")]
     assert [gpu_s for _, _, gpu_s in told] == pytest.approx([2.0, 4.0])
     assert first.request.gpu_s == pytest.approx(2.0)
-    assert not len(fleet.dispatcher._gpu_time)
+    [served] = fleet.registry.index.models["m"].serving.values()
+    assert served.gpu_clock.running == 0
 
 
 async def test_what_was_seen_of_a_stream_is_counted_once_whatever_becomes_of_it() -> None:

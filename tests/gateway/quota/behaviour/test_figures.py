@@ -1,12 +1,11 @@
-"""What budgets count by day and month, what requests use of a GPU, and how what is left is written."""
+"""What budgets count by day and month, and how what is left is written."""
 
-import random
 from datetime import UTC, datetime
 
 import pytest
 
 from gateway.domain.quotas import Rates
-from gateway.quota import GpuTimeMeter, Spending
+from gateway.quota import Spending
 from gateway.quota.headers import duration, limit_headers
 from gateway.quota.limit_state import LimitState
 from gateway.quota.spending import Amounts
@@ -68,39 +67,6 @@ def test_what_was_used_by_a_clock_that_was_ahead_does_not_count_in_every_month_u
         [DailySpending("a", "2026-11-30", 5, 0.0, 0.0), DailySpending("a", "2030-01-01", 7, 0.0, 0.0)]
     )
     assert [each.tokens for each in spending.of("a", wall("2026-11-21T12:00"))] == [0, 5]
-
-
-def test_those_that_run_at_once_share_the_seconds_of_their_gpu() -> None:
-    meter = GpuTimeMeter()
-    meter.started("a", "gpu", 0.0)
-    meter.started("b", "gpu", 2.0)
-    meter.started("other", "gpu-2", 2.0)
-    assert meter.ended("a", "gpu", 4.0) == pytest.approx(2.0 + 1.0)
-    assert meter.ended("b", "gpu", 5.0) == pytest.approx(1.0 + 1.0)
-    assert meter.ended("other", "gpu-2", 5.0) == pytest.approx(3.0)
-    assert meter.ended("a", "gpu", 9.0) == 0.0
-    assert len(meter) == 0
-    assert not meter._clocks
-
-
-def test_all_requests_together_use_the_time_in_which_their_deployment_had_any() -> None:
-    draw, meter, now = random.Random(7), GpuTimeMeter(), 0.0
-    running: set[int] = set()
-    used_s = busy_s = 0.0
-    for number in range(3000):
-        step_s = draw.random()
-        busy_s += step_s if running else 0.0
-        now += step_s
-        if running and draw.random() < 0.5:
-            gone = draw.choice(sorted(running))
-            running.remove(gone)
-            used_s += meter.ended(gone, "gpu", now)
-        else:
-            running.add(number)
-            meter.started(number, "gpu", now)
-    for gone in running:
-        used_s += meter.ended(gone, "gpu", now)
-    assert used_s == pytest.approx(busy_s)
 
 
 @pytest.mark.parametrize(
