@@ -174,7 +174,8 @@ def facts_of(request: RequestFacts) -> dict[str, Any]:
         "tenant": tenant,
         "status": status,
         "route": route,
-        "total_ms": round(request.total_s * 1000, 2),
+        # here and below: a round to decimals would be made by way of text
+        "total_ms": round(request.total_s * 100_000) / 100,
     }
     if error is not None:
         found["error"] = error
@@ -195,9 +196,9 @@ def _add_run(found: dict[str, Any], request: RequestFacts) -> None:
     """Where it ran, and what it used."""
     deployments, troubles, queue_s, first_byte_s, _, usage, gpu_s, price = request[12:20]
     if queue_s is not None:
-        found["queue_ms"] = round(queue_s * 1000, 2)
+        found["queue_ms"] = round(queue_s * 100_000) / 100
     if first_byte_s is not None:
-        found["first_byte_ms"] = round(first_byte_s * 1000, 2)
+        found["first_byte_ms"] = round(first_byte_s * 100_000) / 100
     if deployments:
         found["ran"] = deployments
         if troubles:
@@ -210,7 +211,7 @@ def _add_run(found: dict[str, Any], request: RequestFacts) -> None:
         if usage.cached_tokens:
             found["tokens_cached"] = usage.cached_tokens
     if gpu_s:
-        found["gpu_s"] = round(gpu_s, 6)
+        found["gpu_s"] = round(gpu_s * 1_000_000) / 1_000_000
     if price is not None and (cost := cost_of(price, gpu_s, usage)):
         found["cost"] = round(cost, 9)
 
