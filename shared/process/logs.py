@@ -262,7 +262,8 @@ def _json_line(logger: Any, method: str, event: MutableMapping[str, Any]) -> byt
 
 def _without_secrets(text: bytes) -> bytes:
     """Lines in JSON without what :func:`_masked` takes out of rendered ones."""
-    if text.find(b"sk-tl-") >= 0 or text.find(b"tlj_") >= 0 or text.find(b"eyJ") >= 0:
+    # of sk-tl- what is found soonest
+    if text.find(b"-tl-") >= 0 or text.find(b"tlj_") >= 0 or text.find(b"eyJ") >= 0:
         return _SECRET_BYTES.sub(rb"\1***", text)
     return text
 
