@@ -278,27 +278,34 @@ class Metrics(MetricTable):
         duration_s: float,
         tier: str = NO_TIER,
         tenant: str | None = None,
+        agent: str | None = None,
     ) -> None:
         """Count one client request, of whatever outcome.
 
         ``route`` is a deployment's route or ``models``; unknown routes and models count under ``other``.
-        ``tenant`` is None before it is known.
+        ``tenant`` is None before it is known, ``agent`` where none answered.
         """
+        outcome = _STATUS_CLASSES[status // 100]
         route = route if route in ROUTES else OTHER
         if tenant is not None and self.tenant_class is not None:
-            self.tenant_class_s(
-                self.tenant_class(tenant), str(tier), _STATUS_CLASSES[status // 100], duration_s
-            )
-        labels = self._models[model], route, str(tier), _STATUS_CLASSES[status // 100]
+            self.tenant_class_s(self.tenant_class(tenant), str(tier), outcome, duration_s)
+        labels = self._models[model], route, str(tier), outcome
         count, durations = self._finished.get(labels) or self._new_finished(labels)
         count.value += 1
         durations.observe(duration_s)
+        if agent is not None:
+            answer = self._agents[agent], outcome
+            (self._answered.get(answer) or self._new_answered(answer)).value += 1
 
     def _new_finished(self, labels: tuple[str, str, str, str]) -> tuple[Count, Distribution]:
         count = self.counters["trunkline_requests"].series(*labels)
         durations = self.histograms["trunkline_request_seconds"].series(*labels[:-1])
         series = self._finished[labels] = count, durations
         return series
+
+    def _new_answered(self, labels: tuple[str, str]) -> Count:
+        count = self._answered[labels] = self.counters["trunkline_agent_requests"].series(*labels)
+        return count
 
     def streamed(
         self, model: str, first_token_s: float, lasted_s: float, tokens: int | None, tier: str
@@ -308,14 +315,6 @@ class Metrics(MetricTable):
         self.first_token_s(model, tier, first_token_s)
         if tokens is not None and tokens > 1:
             self.token_gap_s(model, lasted_s / (tokens - 1))
-
-    def answered_by(self, agent: str, status: int) -> None:
-        """An answer of ``agent`` went out to a client."""
-        labels = self._agents[agent], _STATUS_CLASSES[status // 100]
-        count = self._answered.get(labels)
-        if count is None:
-            count = self._answered[labels] = self.counters["trunkline_agent_requests"].series(*labels)
-        count.value += 1
 
     def loaded(self, model: str, seconds: float) -> None:
         """An agent has loaded a model, in so long."""

@@ -181,12 +181,11 @@ class UplinkRunner:
             if usage is None and trailers is not None:
                 usage = unreported_usage(request, response.status, response.attempts)
             books.ledger.finished(request, usage)
-            books.metrics.answered_by(response.agent, status)
         head = run.stream.head
         route = "" if request is None else request.route
         if request is not None:
-            tenant = request.principal.tenant
-            books.metrics.request_finished(route, request.model, status, total_s, request.tier, tenant)
+            tenant, agent = request.principal.tenant, None if response is None else response.agent
+            books.metrics.request_finished(route, request.model, status, total_s, request.tier, tenant, agent)
         code = error.code if isinstance(error, RequestError) else None if error is None else "broken"
         _log.info(
             "uplink_request",

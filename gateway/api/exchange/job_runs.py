@@ -77,9 +77,8 @@ class JobBooks:
         total_s = monotonic() - exchange.began_s
         model, tier = ("", NO_TIER) if request is None else (request.model, request.tier)
         tenant = None if exchange.principal is None else exchange.principal.tenant
-        self.metrics.request_finished(exchange.route, model, status, total_s, tier, tenant)
-        if response is not None and response.agent:
-            self.metrics.answered_by(response.agent, status)
+        agent = None if response is None else response.agent or None
+        self.metrics.request_finished(exchange.route, model, status, total_s, tier, tenant, agent)
         code = error.code if isinstance(error, RequestError) else None if error is None else "broken"
         if self.lines:
             _log.info("job_attempt", **_facts(exchange, status, code, error, total_s))

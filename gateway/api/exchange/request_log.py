@@ -54,18 +54,17 @@ class RequestLog:
         if first_s is not None:
             first_s -= began_s
         tenant = None if who is None else who.tenant
+        agent = None if response is None else response.agent
         if request is not None:
             self.counter.request_finished(
-                exchange.route, request.model, status, total_s, request.tier, tenant
+                exchange.route, request.model, status, total_s, request.tier, tenant, agent
             )
+            if reply.event_stream and response is not None and first_s is not None and status < _THEIRS:
+                self._count_stream(request, response, total_s, first_s)
             if request.alias is not None and self.aliases is not None:
                 self.aliases.finished(request.alias, request.target, status, total_s, first_s)
         else:
-            self.counter.request_finished(exchange.route, "", status, total_s, tenant=tenant)
-        if response is not None:
-            self.counter.answered_by(response.agent, status)
-            if reply.event_stream and status < _THEIRS and request is not None and first_s is not None:
-                self._count_stream(request, response, total_s, first_s)
+            self.counter.request_finished(exchange.route, "", status, total_s, tenant=tenant, agent=agent)
         sent_bytes = reply.bytes_out
         if self.audit is not None and who is not None:
             self.audit(exchange, who, status, failure, total_s, first_s, sent_bytes)

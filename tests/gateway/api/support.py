@@ -111,17 +111,17 @@ class CountedRequests(Metrics):
         duration_s: float,
         tier: str = "",
         tenant: str | None = None,
+        agent: str | None = None,
     ) -> None:
         assert duration_s >= 0
         self.finished.append((route, model, status))
+        if agent is not None:
+            self.agents.append((agent, status))
 
     def streamed(
         self, model: str, first_token_s: float, lasted_s: float, tokens: int | None, tier: str
     ) -> None:
         self.streams.append((model, first_token_s, lasted_s, tokens))
-
-    def answered_by(self, agent: str, status: int) -> None:
-        self.agents.append((agent, status))
 
 
 class FakeResponse:

@@ -110,8 +110,8 @@ def test_only_so_many_agents_have_labels_of_their_own_and_the_others_are_added_u
     assert value(metrics, "trunkline_agent_slots_granted", agent="other") == 6
     assert value(metrics, "trunkline_agent_requests_in_flight", agent="other") == 3
     assert value(metrics, "trunkline_agent_round_trip_seconds", agent="other") == (AGENT_LABELS + 2) / 1000
-    metrics.answered_by("gpu-0000", 200)
-    metrics.answered_by("gpu-9999", 503)
+    metrics.request_finished("chat", "m", 200, 0.1, agent="gpu-0000")
+    metrics.request_finished("chat", "m", 503, 0.1, agent="gpu-9999")
     assert value(metrics, "trunkline_agent_requests_total", agent="gpu-0000", status="2xx") == 1
     assert value(metrics, "trunkline_agent_requests_total", agent="other", status="5xx") == 1
 

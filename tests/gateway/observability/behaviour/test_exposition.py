@@ -18,10 +18,9 @@ def everything_counted() -> Metrics:
     metrics = Metrics()
     metrics.know_model("m")
     metrics.tenant_class = lambda tenant: "paying"
-    metrics.request_finished("chat", "m", 200, 0.5, "standard", "acme")
+    metrics.request_finished("chat", "m", 200, 0.5, "standard", "acme", "gpu")
     metrics.computed("m", BatchSizes((0, 1, *(0,) * (len(BATCH_SIZES) - 1)), 2))
     metrics.streamed("m", 0.25, 2.0, 5, "standard")
-    metrics.answered_by("gpu", 200)
     metrics.queued("m", "standard", 0.1)
     metrics.first_byte("m", 0.2)
     metrics.refused("m", "queue_full")
