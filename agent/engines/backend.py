@@ -116,10 +116,11 @@ class ResponseReceiver(Protocol):
     What :meth:`on_response` or :meth:`on_body` raise ends the request, and is the error of :meth:`on_over`.
     """
 
-    def on_response(self, status: int, headers: Headers) -> OutPath | None:
+    def on_response(self, status: int, headers: Headers, *, whole: bool = False) -> OutPath | None:
         """The response begins: its HTTP status, 200 to 599, and its header fields: lower-case names,
         hop-by-hop fields removed, order kept. Status 101, where the request asked for a WebSocket: both
-        bodies are messages from now on (:mod:`shared.protocol.upgraded`).
+        bodies are messages from now on (:mod:`shared.protocol.upgraded`). ``whole``: all of it is there, and
+        what there is of a body and :meth:`on_over` follow before anything else happens.
 
         Pieces of the body may go to :meth:`on_body` or, where this gives a path that takes them, there."""
 

@@ -68,6 +68,8 @@ class RequestRun:
     """The last of the body, which waits until it may be sent."""
     _usage: Usage | None = None
     """As the engine counted it, once that is known."""
+    _whole = False
+    """All of the response is there: its head leaves with its body and its end."""
     _writable = True
     engine_failed = False
     lacks = ""
@@ -223,7 +225,7 @@ class RequestRun:
 
     # --- what the backend says
 
-    def on_response(self, status: int, headers: Headers) -> OutPath | None:
+    def on_response(self, status: int, headers: Headers, *, whole: bool = False) -> OutPath | None:
         head = self.stream.head
         self.status, self._headers = status, headers
         self._reader = reader_for(head.usage, headers)
@@ -234,7 +236,10 @@ class RequestRun:
             self._watching = self._head_waits or status >= 500
             if self._head_waits:
                 return None
-        self._send_head()
+        if whole:
+            self._whole = True
+            return None
+        self.stream.send_head(self._head())
         if self._reader.takes_whole_events and self._gathered is None:
             self._out_path = self.stream.out_path()
         return self._out_path
@@ -253,6 +258,9 @@ class RequestRun:
                 self.on_first_token(self)
         assert self._reader is not None
         data = self._reader.feed(piece)
+        if self._whole:
+            self._rest += data
+            return True
         send = self.stream.send_data if self._gathered is None else self._gathered.send
         ready = not data or send(data)
         if is_first and self.stream.head.streaming:
@@ -271,15 +279,14 @@ class RequestRun:
         else:
             self._fail(error)
 
-    def _send_head(self) -> None:
+    def _head(self) -> ResponseHead:
         headers = self._headers
         if self.stream.head.usage is _STRIP and isinstance(self._reader, EventUsage):
             # A response that may lose its usage chunk must not promise its length.
             headers = tuple([field for field in headers if field[0] != "content-length"])
         if self.status < 400:
-            self.stream.send_head(ResponseHead(self.status, headers))
-        else:
-            self.stream.send_head(ResponseHead(self.status, headers, bool(self.lacks), self.refusal))
+            return ResponseHead(self.status, headers)
+        return ResponseHead(self.status, headers, bool(self.lacks), self.refusal)
 
     def _watch(self, piece: bytes) -> bytes:
         """What of a body that is watched is to be passed on now, when ``piece`` has come."""
@@ -293,7 +300,7 @@ class RequestRun:
         """What there is of the body, which is to follow the head."""
         self._head_waits = self._watching = False
         self.refusal = refusal_of(self.status, self._message, self.seat.others)
-        self._send_head()
+        self.stream.send_head(self._head())
         return self._message
 
     def _finish(self) -> None:
@@ -302,7 +309,7 @@ class RequestRun:
             if self.status >= 400:
                 self._look_at_refusal()
             assert self._reader is not None
-            self._rest = self._reader.finish()
+            self._rest += self._reader.finish()
             if self._gathered is not None:
                 self._rest, self._writable = self._gathered.take() + self._rest, self._gathered.ready
         except Exception as error:
@@ -329,7 +336,7 @@ class RequestRun:
         """Ends the stream in the turn in which the response ended, so that both leave together."""
         try:
             assert self._reader is not None
-            if self._rest:
+            if self._rest and not self._whole:
                 self.stream.send_data(self._rest)
             usage = self._usage = self._reader.usage()
         except Exception as error:
@@ -344,7 +351,10 @@ class RequestRun:
             self.seat.gpu_s if self._tells_gpu_s else None,
         )
         try:
-            self.stream.end(trailers)
+            if self._whole:
+                self.stream.send_answer(self._head(), self._rest, trailers)
+            else:
+                self.stream.end(trailers)
         except LocalError:
             pass  # the stream ended under us, its place is free all the same
         if self._body.untaken_bytes:

@@ -110,6 +110,15 @@ class Stream:
         if self.head.streaming:
             endpoint.hasten()
 
+    def send_answer(self, head: ResponseHead, body: bytes, trailers: Trailers) -> None:
+        """Sends a whole response (agent): all leaves together. Raises ``StreamHalfClosed``,
+        ``SessionClosed``."""
+        endpoint = self._endpoint
+        endpoint.session.send_head(self.id, head, body, trailers)
+        endpoint.wake()
+        if self.head.streaming:
+            endpoint.hasten()
+
     def end(self, trailers: Trailers | None = None) -> None:
         """Ends our half once everything has left. Raises ``StreamHalfClosed``, ``SessionClosed``."""
         self._endpoint.session.end(self.id, trailers)

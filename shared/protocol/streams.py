@@ -133,18 +133,28 @@ class SessionStreams:
         self.control_frames.earn(len(self._streams))
         return stream_id
 
-    def send_head(self, stream_id: int, head: ResponseHead) -> None:
-        """Sends HEAD (agent). Raises :class:`~shared.protocol.errors.StreamHalfClosed` when our half is
-        over."""
+    def send_head(
+        self, stream_id: int, head: ResponseHead, body: bytes = b"", trailers: Trailers | None = None
+    ) -> None:
+        """Sends HEAD (agent); where there are ``trailers`` the whole response, of which ``body`` is all.
+
+        Raises :class:`~shared.protocol.errors.StreamHalfClosed` when our half is over.
+        """
         stream = self._streams.get(stream_id)
         if stream is None or stream.local is not _HEAD or self.closed:
             stream = self._advance_local(stream_id, FrameType.HEAD)
         stream.local = _BODY
         if stream.peer is not _RESET:
-            payload = head.to_payload()
+            payload, out = head.to_payload(), stream.out
             assert len(payload) <= limits.CONTROL_PAYLOAD_BYTES, len(payload)
-            stream.out.head = _pack_header(_HEAD_FRAME, stream_id, len(payload)) + payload
-            self._outbox.queue(stream.out)
+            out.head = _pack_header(_HEAD_FRAME, stream_id, len(payload)) + payload
+            if body:
+                out.chunks.append(body)
+                out.pending_bytes = len(body)
+            if trailers is None:
+                self._outbox.queue(out)
+        if trailers is not None:
+            self._end(stream_id, stream, trailers)
 
     def send_data(self, stream_id: int, data: bytes) -> bool:
         """Takes body bytes, all of them. Returns False when the writer must wait for ``StreamWritable``.
@@ -202,20 +212,7 @@ class SessionStreams:
         stream = self._streams.get(stream_id)
         if stream is None or stream.local is not _BODY or self.closed:
             stream = self._advance_local(stream_id, FrameType.END)
-        stream.local = _ENDED
-        if stream.peer is _RESET:
-            self.reset(stream_id, ErrorCode.CANCELLED)
-            return
-        payload = b"" if trailers is None else trailers.to_payload()
-        if self._outbox.progress:
-            self._outbox.progress.pop(stream_id, None)
-        assert len(payload) <= limits.CONTROL_PAYLOAD_BYTES, len(payload)
-        out = stream.out
-        out.end = _pack_header(_END_FRAME, stream_id, len(payload)) + payload
-        if not out.queued:
-            self._outbox.queue(out)
-        if self.role is _AGENT and stream.credit.received != stream.credit.consumed:
-            self._discard(stream_id, stream.credit)
+        self._end(stream_id, stream, trailers)
 
     def reset(self, stream_id: int, code: ErrorCode, reason: str = "") -> bool:
         """Gives the stream up: drops what has not left and what has come. Harmless when it is closed.
@@ -286,6 +283,22 @@ class SessionStreams:
         return OutPath(stream, self, endpoint, self._outbox.interactive, states, limits.SEND_BUFFER_BYTES)
 
     # --- Steps ---
+
+    def _end(self, stream_id: int, stream: OpenStream, trailers: Trailers | None) -> None:
+        stream.local = _ENDED
+        if stream.peer is _RESET:
+            self.reset(stream_id, ErrorCode.CANCELLED)
+            return
+        payload, out, outbox = b"" if trailers is None else trailers.to_payload(), stream.out, self._outbox
+        assert len(payload) <= limits.CONTROL_PAYLOAD_BYTES, len(payload)
+        out.end = _pack_header(_END_FRAME, stream_id, len(payload)) + payload
+        if outbox.progress:
+            outbox.progress.pop(stream_id, None)
+        if not out.queued:
+            outbox.queue(out)
+        credit = stream.credit
+        if credit.received != credit.consumed and self.role is _AGENT:
+            self._discard(stream_id, credit)
 
     def _set_suspended(self, suspended: bool) -> None:
         """Notes that the tunnel is gone, or that there is one again.

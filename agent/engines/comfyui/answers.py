@@ -213,7 +213,7 @@ class _Reader:
         self._on_head = on_head
         self.on_body = on_piece
 
-    def on_response(self, status: int, headers: Headers) -> None:
+    def on_response(self, status: int, headers: Headers, *, whole: bool = False) -> None:
         if status != 200:
             raise BackendFailed(f"the engine answers {status} when asked for a file that it wrote")
         self.headers = headers

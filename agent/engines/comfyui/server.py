@@ -160,7 +160,7 @@ class _Answer:
         self.over, self.status, self.body = over, 0, bytearray()
         self.error: Exception | None = None
 
-    def on_response(self, status: int, headers: Headers) -> None:
+    def on_response(self, status: int, headers: Headers, *, whole: bool = False) -> None:
         self.status = status
 
     def on_progress(self, progress: Progress) -> None:

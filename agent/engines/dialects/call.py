@@ -179,14 +179,14 @@ class AskedInDialect:
         self._held: bytearray | None = None
         """How a body begins that may say that nothing is there."""
 
-    def on_response(self, status: int, headers: Headers) -> OutPath | None:
+    def on_response(self, status: int, headers: Headers, *, whole: bool = False) -> OutPath | None:
         self._status, self._headers = status, headers
         if status in PATH_STATUSES:
             self._held = bytearray()
             return None
         if status < 500:
             self._on_found(True)
-        return self._receiver.on_response(status, headers)
+        return self._receiver.on_response(status, headers, whole=whole)
 
     def on_body(self, piece: bytes) -> bool:
         if self._held is None:
@@ -231,7 +231,7 @@ class TranslatedAnswer:
         self._chunks: ChatChunkReader | None = None
         self._held = bytearray()
 
-    def on_response(self, status: int, headers: Headers) -> None:
+    def on_response(self, status: int, headers: Headers, *, whole: bool = False) -> None:
         self._status = status
         self._headers = tuple(
             field for field in headers if field[0] not in ("content-length", "content-type")

@@ -152,7 +152,7 @@ class _WholeAnswer:
         self.body = bytearray()
         self.error: Exception | None = None
 
-    def on_response(self, status: int, headers: Headers) -> None:
+    def on_response(self, status: int, headers: Headers, *, whole: bool = False) -> None:
         self.status = status
 
     def on_progress(self, progress: Progress) -> None:

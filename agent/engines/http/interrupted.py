@@ -29,7 +29,7 @@ class InterruptionDetector:
         self._finished = False
         self._before = b""
 
-    def on_response(self, status: int, headers: Headers) -> None:
+    def on_response(self, status: int, headers: Headers, *, whole: bool = False) -> None:
         kind = dict(headers).get("content-type", "")
         self._stream = kind.lower().startswith("text/event-stream") and status == 200
         self._receiver.on_response(status, headers)

@@ -144,12 +144,12 @@ class FollowedVideo:
 
     # --- the engine's first answer
 
-    def on_response(self, status: int, headers: Headers) -> OutPath | None:
+    def on_response(self, status: int, headers: Headers, *, whole: bool = False) -> OutPath | None:
         self._status, self._headers = status, headers
         if status in _TAKEN and any(name == "content-type" and "json" in value for name, value in headers):
             self._created = bytearray()
             return None
-        return self._receiver.on_response(status, headers)
+        return self._receiver.on_response(status, headers, whole=whole)
 
     def on_body(self, piece: bytes) -> bool:
         if self._created is None:
@@ -283,7 +283,7 @@ class _Content:
         self.on_body = receiver.on_body
         self.on_progress, self.tells_progress = receiver.on_progress, receiver.tells_progress
 
-    def on_response(self, status: int, headers: Headers) -> None:
+    def on_response(self, status: int, headers: Headers, *, whole: bool = False) -> None:
         if status != 200:
             raise BackendFailed(f"the engine made the video and answers {status} when asked for its bytes")
         self._receiver.on_body(answer_line(FollowedAnswer(200, headers, self._facts)))

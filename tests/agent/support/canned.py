@@ -128,7 +128,7 @@ class Response:
         self.progress: list[Progress] = []
         self.tells_progress = tells_progress
 
-    def on_response(self, status: int, headers: Headers) -> None:
+    def on_response(self, status: int, headers: Headers, *, whole: bool = False) -> None:
         self.status, self.headers = status, headers
         self._moved.set()
 

@@ -12,12 +12,15 @@ from shared.protocol.errors import (
     TooManyStreams,
 )
 from shared.protocol.events import (
+    DataReceived,
     StreamClosed,
     StreamReset,
     StreamWritable,
 )
-from shared.protocol.messages import ResponseHead
+from shared.protocol.messages import ResponseHead, Trailers, Usage
 from tests.support.session_pair import OK, SessionPair, body, consumed, frames_of, request_head
+
+TRAILERS = Trailers(Usage(1, 2, 3), 0.0, 0.5, 1.0)
 
 
 def test_sender_waits_when_stream_credit_is_used_up_and_goes_on_when_granted(pair: SessionPair) -> None:
@@ -240,3 +243,38 @@ def test_a_whole_body_is_not_sent_twice_nor_in_a_session_that_is_over(pair: Sess
     pair.gateway.close(ErrorCode.NO_ERROR, "")
     with pytest.raises(SessionClosed):
         pair.gateway.send_whole(stream_id, ())
+
+
+@pytest.mark.parametrize("piece", [b"", b"{}", bytes(3 * limits.SEND_BUFFER_BYTES)])
+def test_a_whole_response_leaves_as_its_parts_would(piece: bytes) -> None:
+    one, other = SessionPair(), SessionPair()
+    for pair in (one, other):
+        assert pair.open() == 1
+        pair.gateway.end(1)
+        pair.settle()
+    one.agent.send_head(1, ResponseHead(200, ()), piece, TRAILERS)
+    other.agent.send_head(1, ResponseHead(200, ()))
+    other.agent.send_data(1, piece)
+    other.agent.end(1, TRAILERS)
+    assert one.send(one.agent) == other.send(other.agent)
+    assert one.settle() == other.settle()
+
+
+def test_a_whole_response_that_nobody_wants_is_a_cancel(pair: SessionPair) -> None:
+    stream_id = pair.open()
+    pair.gateway.end(stream_id)
+    pair.settle()
+    pair.gateway.reset(stream_id, ErrorCode.CANCELLED)
+    pair.settle()
+    pair.agent.send_head(stream_id, ResponseHead(200, ()), b"{}", TRAILERS)
+    at_gateway, _ = pair.settle()
+    assert pair.agent.open_streams == pair.gateway.open_streams == 0
+    assert not any(isinstance(event, DataReceived) for event in at_gateway)
+
+
+def test_a_whole_response_is_not_sent_twice(pair: SessionPair) -> None:
+    stream_id = pair.open()
+    pair.settle()
+    pair.agent.send_head(stream_id, ResponseHead(200, ()), b"{}", TRAILERS)
+    with pytest.raises(StreamHalfClosed):
+        pair.agent.send_head(stream_id, ResponseHead(200, ()), b"{}", TRAILERS)

@@ -104,9 +104,10 @@ class EngineCall:
         if connection.status < 200:
             raise BackendFailed(f"the engine answered with status {connection.status}")
         headers = self._format.response_headers(connection.raw_headers)
-        if not connection.whole:
+        whole = connection.whole
+        if not whole:
             connection.expect_within(self._timeouts.idle_s)
-        return self._receiver.on_response(connection.status, headers)
+        return self._receiver.on_response(connection.status, headers, whole=whole)
 
     def on_over(self, error: Exception | None) -> None:
         if error is not None and self._kept and self._may_begin_again():

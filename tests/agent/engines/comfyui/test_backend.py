@@ -38,7 +38,7 @@ class Receiver:
         self.room = room
         self.over: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
 
-    def on_response(self, status: int, headers: Headers) -> None:
+    def on_response(self, status: int, headers: Headers, *, whole: bool = False) -> None:
         self.status, self.headers = status, dict(headers)
 
     def on_body(self, piece: bytes) -> bool:

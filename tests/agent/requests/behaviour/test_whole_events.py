@@ -49,7 +49,8 @@ class ConnectedRequest:
         backend.begun.set()
 
     def on_answer(self) -> OutPath | None:
-        path = self._receiver.on_response(200, (("content-type", "text/event-stream"),))
+        whole = self._backend.connection.whole
+        path = self._receiver.on_response(200, (("content-type", "text/event-stream"),), whole=whole)
         return path if self._backend.short else None
 
     tells_progress = False
@@ -154,6 +155,31 @@ async def test_however_an_answer_comes_the_gateway_hears_the_same(mode: UsageMod
         assert _without_what_broke(*gathered) == _without_what_broke(*ordinary), seed
         all_taken += taken
     assert all_taken > SEEDS
+
+
+@pytest.mark.parametrize("mode", [UsageMode.STRIP, UsageMode.KEEP])
+async def test_of_an_answer_that_comes_whole_the_gateway_hears_the_same(mode: UsageMode) -> None:
+    for pieces in ([], [chunks(TOKEN), chunks(USAGE), chunks(DONE)], [chunks(TOKEN * 2000), chunks(USAGE)]):
+        one_by_one, _ = await told([CHUNKED, *pieces, LAST], mode, short=False)
+        for gather_s in (None, 0.1):
+            whole = CHUNKED + b"".join(pieces) + LAST
+            assert (await told([whole], mode, short=True, gather_s=gather_s))[0] == one_by_one
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+async def test_an_answer_that_comes_whole_leaves_together_and_is_hastened(streaming: bool) -> None:
+    backend, said = ConnectedBackend(), list[str]()
+    async with agent_with(backend) as here:
+        endpoint = here.joined.agent
+        wake, endpoint.hasten = endpoint.wake, lambda: said.append("hasten")
+        endpoint.wake = lambda: (said.append("wake"), wake())[1]
+        _, answer = here.ask(usage=UsageMode.KEEP, streaming=streaming)
+        await backend.begun.wait()
+        said.clear()
+        backend.connection.data_received(CHUNKED + chunks(TOKEN) + LAST)
+        assert said == ["wake"] + ["hasten"] * streaming
+        await answer.until("end")
+    assert answer.body == TOKEN
 
 
 async def test_usage_behind_events_that_took_the_short_way_is_read() -> None:
