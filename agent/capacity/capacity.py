@@ -1,15 +1,4 @@
-"""How many requests an engine should have at once, and how that is shared out. Pure; ``now`` is an argument.
-
-A gateway learns a *level* per deployment: how many requests it may have in flight there, those it has
-included. ``level = running there for it + free places of the engine``. For an engine with one deployment that
-is the engine's limit; with several, each sees the places that the others leave.
-"""
-
-from collections import defaultdict
-from collections.abc import Hashable
-from dataclasses import dataclass
-
-from agent.engines.backend import Backend
+"""How many requests an engine should have at once. Pure; ``now`` is an argument."""
 
 GRACE_S = 4.0
 """An engine gets less only after it had a queue for so long: while a batch fills, a queue is short-lived."""
@@ -177,59 +166,3 @@ class EngineLimit:
     def _step(self, limit: int, now: float) -> None:
         self._limit = max(1, min(limit, self.slots))
         self._stepped_s = now
-
-
-class RunningCounts:
-    """Which requests run: counted by engine, by deployment, and by session and deployment."""
-
-    def __init__(self) -> None:
-        self.by_engine: defaultdict[str, int] = defaultdict(int)
-        self.by_deployment: defaultdict[str, int] = defaultdict(int)
-        self._by_session: defaultdict[tuple[Hashable, str], int] = defaultdict(int)
-
-    def enter(self, session: Hashable, engine: str, deployment: str) -> None:
-        """A request of ``session`` runs."""
-        self.by_engine[engine] += 1
-        self.by_deployment[deployment] += 1
-        self._by_session[session, deployment] += 1
-
-    def leave(self, session: Hashable, engine: str, deployment: str) -> None:
-        """It runs no more."""
-        by_session, key = self._by_session, (session, deployment)
-        left = by_session[key] - 1
-        assert left >= 0, "left without having entered"
-        self.by_engine[engine] -= 1
-        self.by_deployment[deployment] -= 1
-        if left:
-            by_session[key] = left
-            return
-        del by_session[key]
-        if not self.by_deployment[deployment]:
-            del self.by_deployment[deployment]
-
-    def of(self, session: Hashable, deployment: str) -> int:
-        """How many requests of ``session`` run at ``deployment``."""
-        return self._by_session.get((session, deployment), 0)
-
-    def level(self, session: Hashable, engine: str, deployment: str, limit: int) -> int:
-        """How many requests ``session`` may have in flight at ``deployment``."""
-        return self.of(session, deployment) + max(0, limit - self.by_engine[engine])
-
-
-@dataclass(slots=True, eq=False)
-class EngineSlot:
-    """A place that a request has at an engine. To be given back with ``EngineRegistry.leave``, once. It is
-    not frozen because that makes it three times as dear, and one is made for each request."""
-
-    session: Hashable
-    engine: str
-    deployment: str
-    backend: Backend
-    others: int
-    """Requests of this agent that the engine had when this one was let in."""
-    lent: bool
-    """It has a slot of those that are divided among sessions."""
-    started: float
-    """When it began, by the engine's :class:`~shared.protocol.gpu_time.GpuClock`."""
-    gpu_s: float = 0.0
-    """GPU-seconds that were used there, from all sessions' requests; known once the place is given back."""

@@ -2,13 +2,14 @@
 
 import time
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import orjson
 import structlog
 
-from agent.capacity.capacity import EngineLimit, EngineSlot, RunningCounts
+from agent.capacity.capacity import EngineLimit
 from agent.capacity.model_memory import ModelMemory
+from agent.capacity.places import DeploymentPlace, EngineSlot, OfferedEngine
 from agent.engines.backend import UNLOADING, Backend, BackendRefused, ModelLoader
 from agent.engines.http.states import EngineReports, reason_nothing_is_served
 from agent.engines.managed import ManagedBackend
@@ -16,7 +17,6 @@ from agent.engines.model_names import is_nameable
 from shared.link.session_slots import SessionSlots
 from shared.protocol import limits
 from shared.protocol.engine_state import EngineState
-from shared.protocol.gpu_time import GpuClock
 from shared.protocol.messages import (
     AgentState,
     AgentStatus,
@@ -45,43 +45,15 @@ ENGINES_BYTES = 16 * 1024
 STATE_BYTES = limits.CONTROL_PAYLOAD_BYTES - limits.FRAME_HEADER_BYTES
 
 
-@dataclass(slots=True)
-class _Engine:
-    backend: Backend
-    loads: ManagedBackend | None
-    """The backend, if it loads and unloads its engine."""
-    limit: EngineLimit
-    deployments: tuple[DeploymentState, ...] = ()
-    alone: bool = True
-    """It has not more than one deployment."""
-    used_s: float = 0.0
-    """When it was loaded, or a request last began or ended there."""
-    gpu_clock: GpuClock = field(default_factory=GpuClock)
-    lacks: dict[str, set[str]] = field(default_factory=dict)
-    """Deployment id → known paths that its engine answered not to have, as needs."""
-    logged: int | None = None
-    """What was last logged of how many requests it takes at once."""
-
-    @property
-    def unloading(self) -> bool:
-        return self.loads is not None and self.loads.unloading
-
-    @property
-    def loaded(self) -> bool:
-        """One of its deployments is."""
-        return any(deployment.status is DeploymentStatus.LOADED for deployment in self.deployments)
-
-
 class EngineRegistry:
     """Follows the backends and keeps count. Calls ``on_change`` after each change of state() or levels()."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, room: ModelMemory | None = None) -> None:
         self._clock = clock
         self._room = room or ModelMemory()
-        self._engines: dict[str, _Engine] = {}
-        self._by_deployment: dict[str, tuple[_Engine, DeploymentState]] = {}
-        """Each deployment's id, its engine and what is so of it now."""
-        self._running = RunningCounts()
+        self._engines: dict[str, OfferedEngine] = {}
+        self._places: dict[str, DeploymentPlace] = {}
+        """Of the deployments that are offered, by their ids."""
         self._draining = False
         self._cut = False
         self._latest_session: Hashable = None
@@ -99,13 +71,15 @@ class EngineRegistry:
 
     @property
     def running(self) -> int:
-        return sum(self._running.by_engine.values())
+        return sum(engine.running for engine in self._engines.values())
 
     def add(self, backend: Backend) -> None:
         """Offer what a started backend offers, from now on."""
         assert backend.name not in self._engines, f"two engines are called {backend.name}"
         loads = backend if isinstance(backend, ManagedBackend) else None
-        engine = self._engines[backend.name] = _Engine(backend, loads, EngineLimit(0), used_s=self._clock())
+        engine = self._engines[backend.name] = OfferedEngine(
+            backend, loads, EngineLimit(0), used_s=self._clock()
+        )
         backend.subscribe(lambda: self._changed(engine))
         self._changed(engine)
 
@@ -119,9 +93,10 @@ class EngineRegistry:
         try:
             if self._draining:
                 raise BackendRefused("the agent is draining")
-            engine, _ = self._find(command.deployment)
+            place = self._find(command.deployment)
+            engine = place.engine
             if isinstance(engine.backend, ModelLoader):
-                self._move_model(engine.backend, command)
+                self._move_model(engine.backend, place, command)
                 return CommandResult(command.id, True)
             if engine.loads is None or not engine.loads.loading.managed:
                 raise BackendRefused("the deployment is not one that is loaded and unloaded")
@@ -134,17 +109,16 @@ class EngineRegistry:
             return CommandResult(command.id, False, refusal.reason[: limits.REASON_CHARS])
         return CommandResult(command.id, True)
 
-    def _move_model(self, loader: ModelLoader, command: Command) -> None:
+    def _move_model(self, loader: ModelLoader, place: DeploymentPlace, command: Command) -> None:
         """Raises :class:`BackendRefused`."""
-        name = command.deployment
         if command.verb is CommandVerb.LOAD:
-            loader.load_model(name)
-        elif running := self._running.by_deployment[name]:
-            raise BackendRefused(f"{running} requests run there")
+            loader.load_model(place.id)
+        elif place.running:
+            raise BackendRefused(f"{place.running} requests run there")
         else:
-            loader.unload_model(name)
+            loader.unload_model(place.id)
 
-    def _load(self, engine: _Engine, loads: ManagedBackend) -> None:
+    def _load(self, engine: OfferedEngine, loads: ManagedBackend) -> None:
         """Raises :class:`BackendRefused`."""
         if not loads.wanted:
             self._room.check(loads, self._all_that_load())
@@ -152,10 +126,10 @@ class EngineRegistry:
         engine.used_s = self._clock()
         loads.load()
 
-    def _unload(self, engine: _Engine, loads: ManagedBackend) -> None:
+    def _unload(self, engine: OfferedEngine, loads: ManagedBackend) -> None:
         """Raises :class:`BackendRefused`."""
-        if running := self._running.by_engine[loads.name]:
-            raise BackendRefused(f"{running} requests run there")
+        if engine.running:
+            raise BackendRefused(f"{engine.running} requests run there")
         if loads.wanted and not loads.unloading:
             log.info("unloading", engine=loads.name)
         loads.unload()
@@ -170,7 +144,7 @@ class EngineRegistry:
             if loads is None or loads.loading.idle_timeout_s is None or not loads.wanted or loads.unloading:
                 continue
             loading = loads.status is DeploymentStatus.LOADING
-            if loading or self._running.by_engine[loads.name] or self._draining:
+            if loading or engine.running or self._draining:
                 continue
             if now - engine.used_s >= loads.loading.idle_timeout_s:
                 log.info("unloading, not used", engine=loads.name, idle_s=round(now - engine.used_s, 1))
@@ -188,37 +162,35 @@ class EngineRegistry:
 
     def enter(self, session: Hashable, deployment_id: str) -> EngineSlot:
         """A place for one request of ``session``. Raises :class:`BackendRefused` when there is none."""
-        found = self._by_deployment.get(deployment_id)
-        if found is None or self._draining or found[1].status is not _LOADED:
+        place = self._places.get(deployment_id)
+        if place is None or self._draining or place.deployment.status is not _LOADED:
             raise BackendRefused(self._why_not(deployment_id))
-        engine = found[0]
+        engine = place.engine
         if engine.loads is not None and engine.loads.unloading:
             raise BackendRefused(UNLOADING)
-        limit, alone, running = engine.limit, engine.alone, self._running
-        name, slots = engine.backend.name, limit.slots
-        most = slots if alone or slots == 1 else slots * SHARED_EXCESS
-        others = running.by_engine[name]
-        if others >= most or running.by_deployment[deployment_id] >= slots:
+        limit, others = engine.limit, engine.gpu_clock.running
+        slots = limit.slots
+        most = slots if engine.alone or slots == 1 else slots * SHARED_EXCESS
+        if others >= most or place.running >= slots:
             raise BackendRefused(f"all {slots} slots are taken")
         lent = session in self.slots
-        if lent and not self.slots.enter(session, name, beyond=most > slots):
+        if lent and not self.slots.enter(session, engine.backend.name, beyond=most > slots):
             raise BackendRefused("the gateway's process has no slot left: its level was lowered")
-        running.enter(session, name, deployment_id)
+        engine.used_s = now = self._clock()
+        started = place.enter(session, now)
         if lent or session is self._latest_session:
             self.moves += 1
-        engine.used_s = now = self._clock()
         if limit.refusals.most is not None:
             limit.refusals.entered(others + 1)
-        if not alone:
+        if not engine.alone:
             self.on_change()
-        started = engine.gpu_clock.start(now)
-        return EngineSlot(session, name, deployment_id, engine.backend, others, lent, started)
+        return EngineSlot(session, place, others, lent, started)
 
     def _why_not(self, deployment_id: str) -> str:
         """Why no request is let in there. Raises :class:`BackendRefused` where there is no such place."""
         if self._draining:
             return "the agent is draining"
-        _, deployment = self._find(deployment_id)
+        deployment = self._find(deployment_id).deployment
         return f"the deployment is {deployment.status}: {deployment.reason or 'not loaded'}"
 
     def leave(
@@ -226,13 +198,13 @@ class EngineRegistry:
     ) -> None:
         """Give a place back. The engine ``failed`` the request, or said that it is ``out_of_memory``; it
         ``refused`` the request as one too many, or served it (False); None: neither is known."""
-        engine = self._engines[seat.engine]
-        self._running.leave(seat.session, seat.engine, seat.deployment)
+        place = seat.place
+        engine = place.engine
+        engine.used_s = now = self._clock()
+        seat.gpu_s = place.leave(seat.session, seat.started, now)
         known = seat.lent or seat.session is self._latest_session
         if known:
             self.moves += 1
-        engine.used_s = now = self._clock()
-        seat.gpu_s = engine.gpu_clock.end(seat.started, now)
         if seat.lent:
             self.slots.leave(seat.session, seat.engine)
         changed = not (known and engine.alone)
@@ -252,13 +224,13 @@ class EngineRegistry:
 
     def note_lack(self, seat: EngineSlot, need: str) -> None:
         """The engine has nothing at the path of ``need``. This counts until an engine appears there anew."""
-        lacks = self._engines[seat.engine].lacks.setdefault(seat.deployment, set())
+        lacks = seat.place.engine.lacks.setdefault(seat.deployment, set())
         if need not in lacks and len(lacks) < LACKED:
             lacks.add(need)
             log.info("the engine has no such path", deployment=seat.deployment, path=need)
             self.on_change()
 
-    def _spare(self, engine: _Engine) -> None:
+    def _spare(self, engine: OfferedEngine) -> None:
         before = engine.limit.current
         engine.limit.ran_out_of_memory(self._clock())
         if engine.limit.current < before:
@@ -275,17 +247,17 @@ class EngineRegistry:
         return {
             deployment.id: 0
             if self._draining or engine.unloading or deployment.status is not DeploymentStatus.LOADED
-            else self._level(session, engine, deployment.id)
+            else self._level(session, engine.places[deployment.id])
             for engine in self._engines.values()
             for deployment in engine.deployments
         }
 
-    def _level(self, session: Hashable, engine: _Engine, deployment: str) -> int:
-        name, limit = engine.backend.name, engine.limit.current
+    def _level(self, session: Hashable, place: DeploymentPlace) -> int:
+        name, limit = place.engine.backend.name, place.engine.limit.current
         if session not in self.slots:
-            return self._running.level(session, name, deployment, limit)
+            return place.level(session, limit)
         self.slots.set_limit(name, limit)
-        return max(0, self._running.of(session, deployment) + self.slots.spare(session, name))
+        return max(0, place.of(session) + self.slots.spare(session, name))
 
     def state(self, gpus: tuple[GpuState, ...] = ()) -> AgentState:
         """All there is to say, cut to what fits into a frame."""
@@ -324,9 +296,9 @@ class EngineRegistry:
         ]
         return tuple(found[:most])
 
-    def _as_latest_session(self, engine: _Engine, deployment: DeploymentState) -> DeploymentState:
+    def _as_latest_session(self, engine: OfferedEngine, deployment: DeploymentState) -> DeploymentState:
         """Models of one process are loaded and unloaded together; each has its share of the memory."""
-        running = max(deployment.running, self._running.by_deployment.get(deployment.id, 0))
+        running = max(deployment.running, engine.places[deployment.id].running)
         if learned := engine.lacks.get(deployment.id):
             lacks = tuple(sorted(learned.union(deployment.lacks)))[:LACKED]
             deployment = replace(deployment, lacks=lacks)
@@ -344,24 +316,23 @@ class EngineRegistry:
         if every and all(status is DeploymentStatus.FAILED for status in every):
             return AgentStatus.FAILED
         loaded = [engine for engine in self._engines.values() if engine.loaded]
-        full = all(self._running.by_engine[e.backend.name] >= e.limit.current for e in loaded)
+        full = all(engine.running >= engine.limit.current for engine in loaded)
         return AgentStatus.BUSY if loaded and full else AgentStatus.READY
 
-    def _find(self, deployment_id: str) -> tuple[_Engine, DeploymentState]:
-        found = self._by_deployment.get(deployment_id)
+    def _find(self, deployment_id: str) -> DeploymentPlace:
+        found = self._places.get(deployment_id)
         if found is None:
             raise BackendRefused("this agent has no such deployment")
         return found
 
-    def _changed(self, engine: _Engine) -> None:
+    def _changed(self, engine: OfferedEngine) -> None:
         was_loaded = engine.loaded
         if not was_loaded:
             engine.lacks.clear()
         offered = engine.backend.deployments()
-        engine.deployments = tuple(deployment for deployment in offered if is_nameable(deployment.model))
-        engine.alone = len(engine.deployments) <= 1
-        self._by_deployment = {
-            deployment.id: (each, deployment)
+        engine.offer(tuple(deployment for deployment in offered if is_nameable(deployment.model)))
+        self._places = {
+            deployment.id: each.places[deployment.id]
             for each in reversed(self._engines.values())
             for deployment in reversed(each.deployments)
         }
@@ -376,14 +347,14 @@ class EngineRegistry:
         self._observe(engine)
         self.on_change()
 
-    def _observe(self, engine: _Engine) -> None:
+    def _observe(self, engine: OfferedEngine) -> None:
         now = self._clock()
         waiting = max((deployment.waiting for deployment in engine.deployments), default=0)
-        engine.limit.observe(waiting, self._running.by_engine[engine.backend.name], now)
+        engine.limit.observe(waiting, engine.running, now)
         self._reports.note(engine.backend.engine(), now, started_here=engine.loads is not None)
 
 
-def _log_refusals(engine: _Engine) -> None:
+def _log_refusals(engine: OfferedEngine) -> None:
     """Once the refusals that came together are over, and not for every try."""
     learnt = engine.limit.refusals.learnt
     if learnt == engine.logged:

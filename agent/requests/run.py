@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import structlog
 
-from agent.capacity.capacity import EngineSlot
+from agent.capacity.places import EngineSlot
 from agent.engines.backend import BackendError, BackendRequest
 from agent.engines.error_responses import (
     PATH_BODY_BYTES,

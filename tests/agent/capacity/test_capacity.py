@@ -13,7 +13,6 @@ from agent.capacity.capacity import (
     STEP_S,
     TRY_S,
     EngineLimit,
-    RunningCounts,
 )
 
 
@@ -109,42 +108,6 @@ def test_the_limit_stays_within_the_slots(slots: int, steps: list[tuple[int, int
         limit.observe(waiting, ours, now)
         limit.finished(failed=failed)
         assert min(1, slots) <= limit.current <= max(1, slots)
-
-
-def test_a_level_is_what_runs_there_and_what_is_free() -> None:
-    ledger = RunningCounts()
-    assert ledger.level("s", "e", "e/a", 4) == 4
-    ledger.enter("s", "e", "e/a")
-    ledger.enter("s", "e", "e/b")
-    ledger.enter("other", "e", "e/a")
-    assert ledger.level("s", "e", "e/a", 4) == 2
-    assert ledger.level("s", "e", "e/b", 4) == 2
-    assert ledger.level("other", "e", "e/b", 4) == 1
-    assert ledger.level("s", "e", "e/a", 1) == 1
-    ledger.leave("other", "e", "e/a")
-    assert ledger.level("s", "e", "e/a", 4) == 3
-
-
-@given(
-    st.lists(st.tuples(st.sampled_from("st"), st.sampled_from(["a", "b"])), max_size=20), st.integers(0, 8)
-)
-def test_levels_never_promise_more_free_places_than_there_are(
-    entered: list[tuple[str, str]], limit: int
-) -> None:
-    ledger = RunningCounts()
-    for session, deployment in entered:
-        ledger.enter(session, "e", deployment)
-    free = max(0, limit - len(entered))
-    for session in "st":
-        for deployment in ("a", "b"):
-            assert (
-                ledger.level(session, "e", deployment, limit) == entered.count((session, deployment)) + free
-            )
-    for session, deployment in entered:
-        ledger.leave(session, "e", deployment)
-    assert sum(ledger.by_engine.values()) == 0
-    assert not ledger.by_deployment
-    assert not ledger._by_session
 
 
 def test_an_engine_that_failed_is_given_all_again_after_a_while_and_doubted_at_the_next_failure() -> None:

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.capacity.capacity import EngineSlot
 from agent.capacity.engine_registry import EngineRegistry
 from agent.capacity.model_memory import ModelMemory
+from agent.capacity.places import EngineSlot
 from agent.engines.backend import BackendRefused
 from shared.protocol.messages import (
     Command,
