@@ -46,7 +46,8 @@ class OutStream:
     interactive: bool
     head: bytes | None = None
     end: bytes | None = None
-    chunks: deque[Buffer] = field(default_factory=deque)
+    chunks: list[Buffer] = field(default_factory=list)
+    """Few in nearly every stream, for which a deque would take half a kilobyte."""
     pending_bytes: int = 0
     queued: bool = False
     waiting: bool = False
@@ -55,16 +56,19 @@ class OutStream:
     def take(self, most_bytes: int) -> tuple[list[Buffer], int]:
         """Cuts up to ``most_bytes`` from the front of what is buffered; the pieces, uncopied, and their
         size."""
+        chunks, left = self.chunks, most_bytes
         parts: list[Buffer] = []
-        left = most_bytes
-        while left > 0 and self.chunks:
-            chunk = self.chunks.popleft()
+        for chunk in chunks:
             if len(chunk) > left:
-                view = memoryview(chunk)
-                self.chunks.appendleft(view[left:])
-                chunk = view[:left]
+                break
             parts.append(chunk)
             left -= len(chunk)
+        del chunks[: len(parts)]
+        if left > 0 and chunks:
+            view = memoryview(chunks[0])
+            parts.append(view[:left])
+            chunks[0] = view[left:]
+            left = 0
         size_bytes = most_bytes - left
         self.pending_bytes -= size_bytes
         return parts, size_bytes

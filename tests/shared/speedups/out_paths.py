@@ -41,7 +41,7 @@ class OutPaths:
             pending_bytes=0,
             waiting=False,
             interactive=True,
-            chunks=deque(),
+            chunks=[],
             queued=False,
             head=None,
             credit=self.kind(sent=0, limit=10_000),
@@ -97,7 +97,7 @@ class Turns:
             kind(
                 stream_id=number,
                 credit=kind(sent=0, limit=limit),
-                chunks=deque([bytes(size)] if size else []),
+                chunks=[bytes(size)] if size else [],
                 pending_bytes=size,
                 head=b"head" if head else None,
                 end=b"end" if end else None,
