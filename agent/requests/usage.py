@@ -156,19 +156,27 @@ class JsonUsage:
     """For an answer that is one JSON document."""
 
     takes_whole_events = False
+    _head = b""
+    """How a document begins of which not all is remembered."""
+    _tail: bytes | bytearray = b""
+    """Its first piece itself, which is mostly all of it, until there are more."""
 
     def __init__(self, counted: Usage | None = None) -> None:
         self._counted = counted
-        self._head = b""
-        """How a document begins of which not all is remembered."""
-        self._tail = bytearray()
 
     def feed(self, data: bytes) -> bytes:
-        self._tail += data
-        if len(self._tail) > 2 * JSON_TAIL_BYTES:
+        tail = self._tail
+        if not tail:
+            tail = data
+        elif type(tail) is bytes:
+            tail = bytearray(tail) + data
+        else:
+            tail += data
+        if len(tail) > 2 * JSON_TAIL_BYTES:
             if not self._head:
-                self._head = bytes(self._tail[:JSON_HEAD_BYTES])
-            del self._tail[:-JSON_TAIL_BYTES]
+                self._head = bytes(tail[:JSON_HEAD_BYTES])
+            tail = tail[-JSON_TAIL_BYTES:]
+        self._tail = tail
         return data
 
     def finish(self) -> bytes:
