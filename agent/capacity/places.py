@@ -122,7 +122,3 @@ class EngineSlot:
     @property
     def deployment(self) -> str:
         return self.place.id
-
-    @property
-    def backend(self) -> Backend:
-        return self.place.engine.backend

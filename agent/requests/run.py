@@ -50,6 +50,8 @@ class RequestRun:
     # What an ordinary request has no use for, or is given before it is read.
     _deadline: asyncio.TimerHandle | None = None
     _first_byte_s: float | None = None
+    _gathered: GatheredBody | None = None
+    """There where nobody reads the response before it is whole."""
     _head_waits = False
     """The response's head waits until its body shows why the engine refused the request."""
     _headers: Headers = ()
@@ -58,6 +60,9 @@ class RequestRun:
     """How an error's body begins."""
     _need: str | None = None
     """What the engine may turn out not to have (:func:`shared.protocol.routes.need_of_path`)."""
+    _out_path: OutPath | None = None
+    """There for a stream of events."""
+    _over = False
     _progress: ProgressReporter | None = None
     """There once there is some to tell."""
     _reader: UsageReader | None = None
@@ -68,9 +73,13 @@ class RequestRun:
     """The last of the body, which waits until it may be sent."""
     _usage: Usage | None = None
     """As the engine counted it, once that is known."""
+    _watching = False
+    """The body may say why the engine did not do what was asked."""
     _whole = False
     """All of the response is there: its head leaves with its body and its end."""
     _writable = True
+    code = _NO_ERROR
+    """Why the stream is reset; NO_ERROR when it ends in order."""
     engine_failed = False
     lacks = ""
     """What its engine turned out not to have."""
@@ -109,15 +118,6 @@ class RequestRun:
         self.began_s = clock()
         """When it was given its place."""
         self._body = ReceivedBody(stream)
-        self._over = False
-        self._watching = False
-        """The body may say why the engine did not do what was asked."""
-        self._out_path: OutPath | None = None
-        """There for a stream of events."""
-        self.code = _NO_ERROR
-        """Why the stream is reset; NO_ERROR when it ends in order."""
-        self._gathered: GatheredBody | None = None
-        """There where nobody reads the response before it is whole."""
         if stream.head.gather_s:
             call_later = asyncio.get_running_loop().call_later
             self._gathered = GatheredBody(stream.send_data, stream.head.gather_s, self._fail, call_later)
@@ -182,7 +182,7 @@ class RequestRun:
             loop = asyncio.get_running_loop()
             self._deadline = loop.call_later(head.deadline_s, self._out_of_time)
         try:
-            request = self.seat.backend.request(head, self._body, self)
+            request = self.seat.place.engine.backend.request(head, self._body, self)
         except Exception as error:
             self._fail(error)
         else:

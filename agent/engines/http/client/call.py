@@ -34,10 +34,13 @@ class EngineCall:
     a whole answer and one that was let go.
     """
 
-    __slots__ = (
-        *("_body", "_connection", "_format", "_head", "_kept", "_method", "_on_end", "_over", "_pool"),
-        *("_receiver", "_timeouts", "_upload", "_waiting", "on_body"),
-    )
+    _connection: EngineConnection | None = None
+    _kept = False
+    """The connection was used before, and may have been closed by the engine meanwhile."""
+    _over = False
+    _upload: EngineUpload | None = None
+    _waiting: asyncio.Task[None] | None = None
+    """There when something had to be waited for."""
 
     def __init__(
         self,
@@ -56,13 +59,6 @@ class EngineCall:
         self._body = body
         self._receiver = receiver
         self._on_end = on_end
-        self._connection: EngineConnection | None = None
-        self._upload: EngineUpload | None = None
-        self._kept = False
-        """The connection was used before, and may have been closed by the engine meanwhile."""
-        self._waiting: asyncio.Task[None] | None = None
-        """There when something had to be waited for."""
-        self._over = False
         self._method = head.method.upper()
         self.on_body = receiver.on_body
 

@@ -31,7 +31,7 @@ class NoBody:
     async def more(self) -> None: ...
 
 
-@dataclass(slots=True)
+@dataclass
 class EngineUpload:
     """``head`` is all that precedes the body, its framing among it: ``length_bytes`` of body follow, or, with
     None, chunks.

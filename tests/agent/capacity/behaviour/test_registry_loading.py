@@ -194,7 +194,7 @@ class Story:
     async def happen(self, what: str, engine: PlayedLoading) -> None:
         identity = f"{engine.name}/{engine.name}"
         if what in ("load", "unload"):
-            running = any(seat.backend is engine for seat in self.seats)
+            running = any(seat.place.engine.backend is engine for seat in self.seats)
             assert not (self.host.tell(what, identity).ok and what == "unload" and running)
         elif what == "enter":
             with suppress(BackendRefused):
