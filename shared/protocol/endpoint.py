@@ -46,7 +46,14 @@ def _nothing() -> None:
 class Stream:
     """One request and its response. Made by :class:`SessionEndpoint` only."""
 
-    __slots__ = ("_end_told", "_endpoint", "closed", "handler", "head", "id", "path", "peer_ended")
+    _end_told = False
+    """The handler was told how the stream ended, and need not be told that the session is lost."""
+    closed = False
+    """Both halves are over, or the session is."""
+    path: BodyPath | None = None
+    """What takes bodies to their client without ``on_data``, while it is open; see :meth:`take_path`."""
+    peer_ended = False
+    """The peer's half is over, in order or by RESET."""
 
     def __init__(
         self, endpoint: "SessionEndpoint", stream_id: int, head: RequestHead, handler: StreamHandler
@@ -55,14 +62,6 @@ class Stream:
         self.id = stream_id
         self.head = head
         self.handler = handler
-        self._end_told = False
-        """The handler was told how the stream ended, and need not be told that the session is lost."""
-        self.peer_ended = False
-        """The peer's half is over, in order or by RESET."""
-        self.closed = False
-        """Both halves are over, or the session is."""
-        self.path: BodyPath | None = None
-        """What takes bodies to their client without ``on_data``, while it is open; see :meth:`take_path`."""
 
     def take_path(self, path: BodyPath) -> None:
         """From now on bodies take ``path`` while it is open; what comes otherwise goes to ``on_data``."""

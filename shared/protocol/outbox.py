@@ -11,7 +11,6 @@ not over before the peer can have heard of it (``ReceivingStreams._advance_peer`
 """
 
 from collections import deque
-from dataclasses import dataclass, field
 
 from shared.protocol import limits
 from shared.protocol.credit import SendCredit
@@ -37,21 +36,25 @@ _STATES = (
 OTHERS there is one at most, whose sender waits until it has left."""
 
 
-@dataclass(slots=True, eq=False)
 class OutStream:
     """The sending half of one stream: its head, what is buffered of its body, and its end."""
 
-    stream_id: int
-    credit: SendCredit
-    interactive: bool
-    head: bytes | None = None
-    end: bytes | None = None
-    chunks: list[Buffer] = field(default_factory=list)
-    """Few in nearly every stream, for which a deque would take half a kilobyte."""
-    pending_bytes: int = 0
-    queued: bool = False
-    waiting: bool = False
-    """Its writer was told to wait, and must be told when it may go on."""
+    __slots__ = (
+        *("chunks", "credit", "end", "head", "interactive", "pending_bytes", "queued", "stream_id"),
+        "waiting",
+    )
+
+    def __init__(self, stream_id: int, credit: SendCredit, interactive: bool) -> None:
+        self.stream_id = stream_id
+        self.credit = credit
+        self.interactive = interactive
+        self.head: bytes | None = None
+        self.end: bytes | None = None
+        self.chunks: list[Buffer] = []
+        """Few in nearly every stream, for which a deque would take half a kilobyte."""
+        self.pending_bytes = 0
+        self.queued = self.waiting = False
+        """``waiting``: its writer was told to wait, and must be told when it may go on."""
 
     def take(self, most_bytes: int) -> tuple[list[Buffer], int]:
         """Cuts up to ``most_bytes`` from the front of what is buffered; the pieces, uncopied, and their
