@@ -3,34 +3,44 @@
 import asyncio
 
 from shared.protocol.endpoint import Stream
+from shared.protocol.messages import Trailers
 
 
 class ReceivedBody:
-    """What has come of a request's body. Implements :class:`agent.engines.backend.BackendBody`."""
+    """What has come of the body of ``stream``. Implements :class:`agent.engines.backend.BackendBody` and
+    the part of :class:`shared.protocol.stream_handler.StreamHandler` that concerns a body."""
 
-    __slots__ = ("_complete", "_moved", "_pieces", "_stream", "ended", "untaken_bytes")
+    _complete = False
+    _moved: asyncio.Event | None = None
+    _over = False
+    """Nobody reads it any more: what comes counts as consumed."""
+    ended = False
+    untaken_bytes = 0
+    """Received and not yet said consumed."""
 
     def __init__(self, stream: Stream) -> None:
-        self._stream = stream
+        self.stream = stream
         self._pieces: list[bytes] = []
         """Never more than was credited."""
-        self.untaken_bytes = 0
-        """Received and not yet said consumed."""
-        self._complete = False
-        self._moved: asyncio.Event | None = None
-        self.ended = False
 
-    def put(self, data: bytes) -> None:
+    # --- what the session says
+
+    def on_data(self, data: bytes) -> None:
+        if self._over:
+            self.stream.consumed(len(data))
+            return
         self._pieces.append(data)
         self.untaken_bytes += len(data)
         if self._moved is not None:
             self._moved.set()
 
-    def end(self) -> None:
+    def on_end(self, trailers: Trailers | None) -> None:
         self._complete = True
         self.ended = not self._pieces
         if self._moved is not None:
             self._moved.set()
+
+    # --- what the engine's side asks
 
     def drop(self) -> None:
         """Discard what was not taken: no reader is left."""
@@ -44,7 +54,7 @@ class ReceivedBody:
 
     def taken(self, size_bytes: int) -> None:
         self.untaken_bytes -= size_bytes
-        self._stream.consumed(size_bytes)
+        self.stream.consumed(size_bytes)
 
     async def more(self) -> None:
         while not self._pieces and not self._complete:

@@ -39,8 +39,8 @@ _NO_ERROR, _STRIP = ErrorCode.NO_ERROR, UsageMode.STRIP
 log = structlog.get_logger("agent.request")
 
 
-class RequestRun:
-    """One request. Implements :class:`shared.protocol.stream_handler.StreamHandler` and
+class RequestRun(ReceivedBody):
+    """One request, with its body. Implements :class:`shared.protocol.stream_handler.StreamHandler` and
     :class:`agent.engines.backend.ResponseReceiver`.
 
     ``on_left`` is told once when the engine has let go and before the gateway hears of the end, ``on_closed``
@@ -62,7 +62,6 @@ class RequestRun:
     """What the engine may turn out not to have (:func:`shared.protocol.routes.need_of_path`)."""
     _out_path: OutPath | None = None
     """There for a stream of events."""
-    _over = False
     _progress: ProgressReporter | None = None
     """There once there is some to tell."""
     _reader: UsageReader | None = None
@@ -108,7 +107,7 @@ class RequestRun:
         tells_progress: bool = False,
     ) -> None:
         """The gateway has agreed to be told: the request's GPU-seconds, its progress."""
-        self.stream = stream
+        super().__init__(stream)
         self.seat = seat
         self._clock = clock
         self._on_left = on_left
@@ -117,7 +116,6 @@ class RequestRun:
         self.tells_progress = tells_progress
         self.began_s = clock()
         """When it was given its place."""
-        self._body = ReceivedBody(stream)
         if stream.head.gather_s:
             call_later = asyncio.get_running_loop().call_later
             self._gathered = GatheredBody(stream.send_data, stream.head.gather_s, self._fail, call_later)
@@ -135,15 +133,6 @@ class RequestRun:
             call_later = asyncio.get_running_loop().call_later
             self._progress = ProgressReporter(self.stream.send_progress, call_later)
         self._progress.report(progress)
-
-    def on_data(self, data: bytes) -> None:
-        if self._over:
-            self.stream.consumed(len(data))
-        else:
-            self._body.put(data)
-
-    def on_end(self, trailers: Trailers | None) -> None:
-        self._body.end()
 
     def on_reset(self, code: ErrorCode, reason: str) -> None:
         """The rest of the response is not wanted. After its end NO_ERROR concerns the request's body."""
@@ -182,7 +171,7 @@ class RequestRun:
             loop = asyncio.get_running_loop()
             self._deadline = loop.call_later(head.deadline_s, self._out_of_time)
         try:
-            request = self.seat.place.engine.backend.request(head, self._body, self)
+            request = self.seat.place.engine.backend.request(head, self, self)
         except Exception as error:
             self._fail(error)
         else:
@@ -217,8 +206,8 @@ class RequestRun:
         self.code, self.reason = code, reason
         self._leave()
         self.stream.reset(code, reason)
-        if self._body.untaken_bytes:
-            self._body.drop()
+        if self.untaken_bytes:
+            self.drop()
 
     def _out_of_time(self) -> None:
         self.give_up(ErrorCode.DEADLINE, "the request's time was up")
@@ -357,8 +346,8 @@ class RequestRun:
                 self.stream.end(trailers)
         except LocalError:
             pass  # the stream ended under us, its place is free all the same
-        if self._body.untaken_bytes:
-            self._body.drop()
+        if self.untaken_bytes:
+            self.drop()
 
     def _fail(self, error: Exception) -> None:
         """The engine has let go, for an error of its own or of ours."""
