@@ -23,7 +23,7 @@ STALE_S = 1.0
 closes it later may have worked on the request, and it is not for us to let it begin again."""
 
 
-class EngineCall:
+class EngineCall(EngineUpload):
     """Implements :class:`agent.engines.backend.BackendRequest`, and is told of the answer by its connection.
 
     A request whose body is there leaves at once over a kept connection. What has to be waited for is waited
@@ -38,7 +38,6 @@ class EngineCall:
     _kept = False
     """The connection was used before, and may have been closed by the engine meanwhile."""
     _over = False
-    _upload: EngineUpload | None = None
     _waiting: asyncio.Task[None] | None = None
     """There when something had to be waited for."""
 
@@ -121,19 +120,18 @@ class EngineCall:
             framing = b"content-length: %d\r\n\r\n" % length_bytes
         else:
             framing = b"\r\n"
-        body = NoBody() if length_bytes == 0 else self._body
-        self._upload = EngineUpload(begins + framing, body, length_bytes, self._timeouts.idle_s)
+        if length_bytes == 0:
+            self._body = NoBody()
+        self._start, self._length_bytes = begins + framing, length_bytes
 
     def _send_over(self, connection: EngineConnection) -> bool:
         """True: the request is whole. Raises :class:`agent.engines.http.client.upload.RequestBodyBroken`."""
-        upload = self._upload
-        assert upload is not None
         self._connection = connection
         connection.begin(self, head_only=self._method == "HEAD")
-        whole = upload.begin(connection)
-        if whole:
-            connection.expect_within(self._timeouts.first_byte_s)
-        return whole
+        if not self._write(connection, self._wire or self._start + self._next(), b""):
+            return False
+        connection.expect_within(self._timeouts.first_byte_s)
+        return True
 
     async def _begin_later(
         self, begins: bytes, length_bytes: int | None, after: Callable[[], Awaitable[object]] | None
@@ -179,8 +177,7 @@ class EngineCall:
         await self._carry_out(self._send_rest(connection))
 
     async def _send_rest(self, connection: EngineConnection) -> None:
-        assert self._upload is not None
-        await self._upload.rest(connection)
+        await self._send_more(connection)
         if not connection.status:
             connection.expect_within(self._timeouts.first_byte_s)
 
@@ -193,12 +190,11 @@ class EngineCall:
 
     def _may_begin_again(self) -> bool:
         """The connection was closed, right away and without a word."""
-        connection, upload = self._connection, self._upload
+        connection = self._connection
         assert connection is not None
-        assert upload is not None
         now = asyncio.get_running_loop().time()
         early = connection.closed and not connection.answered and now - connection.began_s <= STALE_S
-        return early and upload.replayable
+        return early and self._replayable
 
     def _finish(self, error: Exception | None) -> None:
         """The request is over by itself."""
