@@ -128,8 +128,9 @@ class ResponseReceiver(Protocol):
         """The next piece of the body, of whatever size. False: no more is wanted until
         :meth:`BackendRequest.resume`, and the engine's connection is not read meanwhile (back-pressure)."""
 
-    tells_progress: bool
-    """The gateway hears of :meth:`on_progress`."""
+    @property
+    def tells_progress(self) -> bool:
+        """The gateway hears of :meth:`on_progress`."""
 
     def on_progress(self, progress: Progress) -> None:
         """How far the engine has come (:func:`shared.protocol.progress.progress` makes one of what it says).

@@ -5,7 +5,8 @@ took them, and the engine's connection is not read while the tunnel does not tak
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from typing import Protocol
 
 import structlog
 
@@ -29,6 +30,7 @@ from shared.protocol.endpoint import Stream
 from shared.protocol.errors import ErrorCode, LocalError
 from shared.protocol.messages import Headers, Refusal, ResponseHead, Trailers, Usage, UsageMode
 from shared.protocol.other_requests import ToldRequest
+from shared.protocol.peers import GPU_SECONDS, PROGRESS
 from shared.protocol.progress import Progress
 from shared.protocol.routes import need_of_path
 from shared.speedups import OutPath
@@ -39,12 +41,21 @@ _NO_ERROR, _STRIP = ErrorCode.NO_ERROR, UsageMode.STRIP
 log = structlog.get_logger("agent.request")
 
 
+class RunOwner(Protocol):
+    """Who has requests run."""
+
+    clock: Callable[[], float]
+
+    def left(self, run: "RequestRun") -> None:
+        """The engine has let go; the gateway has not heard of the end. Called once."""
+
+    def closed(self, run: "RequestRun") -> None:
+        """The stream is closed."""
+
+
 class RequestRun(ReceivedBody):
     """One request, with its body. Implements :class:`shared.protocol.stream_handler.StreamHandler` and
     :class:`agent.engines.backend.ResponseReceiver`.
-
-    ``on_left`` is told once when the engine has let go and before the gateway hears of the end, ``on_closed``
-    when the stream is closed.
     """
 
     # What an ordinary request has no use for, or is given before it is read.
@@ -96,29 +107,23 @@ class RequestRun(ReceivedBody):
     """What is recorded of it; None: its trace is not."""
 
     def __init__(
-        self,
-        stream: Stream,
-        seat: EngineSlot,
-        clock: Callable[[], float],
-        on_left: "Callable[[RequestRun], None]",
-        on_closed: "Callable[[RequestRun], None]",
-        *,
-        tells_gpu_s: bool = False,
-        tells_progress: bool = False,
+        self, stream: Stream, seat: EngineSlot, owner: RunOwner, agreed: Collection[str] = ()
     ) -> None:
-        """The gateway has agreed to be told: the request's GPU-seconds, its progress."""
+        """``agreed`` are the capabilities that are agreed on with the gateway."""
         super().__init__(stream)
         self.seat = seat
-        self._clock = clock
-        self._on_left = on_left
-        self._on_closed = on_closed
-        self._tells_gpu_s = tells_gpu_s
-        self.tells_progress = tells_progress
-        self.began_s = clock()
+        self._owner = owner
+        self._agreed = agreed
+        self.began_s = owner.clock()
         """When it was given its place."""
         if stream.head.gather_s:
             call_later = asyncio.get_running_loop().call_later
             self._gathered = GatheredBody(stream.send_data, stream.head.gather_s, self._fail, call_later)
+
+    @property
+    def tells_progress(self) -> bool:
+        """The gateway hears of the request's progress."""
+        return PROGRESS in self._agreed
 
     # --- what the session says
 
@@ -158,7 +163,7 @@ class RequestRun(ReceivedBody):
         """Before our end only when the session is lost; a stream whose request was whole hears no reset."""
         if not self._over:
             self.give_up(ErrorCode.CANCELLED)
-        self._on_closed(self)
+        self._owner.closed(self)
 
     # --- what is done
 
@@ -193,7 +198,7 @@ class RequestRun(ReceivedBody):
         error = None if self.code is ErrorCode.NO_ERROR else self.code.name.lower()
         if error is None and self.status >= 500:
             error = str(self.status)
-        total_s = self._clock() - self.began_s
+        total_s = self._owner.clock() - self.began_s
         return EngineOutcome(self.seat.engine, self.status, error, self._first_byte_s, total_s, self._usage)
 
     def give_up(self, code: ErrorCode, reason: str = "") -> None:
@@ -242,7 +247,7 @@ class RequestRun(ReceivedBody):
                 return True
         is_first = self._first_byte_s is None
         if is_first:
-            self._first_byte_s = self._clock() - self.began_s
+            self._first_byte_s = self._owner.clock() - self.began_s
             if self.on_first_token is not None:
                 self.on_first_token(self)
         assert self._reader is not None
@@ -263,10 +268,21 @@ class RequestRun(ReceivedBody):
     def on_over(self, error: Exception | None) -> None:
         """The engine has said all: what of it waits to leave needs no engine."""
         self._request = None
-        if error is None:
-            self._finish()
-        else:
+        if error is not None:
             self._fail(error)
+            return
+        try:
+            if self.status >= 400:
+                self._look_at_refusal()
+            assert self._reader is not None
+            self._rest += self._reader.finish()
+            if self._gathered is not None:
+                self._rest, self._writable = self._gathered.take() + self._rest, self._gathered.ready
+        except Exception as failure:
+            self._fail(failure)
+            return
+        if self._writable or not self._rest:
+            self._end()
 
     def _head(self) -> ResponseHead:
         headers = self._headers
@@ -291,21 +307,6 @@ class RequestRun(ReceivedBody):
         self.refusal = refusal_of(self.status, self._message, self.seat.others)
         self.stream.send_head(self._head())
         return self._message
-
-    def _finish(self) -> None:
-        """The response is whole: send what of it waits, and its end."""
-        try:
-            if self.status >= 400:
-                self._look_at_refusal()
-            assert self._reader is not None
-            self._rest += self._reader.finish()
-            if self._gathered is not None:
-                self._rest, self._writable = self._gathered.take() + self._rest, self._gathered.ready
-        except Exception as error:
-            self._fail(error)
-            return
-        if self._writable or not self._rest:
-            self._end()
 
     def _look_at_refusal(self) -> None:
         """The answer of 4xx or 5xx is whole."""
@@ -336,8 +337,8 @@ class RequestRun(ReceivedBody):
             usage,
             0.0,  # a request goes to its engine at once: who waits, waits at the gateway
             self._first_byte_s,
-            self._clock() - self.began_s,
-            self.seat.gpu_s if self._tells_gpu_s else None,
+            self._owner.clock() - self.began_s,
+            self.seat.gpu_s if GPU_SECONDS in self._agreed else None,
         )
         try:
             if self._whole:
@@ -375,4 +376,4 @@ class RequestRun(ReceivedBody):
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
-        self._on_left(self)
+        self._owner.left(self)

@@ -15,7 +15,6 @@ from shared.protocol.endpoint import Stream
 from shared.protocol.errors import ErrorCode
 from shared.protocol.messages import Refusal
 from shared.protocol.other_requests import OtherSessions, ToldRequest
-from shared.protocol.peers import GPU_SECONDS, PROGRESS
 
 _NO_ERROR, _BUSY = ErrorCode.NO_ERROR, Refusal.BUSY
 """Members of enumerations for the path of every request: a global is found faster."""
@@ -24,7 +23,8 @@ log = structlog.get_logger("agent.request")
 
 
 class RequestRunner:
-    """Runs each stream's request; how many there are is bounded by the registry's slots."""
+    """Runs each stream's request; how many there are is bounded by the registry's slots. Implements
+    :class:`agent.requests.run.RunOwner`."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class RequestRunner:
         """``tracing`` records requests whose traces are; None: nothing is recorded."""
         self._tracing = tracing
         self._registry = registry
-        self._clock = clock
+        self.clock = clock
         self.others = OtherSessions(clock, self._all_told)
         """Tells sessions of each other's requests."""
         self._runs: set[RequestRun] = set()
@@ -68,15 +68,7 @@ class RequestRunner:
             log.info("request refused", request=stream.head.request_id, reason=refusal.reason)
             stream.reset(ErrorCode.REFUSED, refusal.reason)
             return
-        run = stream.handler = RequestRun(
-            stream,
-            seat,
-            self._clock,
-            self._leave,
-            self._forget,
-            tells_gpu_s=GPU_SECONDS in agreed,
-            tells_progress=PROGRESS in agreed,
-        )
+        run = stream.handler = RequestRun(stream, seat, self, agreed)
         if self._tracing is not None:
             run.trace = self._tracing.begin(stream.head)
         self._runs.add(run)
@@ -95,7 +87,7 @@ class RequestRunner:
             if opened:  # one failed, which is no fault of the others
                 asyncio.get_running_loop().call_soon(self._begin)
 
-    def _leave(self, run: RequestRun) -> None:
+    def left(self, run: RequestRun) -> None:
         """The engine has let go: first the place is free, then the gateway hears of the end."""
         registry, seat = self._registry, run.seat
         if run.told is not None:
@@ -143,7 +135,7 @@ class RequestRunner:
             trace = {} if run.trace is None else {"trace_id": run.trace.trace_id}
             log.warning("request failed", request=request, engine=engine, reason=reason, **trace)
 
-    def _forget(self, run: RequestRun) -> None:
+    def closed(self, run: RequestRun) -> None:
         self._runs.discard(run)
         if self._empty is not None and not self._runs:
             self._empty.set()

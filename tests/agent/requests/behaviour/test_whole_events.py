@@ -172,7 +172,12 @@ async def test_an_answer_that_comes_whole_leaves_together_and_is_hastened(stream
     async with agent_with(backend) as here:
         endpoint = here.joined.agent
         wake, endpoint.hasten = endpoint.wake, lambda: said.append("hasten")
-        endpoint.wake = lambda: (said.append("wake"), wake())[1]
+
+        def woken() -> None:
+            said.append("wake")
+            wake()
+
+        endpoint.wake = woken
         _, answer = here.ask(usage=UsageMode.KEEP, streaming=streaming)
         await backend.begun.wait()
         said.clear()
