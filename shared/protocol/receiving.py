@@ -20,7 +20,7 @@ from shared.protocol.stream_state import OVER, TRANSITIONS, Half
 from shared.protocol.streams import OpenStream, SessionStreams
 from shared.speedups import BodyPath, receive_bodies, write_bodies
 
-_DATA = int(FrameType.DATA)
+_DATA, _DATA_PAYLOAD_BYTES = int(FrameType.DATA), limits.DATA_PAYLOAD_BYTES
 _AT_AN_AGENT = Half.BODY, Half.ENDED, Half.RESET
 _AT_A_GATEWAY = Half.BODY, Half.RESET, Half.RESET
 """States of a stream whose DATA is wanted: the peer's half is in the first, and our own is in neither of the
@@ -64,7 +64,7 @@ class ReceivingStreams(SessionStreams):
             DataReceived,
             _AT_AN_AGENT if self.role is _AGENT else _AT_A_GATEWAY,
             _DATA,
-            limits.DATA_PAYLOAD_BYTES,
+            _DATA_PAYLOAD_BYTES,
             UNSAID_BYTES,
             later,
         )

@@ -250,20 +250,21 @@ class Tunnel(asyncio.Protocol):
         write_scheduler.note_flushed()
         if session is None or transport is None or self._closing:
             return
+        room, traffic = self._room, self.traffic
         while not write_scheduler.held and not self._closing:
             # One byte over the mark makes the transport say when there is room again.
-            room_bytes = self._room.size_bytes + 1 - transport.get_write_buffer_size()
+            most_bytes = room.size_bytes
+            room_bytes = most_bytes + 1 - transport.get_write_buffer_size()
             messages = session.data_to_send(room_bytes, self._clock())
             if not messages:
                 break
             data = self._framer.frame(messages)
             size_bytes = len(data)
-            self.traffic.messages_sent += len(messages)
-            self.traffic.bytes_sent += size_bytes
+            traffic.messages_sent += len(messages)
+            traffic.bytes_sent += size_bytes
             transport.write(data)
-            full = size_bytes > self._room.size_bytes
-            if full and not transport.get_write_buffer_size() and self._room.taken():
-                self._room.set_on(transport)
+            if size_bytes > most_bytes and not transport.get_write_buffer_size() and room.taken():
+                room.set_on(transport)
             if session.events:
                 self._dispatch()
                 if write_scheduler.woken:
