@@ -115,13 +115,10 @@ class WaitingRoom:
         if not self.requests:
             return self._takes_any
         settings, queue = self._settings, self._queues.get(request.model)
-        count = 0 if queue is None else queue.count
-        return (
-            (queue is None or len(queue.newcomers) == count)
-            and count < settings.max_requests
-            and self.requests < settings.max_requests_total
-            and self.body_bytes + request.body.held_bytes <= settings.max_body_bytes
-        )
+        if queue is not None and not len(queue.newcomers) == queue.count < settings.max_requests:
+            return False
+        size_bytes = self.body_bytes + request.body.held_bytes
+        return self.requests < settings.max_requests_total and size_bytes <= settings.max_body_bytes
 
     def enter(
         self,

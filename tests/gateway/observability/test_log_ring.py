@@ -99,13 +99,16 @@ def test_every_line_of_the_log_is_kept_as_json_whatever_its_form(style: str) -> 
 def test_kept_lines_take_no_more_memory_than_is_counted(batched: bool) -> None:
     limit_bytes = 100_000
     configure_logs("info", "json", stream=io.TextIOWrapper(io.BytesIO()))
-    logger = batched_log("x", lambda seconds, flush: None) if batched else structlog.get_logger("x")
+    batch, logger = batched_log("x", lambda seconds, flush: None), structlog.get_logger("x")
     with log_kept(limit_bytes) as ring:
         tracemalloc.start()
         try:
             for number in range(1000):
-                logger.info("request", id=number, text="x" * 300)
-                getattr(logger, "flush", lambda: None)()
+                if batched:
+                    batch.add("info", "request", {"id": number, "text": "x" * 300})
+                    getattr(batch, "flush", lambda: None)()
+                else:
+                    logger.info("request", id=number, text="x" * 300)
             taken_bytes, _ = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
