@@ -95,9 +95,7 @@ class RequestFacts(NamedTuple):
     device: str = ""
 
     def entry(self) -> AuditEntry:
-        known = self.at_s, "request", facts_of(self)
-        found: AuditEntry = tuple.__new__(AuditEntry, known)  # what its own constructor does
-        return found
+        return AuditEntry(self.at_s, "request", facts_of(self))
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +141,7 @@ def lines_of(
 def _line(entry: AuditEntry, seq: int, prev: str) -> bytes:
     """An entry always becomes a line: a shortened one where it is too long or no JSON."""
     at_s, kind, facts = entry
-    at = to_milliseconds(at_s)
+    at = timestamp(at_s)
     try:
         line = orjson.dumps({"seq": seq, "prev": prev, "at": at, "kind": kind, **facts}, default=_type_name)
     except TypeError:  # a number of more than 64 bits, text that is no Unicode

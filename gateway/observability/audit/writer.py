@@ -182,13 +182,12 @@ class AuditWriter:
         version = None
         with contextlib.suppress(StateError):  # the log does not need the database for what is here already
             version = self._changed()
-        more = min(self.settings.batch_records - len(self._batch), len(self._buffer))
-        for start in range(0, more, PIECE_RECORDS):
-            if start:
+        for number in range(min(self.settings.batch_records - len(self._batch), len(self._buffer))):
+            if number and not number % PIECE_RECORDS:
                 self._rest()
-            piece = [self._buffer.popleft() for _ in range(min(PIECE_RECORDS, more - start))]
-            self._batch += [each if isinstance(each, AuditEntry) else each.entry() for each in piece]
-            self._taken += len(piece)
+            record = self._buffer.popleft()
+            self._batch.append(record if isinstance(record, AuditEntry) else record.entry())
+            self._taken += 1
         if not self._batch and version == self._version:
             return False
         dropped, entries = self.dropped, self._batch
