@@ -106,14 +106,6 @@ class Spending:
             if each.day == self._day.date:
                 self._day.sum(each.tenant).add(amounts)
 
-    def add(self, tenant: str, tokens: int, gpu_s: float, money: float, wall_s: float) -> None:
-        """A tenant used so much."""
-        if not self.day_begins_s <= wall_s < self.day_ends_s:
-            self.begin_day(wall_s)
-        amounts = Amounts(tokens, gpu_s, money)
-        for sums in self.sums(tenant):
-            sums.add(amounts)
-
     def sums(self, tenant: str) -> tuple[Amounts, Amounts]:
         """What it used in the present day and the present month, to be added to until ``on_new_day`` is
         called. Those of too many tenants are not kept."""

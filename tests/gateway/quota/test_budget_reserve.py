@@ -19,6 +19,7 @@ from gateway.storage.leases.rules import LeaseEngine
 from gateway.storage.leases.sql import SqlLeaseEngine
 from gateway.storage.leases.valkey import ValkeyLeaseEngine
 from tests.gateway.quota.sharing import FailingEngine, Sharing
+from tests.gateway.quota.spent import spend
 from tests.support.clock import ManualClock
 from tests.support.redis_server import own_redis_server
 
@@ -58,7 +59,7 @@ class Site:
         amount = int(tokens * used)
         self.spent += amount
         self.stored[:] = [DailySpending("acme", DAY, self.spent, 0.0, 0.0)]
-        sharing.spending.add("acme", amount, 0.0, 0.0, sharing.wall())
+        spend(sharing.spending, "acme", amount, 0.0, 0.0, sharing.wall())
         reservation.settle(amount, self._clock())
 
     async def pass_time(self, seconds: float) -> None:

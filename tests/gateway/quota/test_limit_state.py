@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from gateway.domain.quotas import Budgets, Rates
 from gateway.quota.limit_state import Limit, LimitRefusal, LimitState, Reservation, reserve, tokens_that_fit
 from gateway.quota.spending import Amounts, Spending
+from tests.gateway.quota.spent import spend
 
 NOON_S = 1_795_262_400.0
 """2026-11-21, 12:00 UTC."""
@@ -107,9 +108,9 @@ def test_reservations_count_against_budgets_beside_what_is_spent(
     for each in (running, also):
         each.settle(0, 1.0)
     assert tenant.reserved == Amounts()
-    spending.add("acme", needs, needs / 100, needs / 1000, NOON_S)
+    spend(spending, "acme", needs, needs / 100, needs / 1000, NOON_S)
     assert refused(ask(tenant, tokens=0, spending=spending)).limit is limit, "used up"
-    spending.add("acme", 0, 0.0, 0.0, NOON_S + days * 86_400)
+    spend(spending, "acme", 0, 0.0, 0.0, NOON_S + days * 86_400)
     held(reserve((tenant,), Amounts(1), 2.0, spending, NOON_S + days * 86_400))
 
 
@@ -118,7 +119,7 @@ def test_what_requests_that_run_have_reserved_of_a_budget_may_come_free() -> Non
     running = held(ask(tenant, tokens=60, spending=spending))
     assert refused(ask(tenant, tokens=50, spending=spending)).passing
     assert not refused(ask(tenant, tokens=101, spending=spending)).passing, "it never fits"
-    spending.add("acme", 60, 0.0, 0.0, NOON_S)
+    spend(spending, "acme", 60, 0.0, 0.0, NOON_S)
     assert not refused(ask(tenant, tokens=50, spending=spending)).passing, "it lacks what is spent"
     assert refused(ask(tenant, tokens=40, spending=spending)).passing
     running.settle(0, 1.0)
@@ -169,7 +170,7 @@ class Concurrency(RuleBasedStateMachine):
         self.now += after_s
         reservation, request = self.running.pop(which % len(self.running))
         request[1] = int(request[1] * share)
-        self.spending.add("acme", int(request[1]), 0.0, 0.0, NOON_S)
+        spend(self.spending, "acme", int(request[1]), 0.0, 0.0, NOON_S)
         self.spent += int(request[1])
         reservation.settle(int(request[1]), self.now)
         reservation.settle(10**6, self.now)

@@ -18,6 +18,7 @@ from shared.protocol.errors import ErrorCode
 from shared.protocol.messages import Trailers, Usage
 from tests.gateway.api.support import BEARER, EVENTS, FakeResponse, json_response
 from tests.gateway.pipeline.aliases.support import Desk, served
+from tests.gateway.quota.spent import spend
 from tests.gateway.quota.support import CHAT, Stage
 
 TOLD = {
@@ -383,9 +384,9 @@ def test_five_hundred_in_a_closed_loop_stay_within_it_in_every_minute(
 
 async def test_how_far_a_tenants_budgets_are_used_up_is_told() -> None:
     stage = Stage(tenant=TenantLimits(budgets=Budgets(tokens_per_day=1000, money_per_month=50.0)))
-    stage.limits.spending.add("another", 999, 0.0, 49.0, stage.limits.wall())
+    spend(stage.limits.spending, "another", 999, 0.0, 49.0, stage.limits.wall())
     tenant = stage.keys.principal.tenant
-    stage.limits.spending.add(tenant, 250, 0.0, 40.0, stage.limits.wall())
+    spend(stage.limits.spending, tenant, 250, 0.0, 40.0, stage.limits.wall())
     assert list(stage.limits.budget_figures()) == [
         BudgetFigures(tenant, "day", 0.25),
         BudgetFigures(tenant, "month", 0.8),

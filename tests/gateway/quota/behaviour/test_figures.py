@@ -10,6 +10,7 @@ from gateway.quota.headers import duration, limit_headers
 from gateway.quota.limit_state import LimitState
 from gateway.quota.spending import Amounts
 from gateway.storage import DailySpending
+from tests.gateway.quota.spent import spend
 
 
 def wall(text: str) -> float:
@@ -22,29 +23,29 @@ def test_a_month_begins_with_what_was_used_before_this_process_did() -> None:
     spending.load(
         [DailySpending("a", "2026-11-01", 5, 0.5, 0.25), DailySpending("a", "2026-11-21", 7, 1.0, 1.0)]
     )
-    spending.add("a", 1, 0.0, 0.0, wall("2026-11-21T23:59:59.5"))
+    spend(spending, "a", 1, 0.0, 0.0, wall("2026-11-21T23:59:59.5"))
     day, month = spending.of("a", wall("2026-11-21T23:59:59.9"))
     assert (day, month) == (Amounts(8, 1.0, 1.0), Amounts(13, 1.5, 1.25))
 
 
 def test_days_and_months_end_at_midnight_utc_and_a_clock_set_back_ends_nothing() -> None:
     spending = Spending(wall("2026-12-31T12:00"))
-    spending.add("a", 5, 0.0, 0.0, wall("2026-12-31T12:00"))
+    spend(spending, "a", 5, 0.0, 0.0, wall("2026-12-31T12:00"))
     assert spending.of("a", wall("2026-12-30T12:00"))[0].tokens == 5
     assert spending.of("a", wall("2027-01-01T00:00")) == (Amounts(), Amounts())
     assert (spending.day_ends_s, spending.month_ends_s) == (wall("2027-01-02"), wall("2027-02-01"))
-    spending.add("a", 5, 0.0, 0.0, wall("2027-01-01T00:00"))
+    spend(spending, "a", 5, 0.0, 0.0, wall("2027-01-01T00:00"))
     assert [each.tokens for each in spending.of("a", wall("2027-01-02"))] == [0, 5]
 
 
 def test_a_clock_that_was_ahead_for_a_while_neither_renews_a_budget_nor_keeps_it_from_being_renewed() -> None:
     now_s = wall("2026-11-21T12:00")
     spending = Spending(now_s)
-    spending.add("a", 50, 0.5, 0.25, now_s)
-    spending.add("b", 3, 0.0, 0.0, now_s)
+    spend(spending, "a", 50, 0.5, 0.25, now_s)
+    spend(spending, "b", 3, 0.0, 0.0, now_s)
     ahead_s = wall("2030-01-01T00:00")
     assert spending.of("a", ahead_s) == (Amounts(), Amounts())
-    spending.add("a", 7, 0.0, 0.0, ahead_s)
+    spend(spending, "a", 7, 0.0, 0.0, ahead_s)
     assert spending.of("a", now_s) == (Amounts(57, 0.5, 0.25), Amounts(57, 0.5, 0.25))
     assert spending.of("b", now_s)[0].tokens == 3
     assert spending.day_ends_s == wall("2026-11-22")
@@ -57,7 +58,7 @@ def test_a_clock_that_steps_over_midnight_and_back_forgets_nothing() -> None:
     spending = Spending(late_s)
     for number in range(10):
         at_s = early_s if number % 2 else late_s
-        spending.add("a", 5, 0.0, 0.0, at_s)
+        spend(spending, "a", 5, 0.0, 0.0, at_s)
     assert [each.tokens for each in spending.of("a", late_s)] == [50, 50]
 
 

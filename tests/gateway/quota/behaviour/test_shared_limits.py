@@ -13,6 +13,7 @@ from gateway.quota.spending import Amounts
 from gateway.storage import DailySpending
 from gateway.storage.leases.memory import MemoryLeaseEngine
 from tests.gateway.quota.sharing import FailingEngine, Sharing, pair
+from tests.gateway.quota.spent import spend
 from tests.support.clock import ManualClock
 
 RATES = Rates(rpm=12, tpm=100, concurrency=5)
@@ -63,7 +64,7 @@ class SharedLimitsMachine(RuleBasedStateMachine):
             used = int(counted[1] * share)
             counted[1] = used
             self.spent += used
-            sharing.spending.add("acme", used, 0.0, 0.0, sharing.wall())
+            spend(sharing.spending, "acme", used, 0.0, 0.0, sharing.wall())
             reservation.settle(used, self.clock.now_s)
 
     @rule(seconds=st.sampled_from([0.1, 0.6, 2.0, 4.9, 14.0, 60.0]))
@@ -228,7 +229,7 @@ async def test_what_another_process_has_reserved_of_a_budget_passes_and_what_is_
     assert isinstance(too_much, LimitRefusal)
     assert not too_much.passing, "it never fits"
 
-    a.spending.add("acme", 60, 0.0, 0.0, a.wall())
+    spend(a.spending, "acme", 60, 0.0, 0.0, a.wall())
     running.settle(60, clock())
     clock.advance(1.1)
     await a.client.exchange()
@@ -264,7 +265,7 @@ async def test_a_new_day_has_a_new_budget(clock: ManualClock) -> None:
     sharing.limit(budgets=Budgets(tokens_per_day=100))
     outcome = await sharing.ask(100)
     assert isinstance(outcome, Reservation)
-    sharing.spending.add("acme", 100, 0.0, 0.0, sharing.wall())
+    spend(sharing.spending, "acme", 100, 0.0, 0.0, sharing.wall())
     outcome.settle(100, clock())
     assert not await sharing.admitted(1)
     clock.advance(86_400.0)
