@@ -4,21 +4,27 @@ import asyncio
 
 from gateway.dispatch.recovery import AnswerRecord, Splicer
 from gateway.dispatch.response_buffers import UnreadBudget, UnreadBuffer
-from gateway.dispatch.response_stream import HELD_BYTES, HOLD_BACK_BYTES, NOBODY, Ending, ResponseOwner
-from gateway.dispatch.response_stream import READ_BYTES as READ_BYTES
-from gateway.dispatch.response_stream import ResponseStream as ResponseStream
-from gateway.dispatch.response_stream import Sink as Sink
+from gateway.dispatch.response_stream import (
+    HELD_BYTES,
+    HOLD_BACK_BYTES,
+    NOBODY,
+    READ_BYTES,
+    Ending,
+    ResponseOwner,
+    ResponseStream,
+    Sink,
+)
 from gateway.domain.errors import StreamBroken
 from gateway.domain.request import Principal
 from shared.protocol.errors import ErrorCode
-from shared.protocol.messages import Headers, ResponseHead, Trailers
+from shared.protocol.messages import ResponseHead, Trailers
 from shared.protocol.receiving import UNSAID_BYTES
 from shared.speedups import BodyPath
 
-_WHOLE = (b"\n\n", b"\r\n\r\n")
-"""How nearly everybody ends events."""
+_WHOLE = (b"\n\n", b"\r\n\r\n")  # how nearly everybody ends events
 
 _COMMENT = b": waiting\n\n"
+_NOT_READ_BACK = "What was kept of the answer until it is read could not be read back."
 _MUCH_BYTES = min(HELD_BYTES, HOLD_BACK_BYTES)
 
 
@@ -37,8 +43,7 @@ class EngineResponse:
     trailers: Trailers | None = None  # once it has ended, if the agent had anything to say
     taken_bytes = 0  # by its client
     _waiter: asyncio.Future[None] | None = None
-    _sink: Sink | None = None
-    """Only while the reader waits: then nothing is buffered, and nothing is joined."""
+    _sink: Sink | None = None  # only while the reader waits: then nothing is buffered or joined
     _sunk_bytes = 0  # of the stream, taken by the sink and not yet reported as consumed
     _path: BodyPath | None = None  # the sink's, which was given to the stream
     _outstanding_bytes = 0
@@ -46,8 +51,7 @@ class EngineResponse:
     _owed_bytes = 0  # of the joined stream, arrived and not yet reported as consumed
     _older_bytes = 0  # of them, which its stream does not wait for: another's, or held in memory
     _window_held = False  # of the stream, which has ended, until its reader takes all or begins
-    _no_room = False  # in the buffer for what its reader has not taken
-    _asks_again = False  # the buffer, by itself, for room
+    _no_room = _asks_again = False  # for what its reader has not taken; the buffer, by itself, for room
     _ended = False
     _broken: StreamBroken | None = None
     _ending: Ending | None = None
@@ -70,11 +74,9 @@ class EngineResponse:
         """``attempts`` deployments were asked, which took ``queue_s`` seconds of waiting for slots in all.
         What comes passes through ``record``; with ``kept_back`` nobody is to read it before all is there, or
         ``HELD_BYTES``. What ``reader`` leaves unread has the room that ``unread`` gives; None: none."""
-        self.status: int = head.status
-        self.headers: Headers = head.headers
-        self.agent = agent
+        self.status, self.headers = head.status, head.headers
         self.ran_by = head.ran_by  # where the agent is a gateway: its agent that answers
-        self.deployment = deployment  # its key, ``agent/id``
+        self.agent, self.deployment = agent, deployment  # the key, ``agent/id``
         self.version = version  # the deployment's; empty if it says none
         self.queue_s, self.attempts = queue_s, attempts
         self._stream, self._owner = stream, owner
@@ -122,8 +124,7 @@ class EngineResponse:
         try:
             return buffer.take(READ_BYTES)
         except OSError as error:
-            reason = "What was kept of the answer until it is read could not be read back."
-            raise StreamBroken(ErrorCode.INTERNAL, reason) from error
+            raise StreamBroken(ErrorCode.INTERNAL, _NOT_READ_BACK) from error
 
     def take_whole(self) -> bytes | None:
         """The body in one piece, to be reported by :meth:`consumed`, where all of it is here and no longer
@@ -343,8 +344,8 @@ class EngineResponse:
         self._older_bytes += size_bytes
 
     def _has_room(self) -> None:
-        held_up, self._no_room = self._no_room, False
-        if held_up:
+        if self._no_room:
+            self._no_room = False
             self._owner.held_up(False)
 
     def _count_joined(self, size_bytes: int, own_bytes: int) -> None:
@@ -363,10 +364,10 @@ class EngineResponse:
         self._ended, self.trailers = True, trailers
         if self._waiter is not None:
             self._wake()
-        elif not self._kept_back:
-            self._free_window()
-        else:  # it was kept back: its reader is called now, and nearly always takes all of it at once
+        elif self._kept_back:  # its reader is called now, and nearly always takes all of it at once
             self._window_held = True
+        else:
+            self._free_window()
 
     def _free_window(self) -> None:
         """The stream has ended: its window would be held until the last byte is read."""

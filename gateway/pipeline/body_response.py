@@ -1,6 +1,6 @@
 """A response whose body is in memory as a whole: one from the cache, or one that was put together."""
 
-from gateway.dispatch.response import READ_BYTES, Sink
+from gateway.dispatch.response_stream import READ_BYTES, Sink
 
 
 class BodyResponse:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import orjson
 
 from gateway.dispatch.request_heads import is_encoded, is_event_stream
-from gateway.dispatch.response import Sink
+from gateway.dispatch.response_stream import Sink
 from gateway.domain.engine_paths import REWRITTEN, check_redirect, rewritten_headers
 from gateway.domain.errors import (
     DeadlineExceeded,

@@ -11,7 +11,7 @@ from gateway.api.exchange.buffers import BodyReservation, BufferBudget, buffer_o
 from gateway.api.exchange.exchange import HttpExchange
 from gateway.api.exchange.job_exchange import AccumulatedOutput, JobReply
 from gateway.api.exchange.reply import Reply
-from gateway.dispatch.response import Sink
+from gateway.dispatch.response_stream import Sink
 from gateway.domain.request import Principal, Request, RequestBody
 from gateway.jobs.leases import RunningJob
 from gateway.jobs.output import PartialOutput

@@ -11,7 +11,7 @@ from gateway.api.exchange.progress_writer import ProgressForm, ProgressWriter, W
 from gateway.api.server.answer_cycle import AnswerCycle
 from gateway.api.server.response_writers import UNDRAINED_BYTES, DirectWriter, open_direct
 from gateway.api.server.websocket import ClientWebSocket
-from gateway.dispatch.response import Sink
+from gateway.dispatch.response_stream import Sink
 from gateway.domain.errors import RequestError
 from gateway.pipeline.websocket_head import Subprotocols
 from shared.protocol.messages import UPGRADED

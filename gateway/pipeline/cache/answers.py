@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable
 
 from gateway.dispatch.request_heads import is_encoded, is_event_stream
-from gateway.dispatch.response import Sink
+from gateway.dispatch.response_stream import Sink
 from gateway.pipeline.body_response import BodyResponse
 from gateway.pipeline.cache.cache import CachedAnswer
 from gateway.pipeline.relay import Response

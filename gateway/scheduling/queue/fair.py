@@ -301,8 +301,8 @@ class TierQueue(Generic[T]):
         return seen.with_coming(base, others_per_s, departures_per_s, now)
 
     def charge_alone(self, turn: T, now: float) -> None:
-        """``turn``, whose answer has not begun, came at ``now`` when no request waited, and nothing else has
-        happened before it got its slot: the same as :meth:`put`, :meth:`remove` and :meth:`charge`."""
+        """``turn``, whose answer has not begun, came at ``now`` when none waited in line, and got its slot
+        with others like it: :meth:`put`, :meth:`remove` and :meth:`charge` of each in turn."""
         self.arrivals.arrived(now)
         tenant, flows = turn.tenant, self._flows
         flow = flows.pop(tenant, None)

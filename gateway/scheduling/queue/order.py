@@ -159,7 +159,7 @@ class QueueOrder(Generic[T]):
 
     def depart_alone(self, turn: T, since_s: float, now: float) -> None:
         """``turn`` leaves for a slot, and has waited since ``since_s``: the same as :meth:`put` and
-        :meth:`depart`, for one that nobody waited beside."""
+        :meth:`depart`, for one beside which nobody waited in line."""
         tier = self._tiers[turn.rank]
         tier.share.charge_alone(turn, since_s)
         self._given += 1

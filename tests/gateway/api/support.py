@@ -25,7 +25,7 @@ from gateway.api.routes import build_router
 from gateway.api.server.client_addresses import PerAddressLimiter
 from gateway.api.server.request_parser import ConnectionLimits
 from gateway.api.server.server import Address, bind, build_server
-from gateway.dispatch.response import READ_BYTES, Sink
+from gateway.dispatch.response_stream import READ_BYTES, Sink
 from gateway.domain.errors import RequestError, StreamBroken, Unauthenticated
 from gateway.domain.request import Principal, Request
 from gateway.fleet.registry import ServedModel

@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from gateway.dispatch.response import READ_BYTES, EngineResponse
+from gateway.dispatch.response import EngineResponse
+from gateway.dispatch.response_stream import READ_BYTES
 from gateway.domain.errors import StreamBroken
 from shared.protocol.errors import ErrorCode
 from shared.protocol.limits import STREAM_WINDOW_FLOOR_BYTES

@@ -1,4 +1,4 @@
-from gateway.dispatch.response import READ_BYTES
+from gateway.dispatch.response_stream import READ_BYTES
 from gateway.pipeline.body_response import BodyResponse
 
 

@@ -1,7 +1,7 @@
 import orjson
 import pytest
 
-from gateway.dispatch.response import READ_BYTES, Sink
+from gateway.dispatch.response_stream import READ_BYTES, Sink
 from gateway.domain.errors import (
     DeadlineExceeded,
     EngineError,

@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 from prometheus_client import CollectorRegistry
 
-from gateway.dispatch.response import Sink
+from gateway.dispatch.response_stream import Sink
 from gateway.domain.errors import EngineError
 from gateway.domain.request import Principal, Request, RequestBody, Tier
 from gateway.domain.residency import Residency
