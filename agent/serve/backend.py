@@ -10,12 +10,13 @@ import sys
 import tempfile
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Unpack
 from weakref import WeakValueDictionary
 
 import structlog
+from msgspec.structs import replace
 
 from agent.engines.backend import BackendBody, BackendRequest, ResponseReceiver
 from agent.engines.command.engine import CommandProcess

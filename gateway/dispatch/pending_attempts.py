@@ -6,8 +6,10 @@ returned, and done by :class:`gateway.dispatch.exchange.RequestExchange`. Once t
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum, auto
+
+from msgspec.structs import replace
 
 from gateway.dispatch.attempt import Attempt
 from gateway.dispatch.context import DispatchContext

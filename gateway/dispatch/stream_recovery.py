@@ -4,8 +4,9 @@ For this it has the record of the answer so far, the request, and the number of 
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 from enum import Enum, auto
+
+from msgspec.structs import replace
 
 from gateway.dispatch.attempt import Attempt
 from gateway.dispatch.context import DispatchContext

@@ -6,15 +6,7 @@ from typing import Any
 from shared.protocol.demand import decode_demand
 from shared.protocol.frames import FrameType
 from shared.protocol.members import adapter_of
-from shared.protocol.messages import (
-    AgentState,
-    Drain,
-    RequestHead,
-    ResponseHead,
-    Trailers,
-    decode_levels,
-    read_object,
-)
+from shared.protocol.messages import AgentState, Drain, decode_levels, read_object
 from shared.protocol.others import Others
 from shared.protocol.peers import Peers
 from shared.protocol.progress import Progress
@@ -31,5 +23,5 @@ CONTENT: dict[int, Callable[[bytes], Any]] = {
 }
 """How the payload of each control frame is read for :class:`~shared.protocol.events.ControlReceived`."""
 
-for _kind in (RequestHead, ResponseHead, Trailers, AgentState, Drain, Peers, Progress):
+for _kind in (AgentState, Drain, Peers, Progress):
     adapter_of(_kind)  # made now, so that the first frame does not wait for it

@@ -1,12 +1,11 @@
 """The members of JSON payloads that a peer sends, as types that pydantic validates (PROTOCOL §4).
 
 A payload is a dataclass whose fields have these types. Members that it does not have are ignored, so that a
-newer peer may add some.
+newer peer may add some. Payloads that come with each request are Structs (:mod:`shared.protocol.structs`).
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from functools import lru_cache
 from itertools import islice
 from typing import Annotated, Any, ClassVar, Self, TypeVar
 
@@ -15,7 +14,6 @@ from pydantic import AfterValidator, AllowInfNan, Field, PlainValidator, Strict,
 
 from shared.protocol import limits
 from shared.protocol.errors import FrameMalformed, TrunklineError
-from shared.protocol.header_fields import FORBIDDEN_IN_VALUE
 
 T = TypeVar("T")
 
@@ -39,35 +37,6 @@ Headers = tuple[tuple[str, str], ...]
 """Lower-case names, hop-by-hop headers removed, order kept."""
 
 
-def _check_headers(headers: Headers) -> Headers:
-    if not headers:
-        return headers
-    names, texts = zip(*headers, strict=True)
-    text = "".join(texts)
-    names_bytes = _names_bytes(names)
-    # What is printable has no control characters; only what is not is searched for them.
-    if names_bytes is None or not (text.isprintable() or not FORBIDDEN_IN_VALUE.search(text)):
-        raise ValueError("a header must have a lower-case name and no control characters")
-    if names_bytes + len(text) > limits.HEADER_BYTES:
-        raise ValueError(f"headers exceed {limits.HEADER_BYTES} bytes")
-    return headers
-
-
-@lru_cache(maxsize=64)
-def _names_bytes(names: tuple[str, ...]) -> int | None:
-    """How long these names of fields are together; None when one is no name. Remembered, because most heads
-    have the same names in the same order."""
-    for name in names:
-        if name == "" or name != name.lower() or FORBIDDEN_IN_VALUE.search(name):
-            return None
-    return sum(map(len, names))
-
-
-ReceivedHeaders = Annotated[
-    Headers, Field(default=(), max_length=limits.HEADERS), AfterValidator(_check_headers)
-]
-
-
 def _usable_labels(labels: Any) -> dict[str, str]:
     """Leaves out what cannot be a label, and what there is no room for."""
     if not isinstance(labels, dict):
@@ -85,25 +54,10 @@ def _usable_labels(labels: Any) -> dict[str, str]:
 Labels = Annotated[Mapping[str, str], PlainValidator(_usable_labels)]
 
 
-ReceivedWhere = Annotated[
-    dict[
-        Annotated[str, Field(min_length=1, max_length=limits.LABEL_CHARS)],
-        Annotated[
-            tuple[Annotated[str, Field(max_length=limits.LABEL_CHARS)], ...],
-            Field(min_length=1, max_length=limits.WHERE_LABELS),
-        ],
-    ],
-    Field(max_length=limits.WHERE_LABELS),
-]
-"""Label → the values that will do."""
-
 GatewayPath = Annotated[
     tuple[Annotated[str, Field(pattern="^[0-9a-f]{16}$")], ...], Field(max_length=limits.HOPS + 1)
 ]
 """Ids of gateways; in order, the one that a client asked first or the one nearest to the engine."""
-
-RanBy = Annotated[str, Field(max_length=limits.RAN_BY_CHARS, pattern=r"^[^\x00-\x20\x7f]*$")]
-"""``agent``, or ``gateway/agent`` where there are more gateways between, each by its name as an agent."""
 
 
 def read_object(payload: bytes) -> dict[str, Any]:

@@ -8,13 +8,13 @@ some.
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import orjson
-from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, TypeAdapter
+from msgspec import Meta, Struct
+from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter
 
-from shared.process.frozen import frozen
-from shared.protocol import limits
+from shared.protocol import limits, structs
 from shared.protocol.commands import Command as Command
 from shared.protocol.commands import CommandResult as CommandResult
 from shared.protocol.commands import CommandVerb as CommandVerb
@@ -27,25 +27,19 @@ from shared.protocol.engine_state import EngineState
 from shared.protocol.errors import FrameMalformed
 from shared.protocol.members import (
     Amount,
-    Count,
-    Flag,
-    GatewayPath,
     Labels,
     Level,
     Name,
     Number,
     Payload,
-    RanBy,
     Reason,
-    ReceivedHeaders,
-    ReceivedWhere,
-    Seconds,
     Text,
     read,
 )
 from shared.protocol.members import Headers as Headers
 from shared.protocol.members import read_object as read_object
-from shared.protocol.others import Expected
+from shared.protocol.others import Expected, check_expected
+from shared.protocol.structs import NOT_READ, ReceivedHeaders, check_headers, decoder_of, read_again
 
 
 class UsageMode(StrEnum):
@@ -63,36 +57,45 @@ class AgentStatus(StrEnum):
     FAILED = "FAILED"
 
 
-@dataclass
-class RequestHead(Payload):
+class RequestHead(Struct, gc=False):
     """OPEN (PROTOCOL §4.1). ``credit`` is how many bytes of response body the gateway takes at first; the
-    session sets it when it sends the head.
+    session sets it when it sends the head."""
 
-    It has no slots because pydantic sets those one by one, which is a third of what it takes to read one."""
-
-    deployment: Name
-    method: Annotated[str, Field(max_length=32, pattern="^[A-Za-z]+$")]
-    path: Annotated[str, Field(max_length=8192, pattern=r"^/[^\x00-\x20\x7f]*$")]
+    deployment: structs.Name
+    method: Annotated[str, Meta(max_length=32, pattern=r"^[A-Za-z]+\Z")]
+    path: Annotated[str, Meta(max_length=8192, pattern=r"^/[^\x00-\x20\x7f]*\Z")]
     headers: ReceivedHeaders
-    model: Name
-    request_id: Annotated[str, Field(max_length=128)]
-    streaming: Flag = False
+    model: structs.Name
+    request_id: Annotated[str, Meta(max_length=128)]
+    streaming: bool = False
     usage: UsageMode = UsageMode.NONE
-    tier: Annotated[str, Field(max_length=32)] = "standard"
-    deadline_s: Number | None = None
-    credit: Count = 0
-    trace: Text | None = None
+    tier: Annotated[str, Meta(max_length=32)] = "standard"
+    deadline_s: structs.Number | None = None
+    credit: structs.Count = 0
+    trace: structs.Text | None = None
     expected: Expected | None = None
     """What it is expected to take; said only where OTHERS is agreed on (PROTOCOL §4.11)."""
-    where: ReceivedWhere | None = None
+    where: structs.Where | None = None
     """Where it may run, for an agent that is a gateway (PROTOCOL §7.6); None: anywhere."""
-    via: GatewayPath = ()
+    via: structs.GatewayPath = ()
     """The gateways that it came through, the sender last; empty for an agent that is none."""
-    upgrade: Flag = False
+    upgrade: bool = False
     """Its client asks for a WebSocket (PROTOCOL §5.5)."""
-    gather_s: Seconds | None = None
+    gather_s: structs.Seconds | None = None
     """So long the response's body may be held back, to be sent in fewer pieces: nobody reads it before it is
     whole."""
+
+    @staticmethod
+    def from_payload(payload: bytes) -> "RequestHead":
+        """What OPEN says. Raises :class:`FrameMalformed`."""
+        try:
+            head = _decode_request(payload)
+        except NOT_READ:
+            head = read_again(RequestHead, payload, _default_headers)
+        check_headers(head.headers)
+        if head.expected is not None:
+            check_expected(head.expected)
+        return head
 
     def to_payload(self) -> bytes:
         # Half of what it takes to have the dataclass itself written.
@@ -123,6 +126,11 @@ class RequestHead(Payload):
         return orjson.dumps(said)
 
 
+def _default_headers(head: dict[str, object]) -> None:
+    """A request may have none, and its gateway say nothing of them then."""
+    head.setdefault("headers", [])
+
+
 UPGRADED = 101
 """The status of a response that is two-way messages from here on (PROTOCOL §5.5)."""
 
@@ -137,24 +145,37 @@ class Refusal(StrEnum):
 
 
 _REFUSALS = frozenset(Refusal)
+_LEAST_STATUS = 200
 
 
-def _known_refusal(word: Any) -> Refusal | None:
-    """None for a word that this version does not know."""
-    return Refusal(word) if isinstance(word, str) and word in _REFUSALS else None
+def _forget_unknown_refusal(head: dict[str, object]) -> None:
+    """Of a word that this version does not know, nothing is left."""
+    if "refusal" in head and not (isinstance(word := head["refusal"], str) and word in _REFUSALS):
+        del head["refusal"]
 
 
-@frozen
-class ResponseHead(Payload):
+class ResponseHead(Struct, frozen=True, gc=False):
     """HEAD (PROTOCOL §4.2). ``refusal`` is None but for a 429 or 503 of which its agent can tell why."""
 
-    status: Annotated[int, Field(strict=True, ge=200, le=599)] | Literal[101]
-    headers: ReceivedHeaders
-    lacks_path: Flag = False
+    status: Annotated[int, Meta(ge=UPGRADED, le=599)]
+    headers: ReceivedHeaders = ()
+    lacks_path: bool = False
     """The engine has nothing at the request's path; it is not the model or an object that is missing."""
-    refusal: Annotated[Refusal | None, PlainValidator(_known_refusal)] = None
-    ran_by: RanBy = ""
+    refusal: Refusal | None = None
+    ran_by: structs.RanBy = ""
     """Who answers, where the agent is a gateway: its own agent, behind the names of gateways between."""
+
+    @staticmethod
+    def from_payload(payload: bytes) -> "ResponseHead":
+        """What HEAD says. Raises :class:`FrameMalformed`."""
+        try:
+            head = _decode_response(payload)
+        except NOT_READ:
+            head = read_again(ResponseHead, payload, _forget_unknown_refusal)
+        if head.status < _LEAST_STATUS and head.status != UPGRADED:
+            raise FrameMalformed(f"member 'status': must be {UPGRADED} or at least {_LEAST_STATUS}")
+        check_headers(head.headers)
+        return head
 
     def to_payload(self) -> bytes:
         said: dict[str, Any] = {"status": self.status, "headers": self.headers}
@@ -167,29 +188,35 @@ class ResponseHead(Payload):
         return orjson.dumps(said)
 
 
-@frozen
-class Usage:
+class Usage(Struct, frozen=True, gc=False):
     """Tokens a request used, as the engine counted them."""
 
-    prompt_tokens: Annotated[Count, Field(default=0)]
-    completion_tokens: Annotated[Count, Field(default=0)]
-    cached_tokens: Count = 0
+    prompt_tokens: structs.Count = 0
+    completion_tokens: structs.Count = 0
+    cached_tokens: structs.Count = 0
 
 
-@frozen
-class Trailers(Payload):
+class Trailers(Struct, frozen=True, gc=False):
     """END from the agent (PROTOCOL §4.4). Times in seconds since the agent received OPEN."""
 
     usage: Usage | None = None
-    queue_s: Number | None = None
-    first_byte_s: Number | None = None
-    total_s: Number | None = None
-    gpu_s: Seconds | None = None
+    queue_s: structs.Number | None = None
+    first_byte_s: structs.Number | None = None
+    total_s: structs.Number | None = None
+    gpu_s: structs.Seconds | None = None
     """GPU-seconds that it took: of each second that it ran, the share of those that ran beside it."""
-    ran_by: RanBy = ""
+    ran_by: structs.RanBy = ""
     """As in HEAD, of the last that answered."""
-    device: Text = ""
+    device: structs.Text = ""
     """What its engine runs on, where the agent is a gateway."""
+
+    @staticmethod
+    def from_payload(payload: bytes) -> "Trailers":
+        """What END says. Raises :class:`FrameMalformed`."""
+        try:
+            return _decode_trailers(payload)
+        except NOT_READ:
+            return read_again(Trailers, payload)
 
     def to_payload(self) -> bytes:
         usage = self.usage
@@ -211,6 +238,9 @@ class Trailers(Payload):
             said |= {"ran_by": self.ran_by, "device": self.device}
         return orjson.dumps(said)
 
+
+_decode_request, _decode_response = decoder_of(RequestHead), decoder_of(ResponseHead)
+_decode_trailers = decoder_of(Trailers)
 
 _NO_LABELS = b',"labels":{}}'
 _NO_ENGINES = b',"engines":[],"reason":""}'

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Self
 
 import orjson
-from pydantic import AfterValidator, Field, Strict
+from msgspec import Meta, Struct
 
-from shared.process.frozen import frozen
 from shared.protocol import limits
-from shared.protocol.members import Count, Flag, Name, Payload, Seconds, adapter_of
+from shared.protocol.errors import FrameMalformed
+from shared.protocol.structs import NOT_READ, Count, Name, Seconds, decoder_of, read_again
 
 _LINK_BYTES = 8
 """Bytes of a fingerprint."""
@@ -32,18 +32,12 @@ def _odd() -> tuple[int, ...]:
     raise ValueError("must be whole fingerprints")
 
 
-def _check_prefix(prefix: str) -> str:
-    decode_fingerprints(prefix)
-    return prefix
-
-
 _PREFIX_CHARS = -(-limits.EXPECTED_FINGERPRINTS * _LINK_BYTES // 3) * 4
-_Tokens = Annotated[int, Strict(), Field(ge=0, le=limits.EXPECTED_TOKENS)]
-_Prefix = Annotated[str, Field(max_length=_PREFIX_CHARS), AfterValidator(_check_prefix)]
+_Tokens = Annotated[int, Meta(ge=0, le=limits.EXPECTED_TOKENS)]
+_Prefix = Annotated[str, Meta(max_length=_PREFIX_CHARS)]
 
 
-@frozen
-class Expected:
+class Expected(Struct, frozen=True, gc=False):
     """What a gateway expects a request to take."""
 
     input_tokens: _Tokens = 0
@@ -73,8 +67,16 @@ NOTHING_EXPECTED = Expected()
 """Of a request whose gateway said nothing."""
 
 
-@frozen
-class OtherRequest:
+def check_expected(expected: Expected) -> None:
+    """Raises :class:`FrameMalformed` for a prefix that holds no fingerprints."""
+    if expected.prefix:
+        try:
+            decode_fingerprints(expected.prefix)
+        except ValueError as error:
+            raise FrameMalformed(f"member 'expected.prefix': {error}") from None
+
+
+class OtherRequest(Struct, frozen=True, gc=False):
     """A request of another process that began."""
 
     number: Count
@@ -82,7 +84,7 @@ class OtherRequest:
     deployment: Name
     age_s: Seconds = 0.0
     """Seconds since it began."""
-    read: Flag = False
+    read: bool = False
     """Its first token has come."""
     expected: Expected = NOTHING_EXPECTED
 
@@ -98,14 +100,13 @@ class OtherRequest:
         return said
 
 
-_Numbers = Annotated[tuple[Count, ...], Field(max_length=limits.OTHERS_NUMBERS)]
+_Numbers = Annotated[tuple[Count, ...], Meta(max_length=limits.OTHERS_NUMBERS)]
 
 
-@frozen
-class Others(Payload):
+class Others(Struct, frozen=True, gc=False):
     """OTHERS: what has changed since the one before it. The members take effect in this order."""
 
-    began: Annotated[tuple[OtherRequest, ...], Field(max_length=limits.OTHERS_BEGAN)] = ()
+    began: Annotated[tuple[OtherRequest, ...], Meta(max_length=limits.OTHERS_BEGAN)] = ()
     first: _Numbers = ()
     """Numbers of requests whose first token has come."""
     ended: _Numbers = ()
@@ -124,5 +125,16 @@ class Others(Payload):
     def to_payload(self) -> bytes:
         return orjson.dumps(self.to_dict())
 
+    @staticmethod
+    def from_payload(payload: bytes) -> "Others":
+        """What OTHERS says. Raises :class:`FrameMalformed`."""
+        try:
+            others = _decode(payload)
+        except NOT_READ:
+            others = read_again(Others, payload)
+        for request in others.began:
+            check_expected(request.expected)
+        return others
 
-adapter_of(Others)  # made now, so that the first frame does not wait for it
+
+_decode = decoder_of(Others)

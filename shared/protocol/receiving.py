@@ -30,6 +30,9 @@ _HEAD, _BODY, _ENDED, _RESET = Half.HEAD, Half.BODY, Half.ENDED, Half.RESET
 _AGENT, _GATEWAY = TunnelRole.AGENT, TunnelRole.GATEWAY
 """For the path of every frame: a global is found faster than a member of an enumeration."""
 
+_read_request, _read_response = RequestHead.from_payload, ResponseHead.from_payload
+_read_trailers = Trailers.from_payload
+
 UNSAID_BYTES = 4 * limits.KIB
 """What a path took is said to be consumed in such steps: small beside the smallest window (16 KiB), so that
 the engine never waits for it, and large beside a token."""
@@ -87,7 +90,7 @@ class ReceivingStreams(SessionStreams):
         if outbox.frames and len(outbox.frames) > 2 * windows.streams + limits.COMMANDS:
             # A stream of which the peer has not read the end still counts among those it has open.
             raise StreamLimitExceeded("streams are opened and their ends not read")
-        head = RequestHead.from_payload(frame.payload)
+        head = _read_request(frame.payload)
         if head.credit > limits.CREDIT_MAX:
             raise FlowControlViolated(f"credit up to offset {head.credit}")
         self._last_id = stream_id
@@ -106,7 +109,7 @@ class ReceivingStreams(SessionStreams):
         if stream is None or stream.peer is not _HEAD or stream_id > self._outbox.last_opened:
             stream = self._advance_peer(frame)
         stream.peer = _BODY
-        head = ResponseHead.from_payload(payload)
+        head = _read_response(payload)
         if head.status == UPGRADED and not stream.upgrade:
             raise StreamStateError(f"stream {stream_id} is upgraded, which nobody asked for")
         if stream.local is not _RESET:
@@ -135,7 +138,7 @@ class ReceivingStreams(SessionStreams):
         if stream is None or stream.peer is not _BODY or stream_id > outbox.last_opened:
             stream = self._advance_peer(frame)
         stream.peer = _ENDED
-        trailers = Trailers.from_payload(payload) if payload else None
+        trailers = _read_trailers(payload) if payload else None
         local = stream.local
         if local is not _RESET:
             self.events.append(tuple.__new__(StreamEnded, (stream_id, trailers)))

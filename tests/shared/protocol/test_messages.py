@@ -4,6 +4,7 @@ from typing import Any
 
 import orjson
 import pytest
+from msgspec import to_builtins
 
 from shared.protocol import limits
 from shared.protocol.engine_state import EngineState
@@ -38,7 +39,7 @@ from shared.protocol.messages import (
     ],
 )
 def test_payloads_written_member_by_member_say_all_of_them(payload: RequestHead | Trailers) -> None:
-    said = orjson.dumps(payload)
+    said = orjson.dumps(to_builtins(payload))
     later = b',"gpu_s":null', b',"expected":null', b',"ran_by":"","device":""', b',"where":null,"via":[]'
     # Left out, as by versions that do not know them.
     for unsaid in (*later, b',"upgrade":false', b',"gather_s":null'):

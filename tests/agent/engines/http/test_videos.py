@@ -2,12 +2,12 @@
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import orjson
 import pytest
+from msgspec.structs import replace
 
 from agent.engines.backend import BackendFailed
 from agent.engines.http import videos

@@ -1,10 +1,10 @@
 """What a peer may try with a session: floods, answers ahead of time, names and heads that are too long."""
 
 from collections.abc import Iterable
-from dataclasses import replace
 from itertools import repeat
 
 import pytest
+from msgspec.structs import replace
 
 from shared.protocol import limits
 from shared.protocol.errors import (
