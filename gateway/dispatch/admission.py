@@ -5,6 +5,7 @@ from dataclasses import replace
 from itertools import chain
 
 import orjson
+from msgspec import structs
 
 from gateway.dispatch.placement import LoadWait, Placer
 from gateway.domain.engine_paths import EnginePaths
@@ -248,7 +249,7 @@ class Admission:
             return False
         if self._index.capacity(model, fit.route, 0, fit.where, fit.version, fit.agent).slots:
             return False
-        return not self._index.someone_else(model, fit._replace(avoid=frozenset()), patiently=True)
+        return not self._index.someone_else(model, structs.replace(fit, avoid=frozenset()), patiently=True)
 
     def _wait_is_over(self, availability: Availability, model: str, now: float) -> bool:
         if availability is Availability.GONE:

@@ -8,6 +8,7 @@ loop's thread.
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 import structlog
+from msgspec import structs
 
 from gateway.dispatch.admission import no_deployment, not_in_version
 from gateway.dispatch.context import DispatchContext
@@ -92,7 +93,7 @@ class Assigner:
     def refuse(self, model: str, fits: Collection[DeploymentConstraints], error: NoDeployment) -> None:
         """Those of these fits that wait for ``model``, whatever they avoid, wait in vain."""
         waiting = self._waiting(model)
-        vain = [each for each in waiting if each.ticket.lane._replace(avoid=frozenset()) in fits]
+        vain = [each for each in waiting if structs.replace(each.ticket.lane, avoid=frozenset()) in fits]
         self._send_away(vain, lambda _: error)
 
     def place(self, exchange: RequestExchange, suits: Callable[[Deployment], bool] | None = None) -> bool:
@@ -173,7 +174,7 @@ class Assigner:
         lanes = self._room.lanes(model)
 
         def suits(view: Deployment) -> bool:
-            return any(view.suits(fit._replace(agent=None)) for fit in lanes)
+            return any(view.suits(structs.replace(fit, agent=None)) for fit in lanes)
 
         again_s = self._context.slow_readers.make_room(model, self._room.depth(model), suits, now)
         if again_s is not None:

@@ -4,6 +4,8 @@ load. Belongs to the event loop's thread."""
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from msgspec import structs
+
 from gateway.dispatch.load_commands import LoadCommands
 from gateway.domain.request import Tier
 from gateway.domain.scopes import matches
@@ -215,7 +217,7 @@ class DemandTracker:
 
 def without_avoided(fit: DeploymentConstraints) -> DeploymentConstraints:
     """The same, whatever it avoids: what failed on one engine may do on the same one loaded elsewhere."""
-    return fit._replace(avoid=frozenset())
+    return structs.replace(fit, avoid=frozenset())
 
 
 def _demand(

@@ -9,6 +9,8 @@ idle there, come to this one. Answers in one piece are not moved, for they would
 from enum import Enum
 from typing import Protocol
 
+from msgspec import structs
+
 from gateway.dispatch.attempt import Attempt
 from gateway.dispatch.exchange import RequestExchange
 from gateway.fleet.model_index import ModelIndex
@@ -60,7 +62,7 @@ def _move(attempt: Attempt, index: ModelIndex, moved: dict[str, int], now: float
         return _Outcome.STAYS
     taken, fit = moved.get(request.model, 0), DeploymentConstraints.of(request)
     if exchange.answering:
-        fit = fit._replace(continuing=True, version=attempt.deployment.version or fit.version)
+        fit = structs.replace(fit, continuing=True, version=attempt.deployment.version or fit.version)
     if index.free(request.model, fit, taken + 1) <= taken:
         return _Outcome.LACKS_SLOT if index.someone_else(request.model, fit) else _Outcome.STAYS
     moves = not exchange.reads_first(attempt, _nothing) and exchange.preempt(attempt, now)

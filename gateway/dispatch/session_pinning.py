@@ -4,6 +4,8 @@ It concerns the engines' own paths alone, under ``/engines/…``: what a request
 one asks for. On the built-in routes a session's name is a hint for the policy, and any deployment gives the
 answer."""
 
+from msgspec import structs
+
 from gateway.dispatch.admission import Admission
 from gateway.domain.request import Request
 from gateway.fleet.deployment import Deployment
@@ -69,5 +71,5 @@ class SessionPinning:
             request.agent = self._affinity.choose(request.session_pin, [deployment])
 
     def _suiting(self, request: Request) -> list[Deployment]:
-        fit = DeploymentConstraints.of(request)._replace(agent=None)
+        fit = structs.replace(DeploymentConstraints.of(request), agent=None)
         return [each for each in self._index.serving(request.model) if each.suits(fit)]

@@ -251,9 +251,9 @@ class ModelAvailability:
     def free(self, model: str, fit: DeploymentConstraints, enough: int) -> int:
         """Free slots for requests of this fit, whatever they avoid, counted up to ``enough``."""
         free = 0
-        need, _, version, continuing, where, agent = fit
+        need, version, where = fit.route, fit.version, fit.where
         record = self.models.get(model) or _NO_MODEL
-        by_route = version is None and where is None and agent is None and not continuing
+        by_route = version is None and where is None and fit.agent is None and not fit.continuing
         for deployment in (record.open if where is None else record.open_there(where)).values():
             if version is not None and version != deployment.version:
                 continue  # cheaper than suits(), where few have the version

@@ -11,13 +11,13 @@ the hooks, and learns from outcomes. An owner that uses the scheduler calls noth
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import itemgetter
-from typing import NamedTuple, Protocol
+from typing import Protocol
+
+from msgspec import Struct
 
 from gateway.domain.request import Request, Tier
 from gateway.domain.residency import Residency
 from gateway.scheduling.load import DeploymentLoad
-from shared.process.frozen import frozen
 from shared.protocol.routes import ANY_ROUTE, route_of
 
 _ANYTHING = frozenset({ANY_ROUTE})
@@ -44,7 +44,7 @@ def estimated_work(input_tokens: int, output_tokens: int) -> float:
     return FIXED_WORK + PREFILL_WORK * input_tokens + output_tokens
 
 
-class DeploymentConstraints(NamedTuple):
+class DeploymentConstraints(Struct, frozen=True, gc=False):
     """What decides which deployments may take a request. Requests of equal fit are interchangeable."""
 
     route: str
@@ -57,11 +57,10 @@ class DeploymentConstraints(NamedTuple):
     @classmethod
     def of(cls, request: Request, avoid: Iterable[str] = ()) -> "DeploymentConstraints":
         avoided = frozenset(avoid) if avoid else _NOTHING
-        fit = request.need, avoided, request.version, request.continuing, request.where, request.agent
-        return tuple.__new__(cls, fit)  # what its own constructor does
+        return cls(request.need, avoided, request.version, request.continuing, request.where, request.agent)
 
 
-class PendingRequest(NamedTuple):
+class PendingRequest(Struct, frozen=True, gc=False):
     """A request that waits; a sequence of these is in order of turns.
 
     ``number`` is its ticket's. ``avoid`` holds the keys of deployments it must not go to. With ``version``
@@ -96,10 +95,11 @@ class PendingRequest(NamedTuple):
     agent: str | None = None
     """Only deployments of this agent will do."""
 
-    @property
     def is_bound(self) -> bool:
         """Whether anything but its route decides which deployments may take it."""
-        return bool(_bounds_of(self) != _UNBOUND)
+        return bool(self.avoid or self.continuing) or not (
+            self.version is None and self.where is None and self.agent is None
+        )
 
     @property
     def fit(self) -> DeploymentConstraints:
@@ -107,11 +107,6 @@ class PendingRequest(NamedTuple):
         return DeploymentConstraints(
             self.route, self.avoid, self.version, self.continuing, self.where, self.agent
         )
-
-
-_BOUNDS = "avoid", "version", "continuing", "where", "agent"
-_bounds_of = itemgetter(*map(PendingRequest._fields.index, _BOUNDS))
-_UNBOUND = tuple(map(PendingRequest._field_defaults.__getitem__, _BOUNDS))
 
 
 @dataclass(slots=True, eq=False)
@@ -180,30 +175,30 @@ class DeploymentView:
 
     def suits(self, fit: DeploymentConstraints) -> bool:
         """Whether it may take a request of this fit, now or later; the fit's ``avoid`` is not considered."""
-        need, _, version, continuing, where, agent = fit
+        need, version = fit.route, fit.version
         if not (need in self.routes or self.supports(need)):
             return False
-        if agent is not None and agent != self.agent:
+        if fit.agent is not None and fit.agent != self.agent:
             return False
-        if where is not None and not where.allows(self.labels):
+        if fit.where is not None and not fit.where.allows(self.labels):
             return False
-        return (version is None or version == self.version) and (not continuing or need in self.continues)
+        if fit.continuing and need not in self.continues:
+            return False
+        return version is None or version == self.version
 
     def may_take(self, item: PendingRequest) -> bool:
         """Whether ``item`` may go there, now or ever."""
         return self.key not in item.avoid and self.suits(item.fit)
 
 
-@frozen
-class Assignment:
+class Assignment(Struct, frozen=True, gc=False):
     """The decision that the request ``number`` goes to the deployment ``key``."""
 
     number: int
     key: str
 
 
-@frozen
-class Outcome:
+class Outcome(Struct, frozen=True, gc=False):
     """What became of a request at one deployment; times in seconds since it was placed there.
 
     ``first_token_s`` is None where none was seen, as of answers in one piece. Token counts are what the

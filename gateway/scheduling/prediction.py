@@ -7,11 +7,13 @@ computed from them only when somebody asks why: it is the one of
 
 from typing import NamedTuple
 
+from msgspec import Struct
+
 from gateway.scheduling.learning.performance import Coefficients
 from gateway.scheduling.policies.completion import GATEWAY_QUEUE_WEIGHTS, LATE_SHARE, Weights
 
 
-class Candidate(NamedTuple):
+class Candidate(Struct, frozen=True, gc=False):
     """One deployment at the moment of a decision, before the request was there. No reference leads to the
     deployment itself, so that a record keeps none alive."""
 

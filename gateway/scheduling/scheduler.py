@@ -221,9 +221,16 @@ class Scheduler:
         kv_tokens = load.kv_tokens + input_tokens + output_tokens
         reading_share = load.reading_share if running else 0.0
         output_s = speeds.output_s(output_tokens, running + 1, kv_tokens, reading_share) * load.writing_pace
-        tokens = cached_tokens, uncached_tokens, input_tokens, output_tokens
-        predicted = *tokens, first_s, first_s + output_s, read_s, speeds.token_s * pace
-        return tuple.__new__(PredictedWork, predicted)  # what its own constructor does
+        return PredictedWork(
+            cached_tokens,
+            uncached_tokens,
+            input_tokens,
+            output_tokens,
+            first_s,
+            first_s + output_s,
+            read_s,
+            speeds.token_s * pace,
+        )
 
     def _policy(self, model: str, knowledge: Knowledge) -> Policy:
         policy = self._make(self.policy_of(model), knowledge)

@@ -3,6 +3,8 @@ copied as they are, and nothing is computed from them."""
 
 from typing import Protocol
 
+from msgspec import structs
+
 from gateway.dispatch.decisions.waits import LEAST_S, WaitLog
 from gateway.fleet.deployment import Deployment
 from gateway.scheduling.base import DeploymentView, PendingRequest
@@ -140,7 +142,7 @@ class DecisionLog:
         if (reason := regions.reason(number, chosen)) is not None:
             decision.region = regions.region_of(chosen), reason
         decision.candidates = [
-            each._replace(excluded=regions.barred(number, views[each.key]))
+            structs.replace(each, excluded=regions.barred(number, views[each.key]))
             if each.excluded is None and each.key != chosen.key and each.key in views
             else each
             for each in decision.candidates
@@ -180,7 +182,7 @@ def candidate_of(
 ) -> Candidate:
     """What is known of ``view`` now."""
     load, speeds = view.load, knowledge.by_device.get(view.device) or knowledge.speeds(view)
-    facts = (
+    return Candidate(
         view.key,
         view.agent,
         view.version,
@@ -200,7 +202,6 @@ def candidate_of(
         0.0 if view.loaded else speeds.load_s if view.load_s is None else view.load_s,
         speeds.coefficients,
     )
-    return tuple.__new__(Candidate, facts)  # what its own constructor does
 
 
 def exclusion(
@@ -215,7 +216,7 @@ def exclusion(
         return "route"
     if view.key in avoid:
         return "avoided"
-    if item.is_bound and not view.suits(item.fit):
+    if item.is_bound() and not view.suits(item.fit):
         return _misfit(view, item)
     if view.in_flight >= view.slots:
         return "full"

@@ -19,6 +19,8 @@ from collections.abc import Iterator
 from operator import mul
 from typing import NamedTuple
 
+from msgspec import Struct
+
 from gateway.scheduling.base import Outcome
 from gateway.scheduling.learning.devices import Prior, device_class
 from gateway.scheduling.learning.evidence import Evidence
@@ -60,7 +62,7 @@ the others teach nothing new, and cost as much as a request's whole way through 
 LOAD_WEIGHT = 0.3
 
 
-class PredictedWork(NamedTuple):
+class PredictedWork(Struct, frozen=True, gc=False):
     """What a request was taken for when it was placed."""
 
     believed_tokens: int

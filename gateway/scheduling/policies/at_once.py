@@ -21,7 +21,7 @@ def choose_at_once(
     say. ``known_to`` says how many tokens of its prompt deployments have read. None where it takes a round to
     say.
     """
-    fitting = None if item.is_bound else _without_alternative(item, deployments, now)
+    fitting = None if item.is_bound() else _without_alternative(item, deployments, now)
     if not fitting:
         return None
     if len(fitting) > 1:

@@ -27,7 +27,7 @@ def eligible_deployments(
         and (route in view.routes or view.supports(route))
         and (view.kv_free_tokens is None or has_room(view))
     ]
-    if not item.is_bound:
+    if not item.is_bound():
         return found
     fit = item.fit
     return [view for view in found if view.key not in fit.avoid and view.suits(fit)]

@@ -62,7 +62,7 @@ class Ticket(QueuedRequest):
         if self.seen is not None and not avoid:
             return self.seen
         request = self.request
-        seen = (  # in the order of the fields
+        seen = PendingRequest(  # in the order of the fields
             self.number,
             request.need,
             self.work,
@@ -82,7 +82,6 @@ class Ticket(QueuedRequest):
             request.where,
             request.agent,
         )
-        waiting = tuple.__new__(PendingRequest, seen)  # what its own constructor does
         if not avoid:
-            self.seen = waiting
-        return waiting
+            self.seen = seen
+        return seen

@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+from msgspec import structs
+
 from gateway.scheduling.base import DeploymentConstraints
 from tests.gateway.fleet.fleet import Fleet, deployment
 
@@ -13,7 +15,7 @@ def test_whether_a_slot_is_free_is_known_after_every_change() -> None:
     index = fleet.registry.index
 
     def free() -> tuple[bool, bool, bool]:
-        version = chat._replace(version="2")
+        version = structs.replace(chat, version="2")
         return index.has_free("m", chat), index.has_free("m", embeddings), index.has_free("m", version)
 
     assert free() == (False, False, False), "of a model that nobody knows"

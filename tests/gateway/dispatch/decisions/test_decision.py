@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from gateway.dispatch.decisions.decision import MOST_CANDIDATES, MOST_DECISIONS, exclusion
 from gateway.dispatch.decisions.words import EXCLUDED, WAITS
@@ -142,7 +143,7 @@ def test_what_keeps_a_request_from_a_deployment_has_a_code(
     one, item = _usual()
     for name, value in of_view.items():
         setattr(one, name, value)
-    item = item._replace(**of_item)
+    item = structs.replace(item, **of_item)
     assert exclusion(one, item, item.avoid, view("b/d")) == code
     assert code is None or code in EXCLUDED
 

@@ -8,6 +8,7 @@ from collections import deque
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from gateway.scheduling.base import Outcome
 from gateway.scheduling.learning.devices import CLASSES, Prior
@@ -218,7 +219,7 @@ def test_waits_said_at_an_older_speed_do_not_make_what_is_learnt_run_away() -> N
         first_s = 0.02 + (ahead + tokens) * true_s
         company = Concurrency(ahead * token_s, 8.0, 5000.0, 0.0)
         outcome = Outcome(True, first_s + 1.0, first_s, tokens, 100)
-        performance.learn(speeds, asked(tokens)._replace(token_s=token_s), outcome, company)
+        performance.learn(speeds, structs.replace(asked(tokens), token_s=token_s), outcome, company)
         said.append(speeds.token_s)
         if number > 60:
             assert speeds.token_s == pytest.approx(true_s, rel=0.25)

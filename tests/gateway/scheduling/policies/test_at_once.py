@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from gateway.scheduling.base import DeploymentView, PendingRequest
 from gateway.scheduling.policies import cost
@@ -16,7 +17,7 @@ def placed(views: list[DeploymentView], item: PendingRequest, *, at_once: bool) 
     for each in views:
         scheduler.deployment_added(each, 0.0)
         if each.usable:
-            scheduler.placed(item._replace(number=1000), each, 0.0)
+            scheduler.placed(structs.replace(item, number=1000), each, 0.0)
     with pytest.MonkeyPatch.context() as patched:
         if not at_once:
             patched.setattr(cost, "choose_at_once", lambda *_: None)
@@ -31,7 +32,7 @@ def test_it_goes_where_a_round_would_send_it(
     items, views = fleet
     for item in items[:3]:
         if plain:
-            item = item._replace(avoid=frozenset(), version=None, continuing=False, where=None)
+            item = structs.replace(item, avoid=frozenset(), version=None, continuing=False, where=None)
         assert placed(views, item, at_once=True) == placed(views, item, at_once=False)
 
 

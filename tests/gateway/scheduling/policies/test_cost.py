@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
+from msgspec import structs
 
 from gateway.domain.residency import read_where
 from gateway.scheduling.base import Assignment, Outcome, PendingRequest
@@ -137,7 +138,7 @@ def test_a_context_that_waits_for_room_gets_it_however_many_smaller_ones_come() 
     site.views["a"].kv_free_tokens, site.views["b"].kv_free_tokens = 1000, 1200
     large, endless = request(1, 4000, 500), request(2, 100_000)
     small = [request(n, 100, 100) for n in range(10, 14)]
-    at_once = site.assign(*(item._replace(arrived_s=site.now) for item in (large, *small)))
+    at_once = site.assign(*(structs.replace(item, arrived_s=site.now) for item in (large, *small)))
     assert {key for _, key in at_once} == {"a", "b"}, "nobody has waited for long"
     assert {key for _, key in site.assign(endless, large, *small)} == {"a"}
     site.views["b"].kv_free_tokens = 5000
@@ -150,7 +151,7 @@ def test_a_first_token_that_is_wanted_soon_counts_more() -> None:
         site.place(request(100 + number, 8000, 1), "fast")
     item = request(1, 100, 180)
     assert site.choice(item) == "fast"
-    assert site.choice(item._replace(arrived_s=site.now, ttft_s=0.1)) == "slow"
+    assert site.choice(structs.replace(item, arrived_s=site.now, ttft_s=0.1)) == "slow"
 
 
 # --- Waiting for somebody better ---
@@ -276,7 +277,7 @@ def test_overflow_goes_nowhere_else_for_who_may_not_run_there() -> None:
     near, far = view("near", 2, 2), view("far", 64)
     near.labels, far.labels = {"region": "eu"}, {"region": "us"}
     site = Site(near, far)
-    stays = request(1)._replace(where=read_where("region=eu"))
+    stays = structs.replace(request(1), where=read_where("region=eu"))
     assert site.assign(stays, request(2)) == [(2, "far")]
 
 
@@ -287,7 +288,7 @@ def test_in_a_large_fleet_the_few_are_found_where_a_request_may_run() -> None:
     for each in views[7::50]:
         each.labels = {"region": "eu"}
     site = Site(*views)
-    items = [request(n)._replace(where=read_where("region=eu")) for n in range(12)]
+    items = [structs.replace(request(n), where=read_where("region=eu")) for n in range(12)]
     assert {key for _, key in site.assign(*items)} == {each.key for each in views[7::50]}
     first = views[7]
     first.labels = {"region": "us"}
@@ -302,13 +303,16 @@ def test_one_on_trial_is_tried_only_where_it_is_offered() -> None:
         each.labels = {"region": "eu"}
     site = Site(*views)
     views[3].trial = True
-    item = request(1)._replace(where=read_where("region=eu"))
+    item = structs.replace(request(1), where=read_where("region=eu"))
     others = [each for each in views if not each.trial]
     assert all(
-        site.scheduler.assign("m", [item._replace(number=n)], others, site.now)[0].key != "d003"
+        site.scheduler.assign("m", [structs.replace(item, number=n)], others, site.now)[0].key != "d003"
         for n in range(20)
     )
-    tried = [site.scheduler.assign("m", [item._replace(number=n)], views, site.now)[0].key for n in range(20)]
+    tried = [
+        site.scheduler.assign("m", [structs.replace(item, number=n)], views, site.now)[0].key
+        for n in range(20)
+    ]
     assert "d003" in tried
 
 
@@ -318,8 +322,8 @@ def test_who_may_run_only_at_a_busy_place_is_looked_at_again_when_that_has_less_
         each.labels = {"region": key[:2]}
     site.place(request(100, 40_000, 10), "eu")
     site.place(request(101, 20_000, 10), "us")
-    stays = request(1, 1000)._replace(where=read_where("region=eu"))
-    stays = stays._replace(arrived_s=site.now)
+    stays = structs.replace(request(1, 1000), where=read_where("region=eu"))
+    stays = structs.replace(stays, arrived_s=site.now)
     assert site.choice(stays) is None
     assert site.look_again_s is not None
     site.now = site.look_again_s

@@ -1,6 +1,7 @@
 """What is handed to engines, and what waits in the gateway instead."""
 
 import pytest
+from msgspec import structs
 
 from gateway.scheduling.base import Outcome, PendingRequest
 from gateway.scheduling.learning.knowledge import Knowledge
@@ -29,7 +30,7 @@ class Site(CostFleet):
     """Its requests arrive when they are made."""
 
     def request(self, number: int, input_tokens: int = 8000, output_tokens: int = 10) -> PendingRequest:
-        return drawn(number, input_tokens, output_tokens)._replace(arrived_s=self.now)
+        return structs.replace(drawn(number, input_tokens, output_tokens), arrived_s=self.now)
 
     def assign(self, *items: PendingRequest) -> dict[int, str]:
         assigned = self.scheduler.assign("m", items, list(self.views.values()), self.now)
@@ -126,9 +127,9 @@ def test_nobody_is_sent_to_a_slow_device_for_having_waited_for_a_fast_one() -> N
 def test_what_is_cached_is_not_waited_for() -> None:
     site = Site(view("fast", 64), view("slow", 64, device=T4))
     chain = tuple(range(100, 200))
-    warm = site.request(5, 25_600, 10)._replace(prefix=chain)
+    warm = structs.replace(site.request(5, 25_600, 10), prefix=chain)
     site.place(warm, "fast")
-    held = [warm._replace(number=number) for number in range(10, 14)]
+    held = [structs.replace(warm, number=number) for number in range(10, 14)]
     assert site.assign(*held, site.request(1, 4000)) == {}, "the last reads nothing twice before its turn"
 
 
@@ -212,7 +213,7 @@ def test_a_first_token_that_came_early_is_a_reason_to_ask_again() -> None:
 def test_of_several_processes_the_one_with_the_oldest_request_is_the_first_to_find_an_engine_ready() -> None:
     fleet, knowledge = [view("a")], Knowledge("m")
     fleet[0].load.begin(1, 100.0, kv_tokens=1, read_s=0.3, output_s=1.0)
-    young, old = ([drawn(1)._replace(arrived_s=at_s)] for at_s in (100.0, 98.0))
+    young, old = ([structs.replace(drawn(1), arrived_s=at_s)] for at_s in (100.0, 98.0))
 
     def is_ready(*waiting: list[PendingRequest]) -> list[bool]:
         return [bool(BusyDeployments(fleet, {}, knowledge, 100.0, each).ready) for each in waiting]
@@ -223,7 +224,7 @@ def test_of_several_processes_the_one_with_the_oldest_request_is_the_first_to_fi
     busy = BusyDeployments(fleet, {}, knowledge, 100.0, young)
     assert busy.next_ready_in_s() == pytest.approx(0.3 - READ_AHEAD_S)
     fleet[0].load.begin(2, 100.0, kv_tokens=1, read_s=AHEAD_MOST_S, output_s=1.0)
-    ancient = [drawn(1)._replace(arrived_s=0.0)]
+    ancient = [structs.replace(drawn(1), arrived_s=0.0)]
     assert is_ready(old, ancient) == [False, False], "not without bound"
 
 

@@ -1,5 +1,7 @@
 """A request's place in the waiting room."""
 
+from msgspec import structs
+
 from gateway.domain.request import Tier
 from gateway.domain.residency import read_where
 from gateway.scheduling.base import BLOCK_TOKENS, DeploymentConstraints, PendingRequest
@@ -49,6 +51,6 @@ def test_policies_see_of_a_request_what_it_says() -> None:
     )
     assert ticket.as_pending() == expected
     assert ticket.as_pending() is ticket.as_pending()
-    assert ticket.as_pending(frozenset({"a/d"})) == expected._replace(avoid=frozenset({"a/d"}))
+    assert ticket.as_pending(frozenset({"a/d"})) == structs.replace(expected, avoid=frozenset({"a/d"}))
     assert ticket.as_pending() == expected
     assert expected.fit == DeploymentConstraints("chat/x", frozenset(), "2", True, where, "a")

@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from gateway.domain.residency import read_where
 from gateway.scheduling import POLICIES, policy_named
@@ -129,10 +130,10 @@ def test_a_name_that_is_none_is_refused_with_those_that_are() -> None:
 
 
 def test_a_request_is_bound_by_anything_but_its_route_that_decides_where_it_may_go() -> None:
-    free = request(1, session="s")._replace(prefix=(1, 2), deadline_s=3.0, ttft_s=1.0, tenant="t")
-    assert not free.is_bound
-    assert free._replace(avoid=frozenset({"a"})).is_bound
-    assert free._replace(version="2").is_bound
-    assert free._replace(continuing=True).is_bound
-    assert free._replace(where=read_where("region=eu")).is_bound
-    assert free._replace(agent="a").is_bound
+    free = structs.replace(request(1, session="s"), prefix=(1, 2), deadline_s=3.0, ttft_s=1.0, tenant="t")
+    assert not free.is_bound()
+    assert structs.replace(free, avoid=frozenset({"a"})).is_bound()
+    assert structs.replace(free, version="2").is_bound()
+    assert structs.replace(free, continuing=True).is_bound()
+    assert structs.replace(free, where=read_where("region=eu")).is_bound()
+    assert structs.replace(free, agent="a").is_bound()

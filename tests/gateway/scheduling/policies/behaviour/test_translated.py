@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from gateway.scheduling import POLICIES
 from gateway.scheduling.base import PendingRequest
@@ -16,7 +17,7 @@ EVERY = sorted(POLICIES)
 
 
 def asks(number: int, input_tokens: int = 1000, output_tokens: int = 100) -> PendingRequest:
-    return request(number, input_tokens, output_tokens)._replace(route=NEED)
+    return structs.replace(request(number, input_tokens, output_tokens), route=NEED)
 
 
 def placed(policy: str, fleet: CostFleet, *items: PendingRequest) -> list[str]:
