@@ -102,7 +102,7 @@ class DeploymentLoad:
     # --- For whoever keeps it ---
 
     def begin(
-        self, number: int, now: float, *, kv_tokens: int, read_s: float, output_s: float, placed: Any = None
+        self, number: int, now: float, kv_tokens: int, read_s: float, output_s: float, placed: Any = None
     ) -> None:
         """The request ``number`` was placed: reading its prompt is expected to take ``read_s`` once its turn
         has come, and writing the answer ``output_s`` after that. :meth:`end` gives ``placed`` back."""

@@ -17,7 +17,6 @@ own has. They count as load and as prompts that were read; nothing is learnt fro
 ``in_flight``, ``slots`` and whatever else a view holds but ``load`` is the owner's to keep.
 """
 
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -63,7 +62,7 @@ class Scheduler:
         self._default = policy
         self._names: dict[str, str] = {}
         self._seed = seed
-        self.models: OrderedDict[str, ModelScheduling] = OrderedDict()
+        self.models: dict[str, ModelScheduling] = {}
         """By name; only read by others."""
 
     # --- Which policy ---
@@ -141,10 +140,10 @@ class Scheduler:
         view.load.begin(
             item.number,
             now,
-            kv_tokens=item.input_tokens + item.output_tokens,
-            read_s=predicted.read_s,
-            output_s=predicted.total_s - predicted.first_token_s,
-            placed=placed,
+            item.input_tokens + item.output_tokens,
+            predicted.read_s,
+            predicted.total_s - predicted.first_token_s,
+            placed,
         )
         return predicted
 

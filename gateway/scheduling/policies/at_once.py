@@ -1,6 +1,7 @@
 """The choice of the policy ``cost`` for one request while there is nothing to wait for, as most often."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 from gateway.scheduling.base import DeploymentView, PendingRequest
 from gateway.scheduling.learning.knowledge import Knowledge
@@ -9,17 +10,20 @@ from gateway.scheduling.policies.fitting import native_first
 from gateway.scheduling.policies.late_binding import READ_AHEAD_S
 
 
+class CostPolicy(Protocol):
+    """:class:`gateway.scheduling.policies.cost.Cost`."""
+
+    knowledge: Knowledge
+
+    def known_to(self, item: PendingRequest) -> Mapping[str, int]: ...
+
+
 def choose_at_once(
-    item: PendingRequest,
-    deployments: Sequence[DeploymentView],
-    knowledge: Knowledge,
-    known_to: Callable[[PendingRequest], Mapping[str, int]],
-    now: float,
+    item: PendingRequest, deployments: Sequence[DeploymentView], policy: CostPolicy, now: float
 ) -> DeploymentView | None:
     """Where ``item`` goes that waits alone, if ``deployments`` are all of the model's and none is busy, full,
-    on trial or short of room for it: to the cheapest of those that may take it, as a round of ``cost`` would
-    say. ``known_to`` says how many tokens of its prompt deployments have read. None where it takes a round to
-    say.
+    on trial or short of room for it: to the cheapest of those that may take it, as a round of ``policy``
+    would say. None where it takes a round to say.
     """
     fitting = None if item.is_bound() else _without_alternative(item, deployments, now)
     if not fitting:
@@ -28,8 +32,8 @@ def choose_at_once(
         fitting = native_first(item.route, fitting)
     elif fitting[0].kv_free_tokens is None:
         return fitting[0]
-    known = known_to(item)
-    best, best_s, cost_at = None, float("inf"), Completion(item, knowledge, {}, now).cost_s
+    known = policy.known_to(item)
+    best, best_s, cost_at = None, float("inf"), Completion(item, policy.knowledge, {}, now).cost_s
     for view in fitting:
         if known and view.kv_free_tokens is not None:
             return None  # whether what is cached there finds room is for a round to say

@@ -141,7 +141,7 @@ class Cost(Policy):
         if not waiting or not deployments:
             return []
         if len(waiting) == 1 and len(self.knowledge.views) == len(deployments) <= ALL:
-            view = choose_at_once(waiting[0], deployments, self.knowledge, self.known_to, now)
+            view = choose_at_once(waiting[0], deployments, self, now)
             if view is not None:
                 return [Assignment(waiting[0].number, view.key)]
         round_ = _Round(self, waiting, deployments, now)

@@ -1,6 +1,5 @@
 """One request's place in the waiting room, and what decides which deployments may take it. Plain data."""
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from gateway.domain.request import Request, Tier
@@ -36,26 +35,48 @@ class Backlog(NamedTuple):
     tier: Tier
 
 
-@dataclass(slots=True, eq=False, kw_only=True)
 class Ticket(QueuedRequest):
     """One request's place in the room. ``number`` counts arrivals; it and ``due_s`` are kept when it comes
     back, and so its turn among its tenant's."""
 
+    __slots__ = ("ahead", "body_bytes", "counted", "entered_s", "expires_s", "request", "seen", "waiting")
+
     lane: DeploymentConstraints
-    request: Request
-    entered_s: float
-    expires_s: float
-    """When it has waited as long as it may; not later than its request's deadline."""
-    ahead: int = 0
-    """Requests that waited for its model when it came."""
-    body_bytes: int = 0
-    """Bytes of its body that were counted when it came in."""
-    counted: bool = False
-    """Whether it counts against its tenant's share of the places."""
-    waiting: bool = False
-    """Whether it has a place in the room."""
-    seen: PendingRequest | None = None
-    """What :meth:`as_pending` said; None again when something about its request has changed."""
+
+    def __init__(
+        self,
+        number: int,
+        rank: int,
+        request: Request,
+        lane: DeploymentConstraints,
+        work: float,
+        entered_s: float,
+        expires_s: float,
+        ahead: int,
+    ) -> None:
+        self.entry = None
+        self.number = number
+        self.rank = rank
+        self.tenant = request.principal.tenant
+        self.lane = lane
+        self.work = work
+        self.due_s = expires_s
+        self.begun = False
+        self.charged = 0.0
+        self.request = request
+        self.entered_s = entered_s
+        self.expires_s = expires_s
+        """When it has waited as long as it may; not later than its request's deadline."""
+        self.ahead = ahead
+        """Requests that waited for its model when it came."""
+        self.body_bytes = 0
+        """Bytes of its body that were counted when it came in."""
+        self.counted = False
+        """Whether it counts against its tenant's share of the places."""
+        self.waiting = False
+        """Whether it has a place in the room."""
+        self.seen: PendingRequest | None = None
+        """What :meth:`as_pending` said; None again when something about its request has changed."""
 
     def as_pending(self, avoid: frozenset[str] = frozenset()) -> PendingRequest:
         """The request as policies see it, that must not go to ``avoid``."""

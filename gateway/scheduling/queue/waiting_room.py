@@ -142,16 +142,14 @@ class WaitingRoom:
         ):
             self._check(request, queue, capacity, expires_s - now, now)
         ticket = Ticket(
-            number=next(self._numbers),
-            rank=_TIER_RANK[request.tier],
-            tenant=request.principal.tenant,
-            lane=lane or DeploymentConstraints.of(request),
-            work=estimated_work(request.input_tokens + request.work_tokens, request.output_tokens),
-            due_s=expires_s,
-            request=request,
-            entered_s=now,
-            expires_s=expires_s,
-            ahead=queue.count,
+            next(self._numbers),
+            _TIER_RANK[request.tier],
+            request,
+            lane or DeploymentConstraints.of(request),
+            estimated_work(request.input_tokens + request.work_tokens, request.output_tokens),
+            now,
+            expires_s,
+            queue.count,
         )
         self._put(queue, ticket, now)
         if capacity is None or capacity.free:
