@@ -11,7 +11,7 @@ several: there one must also be far slower than it usually is.
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from enum import Enum, auto
 from typing import TypeVar
 
@@ -42,13 +42,17 @@ class _GeometricMean:
         self._count = 0
         self._log = 0.0
 
-    def add(self, logarithms: Iterable[float]) -> None:
+    def add(self, logarithms: Collection[float]) -> None:
         """Further values, given by their logarithms."""
         count, log, weight = self._count, self._log, self._weight
-        for each in logarithms:
-            count += 1
-            log += (each - log) * (1.0 / count if count * weight < 1.0 else weight)
-        self._count, self._log = count, log
+        self._count = count + len(logarithms)
+        if count * weight >= 1.0:
+            for each in logarithms:
+                log += (each - log) * weight
+        else:
+            for number, each in enumerate(logarithms, count + 1):
+                log += (each - log) * (1.0 / number if number * weight < 1.0 else weight)
+        self._log = log
 
     def value(self) -> float | None:
         """None before there are enough samples."""
@@ -89,10 +93,11 @@ class AnswerPace:
     def note(self, streaming: bool, first_byte_s: float, total_s: float, size_bytes: int) -> None:
         """An answer of ``size_bytes`` came whole; times from the opening of its stream."""
         if streaming:
-            self._first_bytes_s.append(first_byte_s)
+            self._first_bytes_s.append(first_byte_s if first_byte_s > LEAST_VALUE else LEAST_VALUE)
             total_s -= first_byte_s
         noted = self._streams_s if streaming else self._wholes_s
-        noted.append(total_s / size_bytes if size_bytes > 1 else total_s)
+        value = total_s / size_bytes if size_bytes > 1 else total_s
+        noted.append(value if value > LEAST_VALUE else LEAST_VALUE)
         if len(noted) >= AT_ONCE:
             self._count()
 
@@ -108,7 +113,7 @@ class AnswerPace:
             (Measure.UNARY_S_PER_BYTE, self._wholes_s),
         ):
             if noted:
-                logarithms = [math.log(each if each > LEAST_VALUE else LEAST_VALUE) for each in noted]
+                logarithms = list(map(math.log, noted))
                 self._latest[measure].add(logarithms)
                 self._usual[measure].add(logarithms)
                 noted.clear()
