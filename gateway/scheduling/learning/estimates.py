@@ -132,7 +132,7 @@ class OutputEstimates:
     def learn_unlimited(self, model: str, tenant: str, output_tokens: int) -> None:
         """An answer that nothing limited came whole, and had so many tokens."""
         if output_tokens > 0:
-            self._unlimited.note(model, tenant, output_tokens, cut=False)
+            self._unlimited.note(model, tenant, output_tokens, False)
 
     def learn(
         self,
@@ -156,7 +156,7 @@ class OutputEstimates:
             ratio.note(input_tokens / size_bytes)
         if output_tokens:
             cut = most_tokens is not None and output_tokens >= most_tokens
-            self._answers.note(model, tenant, output_tokens, cut=cut)
+            self._answers.note(model, tenant, output_tokens, cut)
 
 
 class _Ratio:
@@ -261,7 +261,7 @@ class _AnswerLengths:
         self.models = RecentDict[str, _Lengths](most_models)
         self.tenants = RecentDict[tuple[str, str], _Lengths](most_tenants)
 
-    def note(self, model: str, tenant: str, tokens: int, *, cut: bool) -> None:
+    def note(self, model: str, tenant: str, tokens: int, cut: bool) -> None:
         """One more answer had so many tokens; ``cut``: it was allowed no more."""
         models, tenants, key = self.models, self.tenants, (model, tenant)
         of_model, of_tenant = models.get(model), tenants.get(key)

@@ -59,7 +59,7 @@ class ModelQueue:
             return sum(ticket.rank <= rank for ticket in self.newcomers.values())
         return self.turns.ahead_of(rank) if self.count else 0
 
-    def remove(self, ticket: Ticket, now: float, *, departed: bool) -> None:
+    def remove(self, ticket: Ticket, now: float, departed: bool) -> None:
         """``ticket`` waits no more: it leaves for a slot (``departed``), or without one."""
         ticket.waiting = False
         self.count = count = self.count - 1

@@ -185,7 +185,7 @@ class WaitingRoom:
     def leave(self, ticket: Ticket, now: float, *, departed: bool) -> None:
         """Take a waiting ticket out: for a slot (``departed``), or because its request was withdrawn."""
         assert ticket.waiting
-        self._queues[ticket.request.model].remove(ticket, now, departed=departed)
+        self._queues[ticket.request.model].remove(ticket, now, departed)
         self.requests -= 1
         if ticket.counted:
             ticket.counted = False

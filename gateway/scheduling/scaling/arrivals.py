@@ -63,7 +63,7 @@ class ArrivalCounts:
         if request.tier is not _BATCH:
             if now >= series.piece_ends_s:
                 series.begin_pieces(now)
-            series.pieces[-1] += 1
+            series.came += 1
 
     def models(self) -> list[str]:
         """Those of which something is known."""
@@ -77,7 +77,10 @@ class ArrivalCounts:
 
 class _Series:
     def __init__(self, now: float) -> None:
-        self.pieces: deque[int] = deque([0] * (2 * _PIECES), maxlen=2 * _PIECES)
+        self.came = 0
+        """In the piece that is counted into."""
+        self.pieces: deque[int] = deque([0] * (2 * _PIECES - 1), maxlen=2 * _PIECES - 1)
+        """In those before it."""
         self.piece_ends_s = now + PIECE_S
         self.latest_s = now
         self.begun_s = now
@@ -86,13 +89,14 @@ class _Series:
     def begin_pieces(self, now: float) -> None:
         """Time has come to where the piece that is counted into is over."""
         passed = int((now - self.piece_ends_s) // PIECE_S) + 1
-        self.pieces.extend([0] * min(passed, 2 * _PIECES))
+        self.pieces.extend([self.came] + [0] * min(passed - 1, 2 * _PIECES))
+        self.came = 0
         self.piece_ends_s += passed * PIECE_S
 
     def arrivals(self, now: float) -> ModelArrivals:
         if now >= self.piece_ends_s:
             self.begin_pieces(now)
-        counts = list(self.pieces)
+        counts = [*self.pieces, self.came]
         into_s = PIECE_S - (self.piece_ends_s - now)
         span_s = (_PIECES - 1) * PIECE_S + into_s
         known_s = max(PIECE_S, min(span_s, now - self.begun_s))
