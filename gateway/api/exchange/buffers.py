@@ -156,14 +156,15 @@ class BufferBudget:
 class BodyReservation:
     """One body's share of the budget. Grows with the body, given back once."""
 
+    __slots__ = ("_account", "_announced_bytes", "_budget", "_held_bytes", "_owner")
+
     def __init__(self, budget: BufferBudget, owner: BufferOwner = NOBODY) -> None:
         self._budget = budget
         self._owner = owner
-
-    _account: _Account | None = None
-    """Who has it; None: nothing is held."""
-    _held_bytes = 0
-    _announced_bytes = 0
+        self._account: _Account | None = None
+        """Who has it; None: nothing is held."""
+        self._held_bytes = 0
+        self._announced_bytes = 0
 
     def announce(self, size_bytes: int) -> None:
         """The body is to be so long. Raises :class:`BuffersFull`, and whatever the budget's check raises."""
@@ -175,9 +176,10 @@ class BodyReservation:
         """Hold a small body that is here whole. Raises as :meth:`grow` does."""
         budget, owner = self._budget, self._owner
         budget.check(size_bytes)
-        self._account = budget.large.take(owner, size_bytes) or budget.small.take(owner, size_bytes)
-        if self._account is None:
+        account = budget.large.take(owner, size_bytes) or budget.small.take(owner, size_bytes)
+        if account is None:
             raise full()
+        self._account = account
         self._held_bytes = size_bytes
 
     def grow(self, size_bytes: int) -> None:

@@ -13,6 +13,8 @@ class ClientWatch:
     """A block in the task that makes it. The server tells it that the client left; or a task of its own does,
     if this server does not tell, or if something of the request is still to come."""
 
+    __slots__ = ("_cancelled_before", "_cycle", "_fired", "_inbound", "_owner", "_reply", "_watch")
+
     def __init__(
         self,
         inbound: Inbound,
@@ -28,10 +30,9 @@ class ClientWatch:
         self._reply = reply
         self._cycle = cycle if inbound.complete else None
         self._cancelled_before = owner.cancelling()
-
-    _fired = False
-    _watch: asyncio.Task[None] | asyncio.Handle | None = None
-    """Looks for the client's end, where the server does not tell of it."""
+        self._fired = False
+        self._watch: asyncio.Task[None] | asyncio.Handle | None = None
+        """Looks for the client's end, where the server does not tell of it."""
 
     def __enter__(self) -> None:
         if self._cycle is None:

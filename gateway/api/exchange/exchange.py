@@ -66,6 +66,39 @@ class HttpSettings:
 class HttpExchange:
     """Made for every request before anything else; ended by :meth:`close`."""
 
+    __slots__ = (
+        "_cycle",
+        "_facts",
+        "_handed_over",
+        "_reader",
+        "_scope",
+        "_settings",
+        "address",
+        "arrived_s",
+        "began_s",
+        "ended_s",
+        "fields",
+        "head",
+        "id",
+        "inbound",
+        "inspect",
+        "method",
+        "path",
+        "peer",
+        "principal",
+        "raw_path",
+        "reply",
+        "request",
+        "response",
+        "route",
+        "scheme",
+        "trace",
+    )
+    head: ClientHead
+    """Only after :meth:`set_endpoint`."""
+    ended_s: float
+    """When it was over, on the clock of ``began_s``. Only for those who observe it then."""
+
     def __init__(
         self,
         scope: MutableMapping[str, Any],
@@ -73,7 +106,6 @@ class HttpExchange:
         send: Send,
         settings: HttpSettings,
         budget: BufferBudget,
-        *,
         closing: bool = False,
         reader: BodyReader | None = None,
     ) -> None:
@@ -81,11 +113,10 @@ class HttpExchange:
         headers = scope["headers"]
         cycle = self._cycle = take_cycle(scope)
         if cycle is None:
-            # the first of each name counts
-            fields: Mapping[bytes, bytes] = dict(reversed(headers))
-            facts, loop, take_whole = None, asyncio.get_running_loop(), None
+            fields: Mapping[bytes, bytes] = dict(reversed(headers))  # the first of each name counts
+            facts, loop = None, asyncio.get_running_loop()
         else:
-            fields, facts, loop, take_whole = cycle.fields, cycle.facts, cycle.loop, cycle.take_whole
+            fields, facts, loop = cycle.fields, cycle.facts, cycle.loop
         self._scope = scope
         self._settings = settings
         self.fields = fields
@@ -105,36 +136,29 @@ class HttpExchange:
         self.began_s = monotonic()
         """The same moment, fine enough for the log."""
         self._reader = reader
-        self.inbound = Inbound(receive, fields, settings.body, budget, take_whole)
+        self.inbound = Inbound(receive, fields, settings.body, budget, cycle)
         dialect = facts.dialect
         if dialect is None:
             dialect = facts.dialect = dialect_of(self.path, fields)
-        self.reply = Reply(send, self.id, dialect, closing=closing, cycle=cycle)
+        self.reply = Reply(send, self.id, dialect, closing, cycle)
         if settings.cors is not None:
             self.reply.more = settings.cors.headers(fields)
         self.peer = self.address = facts.peer
         """The address of whoever is connected, and of whom it speaks for when it is a trusted proxy."""
+        self.scheme: str | None = None
+        """What a trusted proxy's client spoke, as far as it says so."""
         if settings.proxies is not None:
             self.address, self.scheme = settings.proxies.origin(self.peer, headers)
+        self.route = "other"
+        self.principal: Principal | None = None
+        self.request: Request | None = None
+        self.response: Response | None = None
+        self.trace: RequestTrace | None = None
+        """What is recorded of it; None: its trace is not."""
+        self._handed_over = False
+        self.inspect: Callable[[ClientBody], None] | None = None
+        """Called with a JSON body as soon as it is read; what it raises ends the request."""
         scope[EXCHANGE] = self
-
-    head: ClientHead
-    """Only after :meth:`set_endpoint`."""
-    ended_s: float
-    """When it was over, on the clock of ``began_s``. Only for those who observe it then."""
-
-    # what each exchange begins with, and most keep some of
-    scheme: str | None = None
-    """What a trusted proxy's client spoke, as far as it says so."""
-    route = "other"
-    principal: Principal | None = None
-    request: Request | None = None
-    response: Response | None = None
-    trace: RequestTrace | None = None
-    """What is recorded of it; None: its trace is not."""
-    _handed_over = False
-    inspect: Callable[[ClientBody], None] | None = None
-    """Called with a JSON body as soon as it is read; what it raises ends the request."""
 
     @property
     def query(self) -> bytes:

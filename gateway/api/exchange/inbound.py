@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 from gateway.api.exchange.buffers import NOBODY, BodyReservation, BufferBudget
 from gateway.domain.errors import BadRequest, BodyTimeout, BodyTooLarge, ClientGone, RequestError
@@ -42,6 +42,14 @@ class BodyLimits:
         return min(slowest_s, self.whole_s * received_bytes / declared_bytes) if declared_bytes else slowest_s
 
 
+class ArrivedBody(Protocol):
+    """Has what came of a body; :class:`gateway.api.server.answer_cycle.AnswerCycle`."""
+
+    def take_whole(self, most_bytes: int) -> bytes | None:
+        """All of it, if it is no longer than that and is here already."""
+        ...
+
+
 class Inbound:
     """A request's body and its end.
 
@@ -57,22 +65,22 @@ class Inbound:
         fields: Mapping[bytes, bytes],
         limits: BodyLimits,
         budget: BufferBudget,
-        take_whole: Callable[[int], bytes | None] | None = None,
+        whole: "ArrivedBody | None" = None,
     ) -> None:
-        """``fields`` are those of the head. ``take_whole`` gives all of the body if it is no longer than so
-        many bytes and is here already."""
+        """``fields`` are those of the head. ``whole`` has all of the body, if that is here already."""
         self._receive = receive
         self._fields = fields
         self._limits = limits
         self._budget = budget
-        self._take_whole = take_whole
+        self._whole = whole
+        self.owner = NOBODY
+        """Whose memory it takes. To be set before anything is read."""
+        self.reservation: BodyReservation | None = None
+        """The memory that it holds. To be released when the body is not used any more."""
+        self.received_bytes = 0
+        self.complete = False
 
-    owner = NOBODY
-    """Whose memory it takes. To be set before anything is read."""
-    reservation: BodyReservation | None = None
-    """The memory that it holds. To be released when the body is not used any more."""
-    received_bytes = 0
-    complete = False
+    # only of bodies that are read piece by piece
     _slot = b""
     _fault: RequestError | None = None
     _waited_s = 0.0
@@ -96,15 +104,16 @@ class Inbound:
     def take_small(self) -> bytes | None:
         """All of the body, if it is small and here already; None: it has to be read. Raises BodyTooLarge and
         BuffersFull."""
-        data = None if self._take_whole is None else self._take_whole(SMALL_BYTES)
+        whole = self._whole
+        data = None if whole is None else whole.take_whole(SMALL_BYTES)
         if data is None:
             return None
         size_bytes = len(data)
         if size_bytes > self._limits.body_bytes:
             raise self._too_large(self._limits.body_bytes)
         if size_bytes:
-            self.reservation = BodyReservation(self._budget, self.owner)
-            self.reservation.take_small(size_bytes)
+            reservation = self.reservation = BodyReservation(self._budget, self.owner)
+            reservation.take_small(size_bytes)
         self.received_bytes, self.complete = size_bytes, True
         return data
 

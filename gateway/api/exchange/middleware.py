@@ -107,9 +107,7 @@ class RequestMiddleware:
         assert scope["type"] == "http", "the server handles lifespan and WebSockets itself"
         lifecycle = self.lifecycle
         closing = lifecycle.draining
-        exchange = HttpExchange(
-            scope, receive, send, self.settings, self.budget, closing=closing, reader=self.reader
-        )
+        exchange = HttpExchange(scope, receive, send, self.settings, self.budget, closing, self.reader)
         if self.begin_trace is not None:
             self.begin_trace(exchange)
         failure: RequestError | None = None

@@ -29,6 +29,8 @@ _JSON = b"content-type", b"application/json"
 
 COMMENT = b": waiting\n\n"
 
+_NO_SUBPROTOCOLS = Subprotocols()
+
 _EVENT_ENDS = b"\n\n", b"\r\n\r\n", b"\r\r"
 
 EARLY_S = 1.5
@@ -56,12 +58,36 @@ class Reply:
     commits to status 200; from then on errors go out as the stream's last event.
     """
 
+    __slots__ = (
+        "_closing",
+        "_cycle",
+        "_dialect",
+        "_direct",
+        "_id",
+        "_last",
+        "_sent_bytes",
+        "_writer",
+        "comments",
+        "direct",
+        "ended",
+        "event_stream",
+        "first_byte_s",
+        "latest",
+        "line_stream",
+        "more",
+        "progress",
+        "socket",
+        "started",
+        "status",
+        "subprotocols",
+        "tells_waiting",
+    )
+
     def __init__(
         self,
         send: Send,
         request_id: str,
         dialect: Dialect,
-        *,
         closing: bool = False,
         cycle: AnswerCycle | None = None,
     ) -> None:
@@ -72,47 +98,43 @@ class Reply:
         self._id = request_id
         self._dialect = dialect
         self._closing = closing
+        self.socket: ClientWebSocket | None = None
+        """The client's WebSocket, where it asked for one."""
+        self.subprotocols = _NO_SUBPROTOCOLS
+        """Those that it offered."""
+        self.tells_waiting = False
+        """The client hears something while it waits; :meth:`end_waiting` ends that."""
+        self.comments: _Comments | None = None
+        """While they are sent; :meth:`settle` ends that."""
+        self.progress: ProgressWriter | None = None
+        """Where the client asked for it."""
+        self.direct: Sink | None = None
+        """A short way for pieces of the body, once its first bytes are out
+        (:mod:`gateway.api.server.response_writers`)."""
+        self._direct: DirectWriter | None = None
+        """The same."""
+        self._last = b""
+        self._sent_bytes = 0
+        self.more: Sequence[tuple[bytes, bytes]] = ()
+        """Header fields that every answer gets besides."""
+        self.latest: Callable[[], HeaderList] | None = None
+        """Says further ones, true at the moment at which the head goes out."""
+        self.status = 0
+        self.first_byte_s: float | None = None
+        """When the first byte of the body went out; seconds of ``time.monotonic``."""
+        self.started = False
+        self.ended = False
+        self.event_stream = False
+        """What has begun is a stream of events."""
+        self.line_stream = False
+        """What has begun is a stream of JSON lines."""
 
-    # what each reply begins with, and most keep some of
-    socket: ClientWebSocket | None = None
-    """The client's WebSocket, where it asked for one."""
-    subprotocols = Subprotocols()
-    """Those that it offered."""
-    tells_waiting = False
-    """The client hears something while it waits; :meth:`end_waiting` ends that."""
-    comments: "_Comments | None" = None
-    """While they are sent; :meth:`settle` ends that."""
-    progress: ProgressWriter | None = None
-    """Where the client asked for it."""
-    direct: Sink | None = None
-    """A short way for pieces of the body, once its first bytes are out
-    (:mod:`gateway.api.server.response_writers`)."""
-    _direct: DirectWriter | None = None
-    """The same."""
-    _last = b""
-    _sent_bytes = 0
-    more: Sequence[tuple[bytes, bytes]] = ()
-    """Header fields that every answer gets besides."""
-    latest: Callable[[], HeaderList] | None = None
-    """Says further ones, true at the moment at which the head goes out."""
-    status = 0
-    first_byte_s: float | None = None
-    """When the first byte of the body went out; seconds of ``time.monotonic``."""
-    started = False
-    ended = False
-    event_stream = False
-    """What has begun is a stream of events."""
-    line_stream = False
-    """What has begun is a stream of JSON lines."""
-
-    @property
     def bytes_out(self) -> int:
         """How much of the body went out."""
-        if self.socket is not None and self.status == UPGRADED:
-            return self.socket.bytes_out
-        if self._direct is None:
-            return self._sent_bytes
-        return self._sent_bytes + self._direct.sent_bytes
+        socket, direct = self.socket, self._direct
+        if socket is not None and self.status == UPGRADED:
+            return socket.bytes_out
+        return self._sent_bytes if direct is None else self._sent_bytes + direct.sent_bytes
 
     async def start(
         self, status: int, headers: HeaderList, *, event_stream: bool = False, body_follows: bool = False

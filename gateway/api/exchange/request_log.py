@@ -65,7 +65,7 @@ class RequestLog:
                 self.aliases.finished(request.alias, request.target, status, total_s, first_s)
         else:
             self.counter.request_finished(exchange.route, "", status, total_s, tenant=tenant, agent=agent)
-        sent_bytes = reply.bytes_out
+        sent_bytes = reply.bytes_out()
         if self.audit is not None and who is not None:
             self.audit(exchange, who, status, failure, total_s, first_s, sent_bytes)
         if trace is not None and self.finish_trace is not None:

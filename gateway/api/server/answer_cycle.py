@@ -56,11 +56,17 @@ class DirectBatch(Protocol):
     def add(self, direct: DirectWay) -> None: ...
 
 
+class Connection(Protocol):
+    """Whom a cycle answers for; :class:`gateway.api.server.protocol.BoundedHttpProtocol`."""
+
+    def on_response_complete(self) -> None: ...
+
+
 class AnswerCycle(RequestResponseCycle):
     """Has the attributes of uvicorn's, which its protocol reads and sets.
 
     ``fields`` are the request's header fields, the first of each name, and ``facts`` what is known of its
-    head already. ``on_response`` is called when the answer is complete.
+    head already. ``connection`` is told when the answer is complete.
     """
 
     logger = logging.getLogger("uvicorn.error")
@@ -73,11 +79,11 @@ class AnswerCycle(RequestResponseCycle):
         flow: FlowControl,
         loop: asyncio.AbstractEventLoop,
         default_headers: list[tuple[bytes, bytes]],
-        *,
         expects_continue: bool,
         keep_alive: bool,
-        on_response: Callable[[], None],
+        connection: Connection,
         facts: HeadFacts | None = None,
+        batch: DirectBatch | None = None,
     ) -> None:
         self.scope = scope
         self.facts = facts
@@ -85,40 +91,39 @@ class AnswerCycle(RequestResponseCycle):
         self.transport = transport
         self.flow = flow
         self.default_headers = default_headers
-        self.on_response = on_response
+        self._connection: Connection | None = connection
         self.disconnected = False
         self.keep_alive = keep_alive
         self.waiting_for_100_continue = expects_continue
         self.response_complete = False
         self.loop = loop
+        self.body: bytes | bytearray = b""  # type: ignore[assignment]
+        """What has come and was not received yet."""
+        self.more_body = True
+        self.response_started = False
+        self.chunked_encoding: bool | None = None
+        self.expected_content_length = 0
+        self.task: asyncio.Task[None] | None = None
+        """Answers it, while it does. Then it is in ``tasks`` no more."""
+        self._untold = False
+        """Something of the body, or its end, came and was not received yet."""
+        self._received = False
+        self._news: asyncio.Event | None = None
+        self.batch = batch
+        """Of the server, for its direct way to clients; None: it has none."""
+        self.direct: DirectWay | None = None
+        """The direct way for this answer, from when it was opened until the application has ended."""
+        self.on_gone: Callable[[], None] | None = None
+        """What :meth:`when_gone` was told; None: nothing is called."""
+        self.switch: Callable[[SwitchedReceiver], None] | None = None
+        """Has what comes over the connection go to another receiver; there where the request asks for
+        another protocol."""
+        self._head = b""
+        """The head of the answer, while it waits for what follows in the same turn of the event loop."""
+        self._flushing: asyncio.Handle | None = None
 
-    # what each cycle begins with, and most keep some of
-    body: bytes | bytearray = b""  # type: ignore[assignment]
-    """What has come and was not received yet."""
-    more_body = True
-    response_started = False
-    chunked_encoding: bool | None = None
-    expected_content_length = 0
-    task: asyncio.Task[None] | None = None
-    """Answers it, while it does. Then it is in ``tasks`` no more."""
     tasks: set[asyncio.Task[None]]
     """Those of the server. Only once it has its task."""
-    _head = b""
-    """The head of the answer, while it waits for what follows in the same turn of the event loop."""
-    _flushing: asyncio.Handle | None = None
-    _untold = False
-    """Something of the body, or its end, came and was not received yet."""
-    _received = False
-    _news: asyncio.Event | None = None
-    batch: DirectBatch | None = None
-    """Of the server, for its direct way to clients; None: it has none."""
-    direct: DirectWay | None = None
-    """The direct way for this answer, from when it was opened until the application has ended."""
-    on_gone: Callable[[], None] | None = None
-    """What :meth:`when_gone` was told; None: nothing is called."""
-    switch: Callable[[SwitchedReceiver], None] | None = None
-    """Has what comes over the connection go to another receiver; there where the request asks for another
-    protocol."""
 
     @property
     def message_event(self) -> asyncio.Event:  # type: ignore[override]
@@ -342,7 +347,8 @@ class AnswerCycle(RequestResponseCycle):
         if not self.response_complete and self.response_started:
             self.response_complete = True
             self.transport.close()
-            self.on_response()
+            if self._connection is not None:
+                self._connection.on_response_complete()
 
     def _complete(self) -> None:
         if 0 < self.expected_content_length <= _ANY_LENGTH // 2:  # it does not end with its connection
@@ -352,7 +358,8 @@ class AnswerCycle(RequestResponseCycle):
             self._news.set()
         if not self.keep_alive:
             self.transport.close()
-        self.on_response()
+        if self._connection is not None:
+            self._connection.on_response_complete()
 
     async def run_asgi(self, app: Callable[..., Awaitable[None]]) -> None:
         """As uvicorn does it. An answer that stays unended ends its connection."""
@@ -366,7 +373,7 @@ class AnswerCycle(RequestResponseCycle):
                 self.transport.close()
             else:
                 await self.send_500_response()
-        self.on_response = _nothing
+        self._connection = None  # which would keep this, and be kept by it
         if self.switch is not None:
             self.switch = None
         if self.direct is not None:
@@ -375,10 +382,6 @@ class AnswerCycle(RequestResponseCycle):
         if self.task is not None:
             self.tasks.discard(self.task)
             self.task = None
-
-
-def _nothing() -> None:
-    """Called in place of the protocol, which would keep the cycle, and be kept by it."""
 
 
 def _closes(fields: Fields) -> bool:

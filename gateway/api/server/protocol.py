@@ -60,9 +60,18 @@ LINGER_S = 5.0
 class BoundedHttpProtocol(RequestParser):
     """One client connection. Create it through :func:`bounded`."""
 
-    limits = ConnectionLimits()
+    __slots__ = (
+        "_answering",
+        "_group",
+        "_idle_until_s",
+        "_probe_timer",
+        "_refused",
+        "_turn_end",
+        "_unread_bytes",
+        "_untaken_timer",
+    )
+
     descriptors: DescriptorBudget | None = None
-    batch = WriteBatch()
     places = PerAddressLimiter()
     turn_end: TurnEnd | None = None
     """Told what was read."""
@@ -81,6 +90,7 @@ class BoundedHttpProtocol(RequestParser):
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
+        self._turn_end = self.turn_end
         self._group = ""
         self._unread_bytes = 0
         self._idle_until_s = 0.0
@@ -135,8 +145,8 @@ class BoundedHttpProtocol(RequestParser):
             self._switched.data_received(data)
             return
         self.parse(data)
-        if self.turn_end is not None:
-            self.turn_end.input_read()
+        if self._turn_end is not None:
+            self._turn_end.input_read()
         cycle = self.cycle
         if self._in_head and not self._head_bytes and cycle is not None and not cycle.response_complete:
             return  # a whole request: its answer has bounds of its own
@@ -260,7 +270,6 @@ class BoundedHttpProtocol(RequestParser):
         before, self._answering = self._answering, cycle
         if before is not None and before.direct is not None:
             before.direct.detach()
-        cycle.batch = self.batch
         cycle.scope["extensions"] = {CYCLE: cycle}
         if b"upgrade" in cycle.fields:
             cycle.switch = self.switch_protocols

@@ -16,7 +16,7 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from gateway.api.server.answer_cycle import AnswerCycle, SwitchedReceiver
+from gateway.api.server.answer_cycle import AnswerCycle, DirectBatch, SwitchedReceiver
 from gateway.api.server.request_head import CheckedHead, check_head
 from gateway.domain.errors import BadRequest, HeadersTooLarge, RequestError
 from gateway.pipeline.client_head import HeadFacts
@@ -38,7 +38,27 @@ class RequestParser(HttpToolsProtocol):
     """One client connection, as far as its requests are read. Whoever derives from it bounds and answers
     them."""
 
+    __slots__ = (
+        "_batch",
+        "_collector",
+        "_fields_bytes",
+        "_head",
+        "_head_bytes",
+        "_in_head",
+        "_most_head_bytes",
+        "_refusal",
+        "_span_bytes",
+        "_switched",
+        "_timer",
+        "_upgrading",
+        "lacks_certificate",
+        "on_header",
+    )
+    # besides what uvicorn's has: with more than 30 in a dictionary all of them, and methods, are found slowly
+
     limits = ConnectionLimits()
+    batch: DirectBatch | None = None
+    """For the direct way to clients; None: there is none."""
 
     def __init__(
         self,
@@ -50,6 +70,10 @@ class RequestParser(HttpToolsProtocol):
         self._collector = self.on_header = HeaderCollector(self._take_field, sys.maxsize, sys.maxsize)  # type: ignore[method-assign]
         """The parser's: no frame of Python for a field of an ordinary head."""
         super().__init__(config, server_state, app_state, _loop)
+        self._most_head_bytes = self.limits.head_bytes
+        self._batch = self.batch
+        self.lacks_certificate = False
+        """The client should have shown a certificate, and has not."""
         self._in_head = True
         self._head_bytes = 0
         """Of the head that has begun; 0 where none has."""
@@ -70,7 +94,7 @@ class RequestParser(HttpToolsProtocol):
         """Take what came; calls what is below for what it holds."""
         size_bytes = len(data)
         self._span_bytes = self._span_bytes + size_bytes if self._head_bytes else size_bytes
-        if self._span_bytes > self.limits.head_bytes:
+        if self._span_bytes > self._most_head_bytes:
             self._collector.open = False
         if self._in_head:
             self._head_bytes += size_bytes
@@ -112,13 +136,13 @@ class RequestParser(HttpToolsProtocol):
         self.headers = self._collector.fields = []
         self._upgrading = False
         self._in_head = True
-        self._collector.open = self._span_bytes <= self.limits.head_bytes
+        self._collector.open = self._span_bytes <= self._most_head_bytes
         self._head_bytes = self._head_bytes or 1  # it may have begun behind the end of a body
         self._fields_bytes = 0
 
     def on_url(self, url: bytes) -> None:
         self.url += url
-        if self._span_bytes > self.limits.head_bytes:
+        if self._span_bytes > self._most_head_bytes:
             self._bound_head(len(self.url))
 
     def _take_field(self, name: bytes, value: bytes) -> None:
@@ -156,10 +180,11 @@ class RequestParser(HttpToolsProtocol):
             self.flow,
             self.loop,
             self.server_state.default_headers,
-            expects_continue=head.expects_continue,
-            keep_alive=head.keep_alive,
-            on_response=self.on_response_complete,
-            facts=head.facts,
+            head.expects_continue,
+            head.keep_alive,
+            self,
+            head.facts,
+            self._batch,
         )
         if is_next:
             self._start_asgi_task(cycle, self.app)
@@ -223,13 +248,13 @@ class RequestParser(HttpToolsProtocol):
             cycle.end_request()
 
     def _bound_head(self, size_bytes: int) -> None:
-        if size_bytes > self.limits.head_bytes:
+        if size_bytes > self._most_head_bytes:
             self._refusal = self._head_too_large()
             raise self._refusal
 
     def _head_too_large(self) -> HeadersTooLarge:
-        most = self.limits.head_bytes
-        return HeadersTooLarge(f"The request's line and headers may be {most} bytes long together.")
+        most_bytes = self._most_head_bytes
+        return HeadersTooLarge(f"The request's line and headers may be {most_bytes} bytes long together.")
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
@@ -237,9 +262,6 @@ class RequestParser(HttpToolsProtocol):
             self._timer = None
 
     # --- For whoever derives from it ---
-
-    lacks_certificate = False
-    """The client should have shown a certificate, and has not."""
 
     def _check_further(self) -> RequestError | None:
         """What is wrong with a request whose head is right, where it comes before the answer to the one

@@ -173,7 +173,8 @@ async def both(scenario: Scenario) -> Talk:
         assert (one.received_bytes, one.reset_code) == (other.received_bytes, other.reset_code)
         assert one.consumed_bytes == other.consumed_bytes
     exchanges = [
-        [(e.reply.bytes_out, e.reply.status, s) for e, s, _ in t.surface.finished] for t in (short, ordinary)
+        [(e.reply.bytes_out(), e.reply.status, s) for e, s, _ in t.surface.finished]
+        for t in (short, ordinary)
     ]
     assert exchanges[0] == exchanges[1]
     return short

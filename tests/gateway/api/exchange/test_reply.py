@@ -197,7 +197,7 @@ async def test_what_went_out_is_counted(client: Client) -> None:
     assert reply.first_byte_s is None
     await reply.write(b"abc")
     await reply.end(b"de")
-    assert (reply.bytes_out, reply.status, reply.ended) == (5, 200, True)
+    assert (reply.bytes_out(), reply.status, reply.ended) == (5, 200, True)
     assert reply.first_byte_s is not None
 
 
@@ -254,6 +254,7 @@ class Wire(asyncio.Transport):
     def is_closing(self) -> bool:
         return False
 
+    def on_response_complete(self) -> None: ...
     def close(self) -> None: ...
     def pause_reading(self) -> None: ...
 
@@ -268,7 +269,7 @@ def cycle_on(wire: Wire) -> AnswerCycle:
         [(b"date", b"now")],
         expects_continue=False,
         keep_alive=True,
-        on_response=lambda: None,
+        connection=wire,
     )
 
 
@@ -287,7 +288,7 @@ async def test_an_answer_in_one_call_is_what_its_head_and_its_end_would_be(clien
     await parts.end(b"hello")
     assert wires[0].written == wires[1].written
     for reply in replies:
-        assert (reply.started, reply.ended, reply.status, reply.bytes_out) == (True, True, 201, 5)
+        assert (reply.started, reply.ended, reply.status, reply.bytes_out()) == (True, True, 201, 5)
         assert reply.first_byte_s is not None
 
 

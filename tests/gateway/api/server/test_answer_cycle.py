@@ -45,10 +45,10 @@ class House:
             [(b"date", b"now")],
             expects_continue=expects,
             keep_alive=version == "1.1",
-            on_response=self._complete,
+            connection=self,
         )
 
-    def _complete(self) -> None:
+    def on_response_complete(self) -> None:
         self.completed += 1
 
 
