@@ -1,9 +1,10 @@
 """How a client's body is read, and what it asks for. Pure."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
+
+from msgspec import Struct, field
 
 from gateway.domain.errors import BadRequest, UnsupportedEncoding
 from gateway.domain.json_members import OPTIONS, usage_edits
@@ -33,8 +34,7 @@ _OPAQUE, _JSON, _FORM = BodyKind.OPAQUE, BodyKind.JSON, BodyKind.FORM
 """Members of enumerations for the path of every request: a global is found faster."""
 
 
-@dataclass(slots=True)
-class ClientBody:
+class ClientBody(Struct, gc=False):
     """A body as far as classification needs it. ``form`` holds the members named in :data:`FORM_MEMBERS`,
     ``facts`` what a long JSON body says; a short one is read when it is classified."""
 

@@ -6,6 +6,7 @@ from itertools import chain
 from typing import Any
 
 import orjson
+from msgspec import Struct
 
 from gateway.domain.errors import BadRequest, Forbidden, HeadersTooLarge
 from gateway.domain.remembered import Remembered
@@ -13,7 +14,6 @@ from gateway.domain.request import Principal
 from gateway.domain.residency import BadResidency, EmptyResidency, Residency, narrowed, read_where
 from gateway.domain.surface import PATH_BYTES, EngineTarget, SurfaceEndpoint
 from gateway.pipeline.websocket_head import Subprotocols
-from shared.process.frozen import frozen
 from shared.protocol import limits
 from shared.protocol.header_fields import FIELD_NAME, FORBIDDEN_IN_VALUE, HOP_BY_HOP, connection_options
 from shared.protocol.messages import Headers
@@ -89,8 +89,7 @@ class HeadFacts:
         """Those of the client's header fields that go to the engine, where they are short."""
 
 
-@frozen
-class ClientHead:
+class ClientHead(Struct, frozen=True, gc=False):
     """What a client sent before the body. ``fields`` maps lower-case names to the first value of each."""
 
     id: str

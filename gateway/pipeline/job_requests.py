@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from urllib.parse import unquote
+
+from msgspec.structs import replace
 
 from gateway.domain.errors import BadRequest, PathTooLong, RouteNotFound
 from gateway.domain.nearest_path import nearest

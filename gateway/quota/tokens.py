@@ -14,8 +14,8 @@ from functools import lru_cache
 from typing import Any
 
 import orjson
+from msgspec import Struct
 
-from shared.process.frozen import frozen
 from shared.protocol.limits import KIB
 
 LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
@@ -69,8 +69,7 @@ MOST_CHOICES = 100_000
 """Above what any engine takes (vLLM's bound is 16,384)."""
 
 
-@frozen
-class TokenDemand:
+class TokenDemand(Struct, frozen=True, gc=False):
     """``most_tokens`` is for all choices together; None: the request does not say. ``choices`` is how many
     answers it makes its engine write. ``endless``: without a limit each is as long as there is room."""
 

@@ -4,7 +4,8 @@ its answer is computed twice."""
 import asyncio
 import contextlib
 from collections.abc import Callable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from gateway.api.errors import HeaderList
 from gateway.api.exchange.buffers import BodyReservation, BufferBudget, buffer_owner

@@ -187,7 +187,7 @@ class RequestAudit:
         told = answered.trailers or _NOTHING_TOLD
         if request is not None and self.price is not None:
             price = request.price or self.price(request.model)
-        known = (
+        found = RequestFacts(
             self.wall(),
             exchange.id,
             status,
@@ -211,7 +211,6 @@ class RequestAudit:
             told.ran_by,
             told.device,
         )
-        found: RequestFacts = tuple.__new__(RequestFacts, known)  # what its own constructor does
         if self.add is not None:
             self.add(found)
         if self.records is not None:

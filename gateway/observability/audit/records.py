@@ -9,11 +9,12 @@ import hashlib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import orjson
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from msgspec import Struct
 
 from gateway.domain.quotas import Price
 from gateway.domain.request import Tier
@@ -50,7 +51,7 @@ class BadChainHead(ValueError):
     """The head is missing, changed, or signed by another key."""
 
 
-class AuditEntry(NamedTuple):
+class AuditEntry(Struct, frozen=True, gc=False):
     """One line, before it is numbered and chained."""
 
     at_s: float
@@ -60,7 +61,7 @@ class AuditEntry(NamedTuple):
     """Without the names of ``RESERVED``."""
 
 
-class RequestFacts(NamedTuple):
+class RequestFacts(Struct, frozen=True, gc=False):
     """Who asked, where it ran and why, and what it used. Put together at a request's end, which is cheap, and
     made into a line later. No content."""
 
@@ -140,8 +141,7 @@ def lines_of(
 
 def _line(entry: AuditEntry, seq: int, prev: str) -> bytes:
     """An entry always becomes a line: a shortened one where it is too long or no JSON."""
-    at_s, kind, facts = entry
-    at = timestamp(at_s)
+    kind, facts, at = entry.kind, entry.facts, timestamp(entry.at_s)
     try:
         line = orjson.dumps({"seq": seq, "prev": prev, "at": at, "kind": kind, **facts}, default=_type_name)
     except TypeError:  # a number of more than 64 bits, text that is no Unicode
@@ -167,42 +167,41 @@ def _type_name(value: object) -> str:
 
 def facts_of(request: RequestFacts) -> dict[str, Any]:
     """As the line has them; times in milliseconds. What is not known is left out."""
-    _, id_, status, error, key_id, tenant, route, model, alias, target, version, tier = request[:12]
     found: dict[str, Any] = {
-        "id": id_,
-        "who": "key:" + key_id,
-        "tenant": tenant,
-        "status": status,
-        "route": route,
+        "id": request.id,
+        "who": "key:" + request.key_id,
+        "tenant": request.tenant,
+        "status": request.status,
+        "route": request.route,
         # here and below: a round to decimals would be made by way of text
         "total_ms": round(request.total_s * 100_000) / 100,
     }
-    if error is not None:
-        found["error"] = error
-    if model is not None:
-        found["model"] = model
-    if alias is not None:
-        found["alias"] = alias
-        found["target"] = target
-    if version:
-        found["version"] = version
-    if tier is not None:
-        found["tier"] = str(tier)
+    if request.error is not None:
+        found["error"] = request.error
+    if request.model is not None:
+        found["model"] = request.model
+    if request.alias is not None:
+        found["alias"] = request.alias
+        found["target"] = request.target
+    if request.version:
+        found["version"] = request.version
+    if request.tier is not None:
+        found["tier"] = str(request.tier)
     _add_run(found, request)
     return found
 
 
 def _add_run(found: dict[str, Any], request: RequestFacts) -> None:
     """Where it ran, and what it used."""
-    deployments, troubles, queue_s, first_byte_s, _, usage, gpu_s, price = request[12:20]
-    if queue_s is not None:
-        found["queue_ms"] = round(queue_s * 100_000) / 100
-    if first_byte_s is not None:
-        found["first_byte_ms"] = round(first_byte_s * 100_000) / 100
-    if deployments:
-        found["ran"] = deployments
-        if troubles:
-            found["why_not"] = why_not(deployments, troubles)
+    usage, gpu_s, price = request.usage, request.gpu_s, request.price
+    if request.queue_s is not None:
+        found["queue_ms"] = round(request.queue_s * 100_000) / 100
+    if request.first_byte_s is not None:
+        found["first_byte_ms"] = round(request.first_byte_s * 100_000) / 100
+    if request.deployments:
+        found["ran"] = request.deployments
+        if request.troubles:
+            found["why_not"] = why_not(request.deployments, request.troubles)
     if request.ran_by:
         found |= {"ran_by": request.ran_by, "device": request.device}
     if usage is not None:

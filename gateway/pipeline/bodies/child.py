@@ -11,10 +11,10 @@ import resource
 import signal
 import socket
 import sys
-from dataclasses import asdict
 from pathlib import Path
 
 import orjson
+from msgspec.structs import asdict
 
 from gateway.domain.errors import BadRequest
 from gateway.pipeline.bodies.facts import ANSWER_BYTES, OUT_OF_MEMORY, read_facts

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
+from msgspec import Struct
 
 from gateway.domain.errors import BadRequest
 from gateway.domain.json_members import (
@@ -19,7 +20,6 @@ from gateway.domain.json_members import (
 )
 from gateway.scheduling.base import BLOCK_BYTES
 from gateway.scheduling.learning.prefix import fingerprints
-from shared.process.frozen import frozen
 from shared.protocol import limits
 
 ANSWER_BYTES = 512 * 1024
@@ -77,8 +77,7 @@ _NO_MEMORY = "Not enough memory"
 """How orjson begins to say so; it has no error of its own for it."""
 
 
-@frozen
-class JsonFacts:
+class JsonFacts(Struct, frozen=True, gc=False):
     """What a body says. Places are offsets in its bytes.
 
     ``members``: those at its top; of a long body without what is long in them. ``start`` is behind the

@@ -1,8 +1,7 @@
 """What is read from a client's header fields, and which of them go to engines."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from gateway.domain.errors import (
     BadRequest,

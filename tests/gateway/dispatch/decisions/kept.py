@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from msgspec.structs import replace
+
 from gateway.dispatch.decisions.records import RecordSettings, RequestRecords
 from gateway.domain.request import Tier
 from gateway.observability.audit import RequestFacts
@@ -31,7 +33,7 @@ def facts(number: int = 1, **more: Any) -> RequestFacts:
         0.0,
         None,
     )
-    return usual._replace(**more)
+    return replace(usual, **more)
 
 
 def records(recent: int = 3, slow: int = 2, failed: int = 2, slow_s: float = 5.0) -> RequestRecords:

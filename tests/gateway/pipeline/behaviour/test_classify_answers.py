@@ -1,8 +1,7 @@
 """How much a request allows its engine to write."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from gateway.domain.request import Request, RequestBody
 from gateway.domain.surface import CHAT, ENDPOINTS, ENGINE, EngineTarget

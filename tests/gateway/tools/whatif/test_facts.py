@@ -15,9 +15,14 @@ from tests.gateway.tools.whatif.kit import BEGIN_S, fact
 
 def line(**more: Any) -> dict[str, Any]:
     """As the audit log has a request that ended at :data:`BEGIN_S`."""
-    request = facts(at_s=BEGIN_S, usage=Usage(100, 20, 30), gpu_s=0.5, queue_s=0.1, total_s=2.0)._replace(
-        **more
-    )
+    usual: dict[str, Any] = {
+        "at_s": BEGIN_S,
+        "usage": Usage(100, 20, 30),
+        "gpu_s": 0.5,
+        "queue_s": 0.1,
+        "total_s": 2.0,
+    }
+    request = facts(**usual | more)
     return {"at": timestamp(BEGIN_S), "kind": "request", **facts_of(request)}
 
 
