@@ -5,7 +5,6 @@ import math
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import TypeVar
 
 from gateway.auth.refresher import StoreRefresher
@@ -27,9 +26,14 @@ class Credential(str):
     """What a client presents. Whoever keeps it for the client's next request keeps its digest too, which
     takes longer to make than all else of looking a key up."""
 
-    @cached_property
-    def digest(self) -> bytes:
-        return digest_of(self)
+    __slots__ = ("digest",)
+
+    def __new__(cls, presented: str) -> "Credential":
+        made = super().__new__(cls, presented)
+        made.digest = digest_of(presented)
+        return made
+
+    digest: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +86,14 @@ class KeyRing:
 
         Raises Unauthenticated, and StateError when the store cannot be asked: nobody is let in on old news.
         """
-        if not self.refresher.is_fresh:
+        if not self.refresher.is_fresh():
             await self.refresher.refresh()
         return self._holder(presented)
 
     async def identify_id(self, key_id: str) -> Principal:
         """Whose key has this id, by what the store says when it is called: for work that goes on after its
         client has shown the key. Raises as :meth:`identify` does."""
-        if not self.refresher.is_fresh:
+        if not self.refresher.is_fresh():
             await self.refresher.refresh()
         digests = self._digests.get(key_id)
         if not digests:

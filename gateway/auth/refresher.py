@@ -33,7 +33,6 @@ class StoreRefresher:
         """``read`` is called, too, from the next change on."""
         self._reads.append(read)
 
-    @property
     def is_fresh(self) -> bool:
         """Whether nobody is known to have changed anything since it was read. Raises StateError."""
         known = self._changes.cached()
@@ -41,7 +40,7 @@ class StoreRefresher:
 
     def refresh_here(self) -> None:
         """Read what has changed, in this thread. Raises StateError. Not while :meth:`refresh` is awaited."""
-        if not self.is_fresh:
+        if not self.is_fresh():
             self._take_up(*self._read())
 
     async def refresh(self) -> None:
@@ -50,11 +49,11 @@ class StoreRefresher:
         Who comes while it is being read waits for that, and for another reading if something has been changed
         since it began: for two at most.
         """
-        if self.is_fresh:
+        if self.is_fresh():
             return
         if self._reading is not None:
             await asyncio.wait((self._reading,))
-            if self.is_fresh:
+            if self.is_fresh():
                 return
         if self._reading is None:
             self._reading = asyncio.ensure_future(self._refresh())

@@ -203,7 +203,7 @@ class AgentEndpoint:
     def gateway_keys(self) -> GatewayKeys:
         """Raises LocalError while the database or a key's file cannot be read."""
         try:
-            failed = None if self._keys.is_fresh else self._keys.error
+            failed = None if self._keys.is_fresh() else self._keys.error
         except StateError as error:
             failed = error
         if failed is not None:
@@ -213,7 +213,7 @@ class AgentEndpoint:
     def prepare(self) -> asyncio.Future[None] | None:
         """Have the gateway's keys read in a thread, if anybody has changed the store."""
         with contextlib.suppress(StateError):  # which ``gateway_keys`` raises, too
-            if not self._keys.is_fresh:
+            if not self._keys.is_fresh():
                 reading = asyncio.ensure_future(self._keys.refresh())
                 reading.add_done_callback(lambda done: done.cancelled() or done.exception())
                 return reading

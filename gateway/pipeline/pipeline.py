@@ -76,7 +76,7 @@ class Pipeline:
         self._knows = knows
         self._only = only
 
-    async def __call__(self, exchange: ClientExchange) -> None:
+    async def serve(self, exchange: ClientExchange) -> None:
         # who
         principal = await self._keys.identify(exchange.credential())
         exchange.set_principal(principal)
@@ -156,7 +156,7 @@ class Pipeline:
                     if response.status == UPGRADED and (upgrading := exchange.upgrading) is not None:
                         await relay_upgraded(response, upgrading, facts=self._facts, more=headers)
                     else:
-                        await relay(response, reply, facts=self._facts, more=headers, target=target)
+                        await relay(response, reply, self._facts, headers, target)
                 finally:
                     self._settle(request, response, reserved)
         finally:

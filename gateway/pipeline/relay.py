@@ -102,7 +102,6 @@ class ClientReply(Protocol):
 async def relay(
     response: Response,
     answer: ClientReply,
-    *,
     facts: bool = True,
     more: Sequence[tuple[bytes, bytes]] = (),
     target: EngineTarget | None = None,
@@ -188,7 +187,7 @@ def _head(
     event_stream = not bodiless and is_event_stream(given)
     if 300 <= status < 400:
         check_redirect(status, target)
-    headers = relayed_headers(given, event_stream=event_stream, status=status, target=target)
+    headers = relayed_headers(given, event_stream, status, target)
     if bodiless:
         headers = [field for field in headers if field[0] != b"content-length"]
     if facts:
@@ -266,7 +265,7 @@ _PASSINGS = Remembered(_passing, 256)
 
 
 def relayed_headers(
-    headers: Headers, *, event_stream: bool, status: int = 200, target: EngineTarget | None = None
+    headers: Headers, event_stream: bool, status: int = 200, target: EngineTarget | None = None
 ) -> HeaderList:
     """The header fields of an engine's answer to ``target`` for the client, who may have it
     (:func:`~gateway.domain.engine_paths.references.check_redirect`).

@@ -110,6 +110,8 @@ BATCH_S = 0.02
 
 Later = Callable[[float, Callable[[], None]], object]
 
+_now = datetime.now
+
 
 class EventLog(Protocol):
     """Takes what is logged, as plain facts of each event."""
@@ -140,7 +142,7 @@ class LineBatch:
         facts["event"], facts["logger"] = event, self._name
         if _process is not None:
             facts.setdefault("process", _process)
-        facts["level"], facts["timestamp"] = level, datetime.now(UTC)
+        facts["level"], facts["timestamp"] = level, _now(UTC)
         if not self._lines:
             self._later(BATCH_S, self.flush)
         line = orjson.dumps(facts, default=repr, option=orjson.OPT_UTC_Z)

@@ -177,7 +177,7 @@ class JobPipeline:
             exchange.trace = traces.begin_run(run.job.new, exchange.head.arrived_s)
         error: BaseException | None = None
         try:
-            await (self._pipeline if begun is None else self._resuming)(exchange)
+            await (self._pipeline if begun is None else self._resuming).serve(exchange)
         except BaseException as raised:
             error = raised
             raise

@@ -67,7 +67,7 @@ class RequestLog:
             self.counter.request_finished(exchange.route, "", status, total_s, tenant=tenant, agent=agent)
         sent_bytes = reply.bytes_out()
         if self.audit is not None and who is not None:
-            self.audit(exchange, who, status, failure, total_s, first_s, sent_bytes)
+            self.audit.record(exchange, who, status, failure, total_s, first_s, sent_bytes)
         if trace is not None and self.finish_trace is not None:
             self.finish_trace(exchange, status, failure, total_s)
         if self.lines and (exchange.route not in _UNLOGGED or status >= 500):
@@ -168,7 +168,7 @@ class RequestAudit:
     records: RequestRecords | None = None
     """Keeps decision records; None: nobody does."""
 
-    def __call__(
+    def record(
         self,
         exchange: HttpExchange,
         who: Principal,

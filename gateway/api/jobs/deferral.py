@@ -80,7 +80,7 @@ class Deferral:
         """The answer of the job, if it is one by then."""
         error: BaseException | None = None
         try:
-            await self.pipeline(deferrable)
+            await self.pipeline.serve(deferrable)
         except BaseException as raised:
             error = raised
             raise

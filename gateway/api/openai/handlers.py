@@ -89,9 +89,9 @@ class Proxied:
             raise UpgradeRequired("Open a WebSocket here; there is nothing for other requests.")
         later = self._later
         if later is None or asks_upgrade:
-            return self._pipeline(exchange)
+            return self._pipeline.serve(exchange)
         takes = PREFER in exchange.fields and later.takes(exchange)
-        answer = later(exchange) if takes else self._pipeline(exchange)
+        answer = later(exchange) if takes else self._pipeline.serve(exchange)
         return later.in_background(exchange, answer) if self._stores else answer
 
 

@@ -30,6 +30,8 @@ _HARMLESS = bytes(code for code in range(256) if code == 0x09 or (code >= 0x20 a
 
 _LINE_END = b"\r\n"
 
+_join_lines, _join_field = _LINE_END.join, b": ".join
+
 Fields = Iterable[tuple[bytes, bytes]]
 
 
@@ -264,7 +266,7 @@ class AnswerCycle(RequestResponseCycle):
     def _format_head(self, status: int, headers: Fields) -> bytes:
         """The head's bytes; decides how the body is framed."""
         fields = [*self.default_headers, *headers]
-        lines = b"\r\n".join([*map(b": ".join, fields), b""])
+        lines = _join_lines([*map(_join_field, fields), b""])
         if lines.translate(None, _HARMLESS) != _LINE_END * len(fields):
             raise RuntimeError("A header field of the answer holds control characters.")
         named = dict(fields)

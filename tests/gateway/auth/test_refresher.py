@@ -77,7 +77,7 @@ async def test_it_is_read_in_a_thread_and_taken_up_before_anybody_goes_on(
     await fresh.refresh()
     assert shelf.taken == "second"
     assert shelf.readers[-1] != threading.get_ident()
-    assert fresh.is_fresh
+    assert fresh.is_fresh()
 
 
 async def test_a_crowd_is_served_by_one_reading(shelf: Shelf, fresh: StoreRefresher) -> None:

@@ -167,7 +167,7 @@ def recorded(surface: Surface) -> list[dict[str, Any]]:
         reply, who = exchange.reply, exchange.principal
         first_s = None if reply.first_byte_s is None else reply.first_byte_s - exchange.began_s
         if who is not None:
-            audit(exchange, who, status, failure, 1.5, first_s, reply.bytes_out())
+            audit.record(exchange, who, status, failure, 1.5, first_s, reply.bytes_out())
     return [facts_of(each) for each in facts]
 
 
