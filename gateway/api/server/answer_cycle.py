@@ -266,8 +266,12 @@ class AnswerCycle(RequestResponseCycle):
     def _format_head(self, status: int, headers: Fields) -> bytes:
         """The head's bytes; decides how the body is framed."""
         fields = [*self.default_headers, *headers]
-        lines = _join_lines([*map(_join_field, fields), b""])
-        if lines.translate(None, _HARMLESS) != _LINE_END * len(fields):
+        parts = [*map(_join_field, fields)]
+        # that all is printable, as nearly always, is found three times as fast as that nothing is harmful
+        printable = b"".join(parts).decode("latin-1").isprintable()
+        parts.append(b"")
+        lines = _join_lines(parts)
+        if not printable and lines.translate(None, _HARMLESS) != _LINE_END * len(fields):
             raise RuntimeError("A header field of the answer holds control characters.")
         named = dict(fields)
         head = STATUS_LINE[status] + lines

@@ -131,7 +131,7 @@ def read_json(body: bytes) -> dict[str, Any]:
     return value
 
 
-def read_facts(body: bytes, *, long: bool = False) -> JsonFacts:
+def read_facts(body: bytes, long: bool = False) -> JsonFacts:
     """The facts of a body; ``long``: an excerpt of its members, for another process. Raises BadRequest."""
     members = read_json(body)
     if long and len(members) > MOST_MEMBERS:

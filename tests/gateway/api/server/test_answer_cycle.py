@@ -104,6 +104,19 @@ async def test_a_head_with_control_characters_is_not_sent(field: tuple[bytes, by
     assert not house.transport.writes
 
 
+async def test_only_control_characters_are_refused_in_a_head() -> None:
+    refused = set()
+    for code in range(256):
+        house, value = House(), b"a%cb" % code
+        try:
+            house.cycle.send_whole(200, [*LENGTH, (b"x-name", value)], b"hello")
+        except RuntimeError:
+            refused.add(code)
+        else:
+            assert b"\r\nx-name: %b\r\n" % value in house.transport.writes[0]
+    assert refused == {*range(0x20), 0x7F} - {ord("\t")}
+
+
 async def test_a_cycle_that_is_over_is_none_of_the_tasks() -> None:
     house, tasks = House(), set[asyncio.Task[None]]()
 
