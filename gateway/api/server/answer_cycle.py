@@ -163,8 +163,8 @@ class AnswerCycle(RequestResponseCycle):
             return None
         if self.disconnected or self.waiting_for_100_continue:
             return None
-        data, self.body, self._untold = bytes(self.body), b"", False
-        return data
+        data, self.body, self._untold = self.body, b"", False
+        return data if type(data) is bytes else bytes(data)
 
     async def receive(self) -> Any:
         if self.waiting_for_100_continue and not self.transport.is_closing():

@@ -49,6 +49,8 @@ PROBE_S = 1.0
 """A client that has closed its direction is probed at once, again after ``PROBE_AGAIN_S`` to learn what its
 system answered, and then so often."""
 
+_TASK_NAME = "request"
+
 _STILL_THERE = b"HTTP/1.1 100 Continue\r\n\r\n"
 """An interim answer, of which a client takes any number (RFC 9110 §15.2). The system of one that is gone
 answers it with a reset."""
@@ -275,7 +277,8 @@ class BoundedHttpProtocol(RequestParser):
             cycle.switch = self.switch_protocols
         if self.leaving:
             cycle.keep_alive = False
-        cycle.task = task = self.loop.create_task(cycle.run_asgi(app))
+        # The loop would have a name made up for it.
+        cycle.task = task = asyncio.Task(cycle.run_asgi(app), loop=self.loop, name=_TASK_NAME)
         cycle.tasks = self.tasks
         self.tasks.add(task)
 
