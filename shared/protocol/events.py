@@ -1,26 +1,27 @@
 """What a session reports to the program around it (PROTOCOL §5, §7).
 
-Events are plain data: the session makes no calls of its own. Those of every stream are tuples, which are made
-fastest, by ``tuple.__new__``: the class does the same by way of a function written in Python.
+Events are plain data: the session makes no calls of its own. Those of every stream are made fastest.
 """
 
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, NamedTuple
 
+from msgspec import Struct
+
 from shared.protocol.errors import ErrorCode
 from shared.protocol.messages import RequestHead, ResponseHead, Trailers
 from shared.protocol.progress import Progress
 
 
-class StreamOpened(NamedTuple):
+class StreamOpened(Struct, frozen=True, gc=False):
     """OPEN came (agent)."""
 
     stream_id: int
     head: RequestHead
 
 
-class HeadReceived(NamedTuple):
+class HeadReceived(Struct, frozen=True, gc=False):
     """HEAD came (gateway)."""
 
     stream_id: int
@@ -34,7 +35,7 @@ class DataReceived(NamedTuple):
     data: bytes
 
 
-class StreamEnded(NamedTuple):
+class StreamEnded(Struct, frozen=True, gc=False):
     """The peer's half ended in order. ``trailers`` come from agents only."""
 
     stream_id: int
@@ -65,7 +66,7 @@ class StreamWritable:
     stream_id: int
 
 
-class StreamClosed(NamedTuple):
+class StreamClosed(Struct, frozen=True, gc=False):
     """Both halves are over. The last event of a stream."""
 
     stream_id: int

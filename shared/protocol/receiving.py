@@ -101,7 +101,7 @@ class ReceivingStreams(SessionStreams):
         self._streams[stream_id] = OpenStream(_HEAD, _BODY, out, credit, None, upgrade)
         if window > windows.floor:
             outbox.credits[stream_id] = window
-        self.events.append(tuple.__new__(StreamOpened, (stream_id, head)))
+        self.events.append(StreamOpened(stream_id, head))
 
     def _receive_head(self, frame: Frame, now: float) -> None:
         _, stream_id, payload = frame
@@ -113,7 +113,7 @@ class ReceivingStreams(SessionStreams):
         if head.status == UPGRADED and not stream.upgrade:
             raise StreamStateError(f"stream {stream_id} is upgraded, which nobody asked for")
         if stream.local is not _RESET:
-            self.events.append(tuple.__new__(HeadReceived, (stream_id, head)))
+            self.events.append(HeadReceived(stream_id, head))
 
     def _receive_progress(self, frame: Frame, now: float) -> None:
         self.progress_frames.spend(control_frame_units(len(frame.payload)), now)
@@ -141,7 +141,7 @@ class ReceivingStreams(SessionStreams):
         trailers = _read_trailers(payload) if payload else None
         local = stream.local
         if local is not _RESET:
-            self.events.append(tuple.__new__(StreamEnded, (stream_id, trailers)))
+            self.events.append(StreamEnded(stream_id, trailers))
         if outbox.credits:
             outbox.credits.pop(stream_id, None)  # there is nothing left that it could let through
         if local in OVER and stream.out.end is None:

@@ -358,7 +358,7 @@ class SessionStreams:
         del self._streams[stream_id]
         if self._outbox.credits:
             self._outbox.credits.pop(stream_id, None)  # all else has left or was dropped
-        self.events.append(tuple.__new__(StreamClosed, (stream_id,)))
+        self.events.append(StreamClosed(stream_id))
         credit = stream.credit
         if credit.consumed == credit.received:
             self._pool.free += credit.window - self._windows.floor
