@@ -12,7 +12,7 @@ from shared.protocol.events import (
     StreamOpened,
     StreamReset,
 )
-from shared.protocol.frames import Frame, FrameType, TunnelRole, decode_reason
+from shared.protocol.frames import FrameFields, FrameType, TunnelRole, decode_reason
 from shared.protocol.messages import UPGRADED, RequestHead, ResponseHead, Trailers
 from shared.protocol.outbox import OutStream
 from shared.protocol.progress import Progress
@@ -80,8 +80,8 @@ class ReceivingStreams(SessionStreams):
         """Writes what was to be written later (:meth:`ProtocolSession.receive_message`)."""
         _tell_unsaid(write_bodies(later, UNSAID_BYTES))
 
-    def _receive_open(self, frame: Frame, now: float) -> None:
-        stream_id = frame.stream_id
+    def _receive_open(self, frame: FrameFields, now: float) -> None:
+        _, stream_id, payload = frame
         if stream_id <= self._last_id:
             raise StreamStateError(f"stream {stream_id} opened after stream {self._last_id}")
         windows, outbox = self._windows, self._outbox
@@ -90,7 +90,7 @@ class ReceivingStreams(SessionStreams):
         if outbox.frames and len(outbox.frames) > 2 * windows.streams + limits.COMMANDS:
             # A stream of which the peer has not read the end still counts among those it has open.
             raise StreamLimitExceeded("streams are opened and their ends not read")
-        head = _read_request(frame.payload)
+        head = _read_request(payload)
         if head.credit > limits.CREDIT_MAX:
             raise FlowControlViolated(f"credit up to offset {head.credit}")
         self._last_id = stream_id
@@ -103,7 +103,7 @@ class ReceivingStreams(SessionStreams):
             outbox.credits[stream_id] = window
         self.events.append(StreamOpened(stream_id, head))
 
-    def _receive_head(self, frame: Frame, now: float) -> None:
+    def _receive_head(self, frame: FrameFields, now: float) -> None:
         _, stream_id, payload = frame
         stream = self._streams.get(stream_id)
         if stream is None or stream.peer is not _HEAD or stream_id > self._outbox.last_opened:
@@ -115,24 +115,26 @@ class ReceivingStreams(SessionStreams):
         if stream.local is not _RESET:
             self.events.append(HeadReceived(stream_id, head))
 
-    def _receive_progress(self, frame: Frame, now: float) -> None:
-        self.progress_frames.spend(control_frame_units(len(frame.payload)), now)
+    def _receive_progress(self, frame: FrameFields, now: float) -> None:
+        _, stream_id, payload = frame
+        self.progress_frames.spend(control_frame_units(len(payload)), now)
         stream = self._advance_peer(frame)
-        progress = Progress.from_payload(frame.payload)
+        progress = Progress.from_payload(payload)
         if stream.local is not _RESET:
-            self.events.append(ProgressReceived(frame.stream_id, progress))
+            self.events.append(ProgressReceived(stream_id, progress))
 
-    def _receive_data(self, frame: Frame, now: float) -> None:
+    def _receive_data(self, frame: FrameFields, now: float) -> None:
         stream = self._advance_peer(frame)
-        size_bytes = len(frame.payload)
+        _, stream_id, payload = frame
+        size_bytes = len(payload)
         self._received.receive(size_bytes)
         stream.credit.receive(size_bytes)
         if stream.local is _RESET or (self.role is _AGENT and stream.local is _ENDED):
-            self._discard(frame.stream_id, stream.credit)
+            self._discard(stream_id, stream.credit)
         else:
-            self.events.append(DataReceived(frame.stream_id, frame.payload))
+            self.events.append(DataReceived(stream_id, payload))
 
-    def _receive_end(self, frame: Frame, now: float) -> None:
+    def _receive_end(self, frame: FrameFields, now: float) -> None:
         _, stream_id, payload = frame
         stream, outbox = self._streams.get(stream_id), self._outbox
         if stream is None or stream.peer is not _BODY or stream_id > outbox.last_opened:
@@ -151,20 +153,21 @@ class ReceivingStreams(SessionStreams):
             self._drop_local(stream_id, stream, ErrorCode.NO_ERROR, "")
             self._close(stream_id, stream)
 
-    def _receive_reset(self, frame: Frame, now: float) -> None:
-        if self._is_closed(frame.stream_id):
+    def _receive_reset(self, frame: FrameFields, now: float) -> None:
+        _, stream_id, payload = frame
+        if self._is_closed(stream_id):
             return
         stream = self._advance_peer(frame)
-        code, reason = decode_reason(frame.payload)
+        code, reason = decode_reason(payload)
         if stream.local is not _RESET:
-            self.events.append(StreamReset(frame.stream_id, code, reason))
+            self.events.append(StreamReset(stream_id, code, reason))
             if self.role is _GATEWAY or stream.local is _ENDED:
                 if self._has_more(stream):
-                    self._drop_local(frame.stream_id, stream, code, "")
+                    self._drop_local(stream_id, stream, code, "")
             else:
                 # Nobody needs what has not left. The program confirms once its engine has let go.
                 self._outbox.drop(stream.out)
-        self._close_if_over(frame.stream_id, stream)
+        self._close_if_over(stream_id, stream)
 
     def _credit_stream(self, stream_id: int, offset: int) -> int:
         """Takes a CREDIT and returns how many bytes more may be sent than before."""
@@ -189,17 +192,18 @@ class ReceivingStreams(SessionStreams):
 
     # --- Steps ---
 
-    def _advance_peer(self, frame: Frame) -> OpenStream:
+    def _advance_peer(self, frame: FrameFields) -> OpenStream:
         """Moves the peer's half on. Raises :class:`StreamStateError` when the table does not allow it.
 
         Nor may the peer speak of a stream whose OPEN has not left, so that it cannot know of it: to answer
         such frames would let a peer that reads nothing make us keep any number of answers.
         """
-        stream = self._streams.get(frame.stream_id)
-        following = None if stream is None else TRANSITIONS.get((stream.peer, frame.type))
-        if stream is None or following is None or frame.stream_id > self._outbox.last_opened:
-            name = FrameType(frame.type).name
-            raise StreamStateError(f"{name} on stream {frame.stream_id}, which does not expect it")
+        frame_type, stream_id, _ = frame
+        stream = self._streams.get(stream_id)
+        following = None if stream is None else TRANSITIONS.get((stream.peer, frame_type))
+        if stream is None or following is None or stream_id > self._outbox.last_opened:
+            name = FrameType(frame_type).name
+            raise StreamStateError(f"{name} on stream {stream_id}, which does not expect it")
         stream.peer = following
         return stream
 

@@ -26,7 +26,7 @@ from shared.protocol.frames import (
     KINDS,
     RULES,
     RULES_FOR_CUTTING,
-    Frame,
+    FrameFields,
     FrameType,
     MessageKind,
     TunnelRole,
@@ -77,7 +77,8 @@ class ProtocolSession(ReceivingStreams):
         self._link: deque[bytes] = deque()
         """Link frames to send, ahead of everything; bounded, see :meth:`_put_link`."""
         self._ack_due = False
-        self._rules = RULES_FOR_CUTTING[role]
+        rules = RULES_FOR_CUTTING[role]
+        self._numbered_rules, self._link_rules = rules[_NUMBERED], rules[MessageKind.LINK]
         self.timer_at = inf
         """When the program calls :meth:`handle_deadline` next; the program sets it."""
         self.deadline_nearer = True
@@ -228,9 +229,10 @@ class ProtocolSession(ReceivingStreams):
         Nearly all are cut together, or taken by :meth:`_receive_bodies`; :meth:`_receive_single` takes any
         other, and finds what is wrong with it.
         """
-        rules, receivers, end = self._rules[kind], self._receivers, len(message)
+        rules = self._numbered_rules if kind is _NUMBERED else self._link_rules
+        receivers, end = self._receivers, len(message)
         while start < end:
-            frames, start = cut_frames(message, start, rules, Frame, _DATA)
+            frames, start = cut_frames(message, start, rules, tuple, _DATA)
             for frame in frames:
                 receivers[frame[0]](self, frame, now)
             if start < end:
@@ -248,41 +250,44 @@ class ProtocolSession(ReceivingStreams):
         self._receivers[frame.type](self, frame, now)
         return start + limits.FRAME_HEADER_BYTES + len(frame.payload)
 
-    def _count_control_frame(self, frame: Frame, now: float) -> None:
+    def _count_control_frame(self, frame: FrameFields, now: float) -> None:
         """Only gateways bound control frames: many agents share one, while an agent trusts its gateway.
         CREDIT and ACK count only where they say nothing new (PROTOCOL §2.6)."""
         if self.role is TunnelRole.GATEWAY:
-            self.control_frames.spend(control_frame_units(len(frame.payload), frame.type), now)
+            frame_type, _, payload = frame
+            self.control_frames.spend(control_frame_units(len(payload), frame_type), now)
 
-    def _receive_control(self, frame: Frame, now: float) -> None:
+    def _receive_control(self, frame: FrameFields, now: float) -> None:
         self._count_control_frame(frame, now)
-        self.events.append(ControlReceived(frame.type, CONTENT[frame.type](frame.payload)))
+        frame_type, _, payload = frame
+        self.events.append(ControlReceived(frame_type, CONTENT[frame_type](payload)))
 
-    def _receive_ping(self, frame: Frame, now: float) -> None:
+    def _receive_ping(self, frame: FrameFields, now: float) -> None:
         self._count_control_frame(frame, now)
-        self._put_link(encode(FrameType.PONG, 0, frame.payload))
+        self._put_link(encode(FrameType.PONG, 0, frame[2]))
 
-    def _receive_pong(self, frame: Frame, now: float) -> None:
+    def _receive_pong(self, frame: FrameFields, now: float) -> None:
         self._count_control_frame(frame, now)
-        self.heartbeat.handle_pong(decode_offset(frame.payload), now)
+        self.heartbeat.handle_pong(decode_offset(frame[2]), now)
         if self.rtt_s != self.heartbeat.rtt_s:
             self.rtt_s = self.heartbeat.rtt_s
             self.events.append(TunnelEvent.ROUND_TRIP_MEASURED)
 
-    def _receive_ack(self, frame: Frame, now: float) -> None:
-        if not self.log.acknowledged(decode_offset(frame.payload)):
+    def _receive_ack(self, frame: FrameFields, now: float) -> None:
+        if not self.log.acknowledged(decode_offset(frame[2])):
             self._count_control_frame(frame, now)
 
-    def _receive_credit(self, frame: Frame, now: float) -> None:
-        if self._credit_stream(frame.stream_id, decode_offset(frame.payload)) < limits.CREDIT_STEP_BYTES:
+    def _receive_credit(self, frame: FrameFields, now: float) -> None:
+        _, stream_id, payload = frame
+        if self._credit_stream(stream_id, decode_offset(payload)) < limits.CREDIT_STEP_BYTES:
             self._count_control_frame(frame, now)
 
-    def _receive_close(self, frame: Frame, now: float) -> None:
+    def _receive_close(self, frame: FrameFields, now: float) -> None:
         self._count_control_frame(frame, now)
         self.closed = True
-        self.events.append(PeerClosed(*decode_reason(frame.payload)))
+        self.events.append(PeerClosed(*decode_reason(frame[2])))
 
-    _receivers: ClassVar[dict[int, Callable[[Any, Frame, float], None]]] = {
+    _receivers: ClassVar[dict[int, Callable[[Any, FrameFields, float], None]]] = {
         FrameType.OPEN: ReceivingStreams._receive_open,
         FrameType.HEAD: ReceivingStreams._receive_head,
         FrameType.DATA: ReceivingStreams._receive_data,
