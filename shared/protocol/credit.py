@@ -159,7 +159,8 @@ class _CountedBytes(ReceivedBytes):
     Invariant: ``consumed <= received <= granted <= consumed + window``.
     """
 
-    __slots__ = ()
+    __slots__ = ("consumed", "grant_at", "window")
+    # The native base has only what native code counts: Python reads and writes slots of its own faster.
 
     NAME = ""
 

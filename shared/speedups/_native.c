@@ -701,15 +701,12 @@ static PyTypeObject BodyPathType = {
 
 typedef struct {
     PyObject_HEAD
-    long long window, granted, grant_at, received, consumed;
+    long long granted, received;
 } ReceivedBytes;
 
 static PyMemberDef received_members[] = {
-    {"window", T_LONGLONG, offsetof(ReceivedBytes, window), 0, NULL},
     {"granted", T_LONGLONG, offsetof(ReceivedBytes, granted), 0, NULL},
-    {"grant_at", T_LONGLONG, offsetof(ReceivedBytes, grant_at), 0, NULL},
     {"received", T_LONGLONG, offsetof(ReceivedBytes, received), 0, NULL},
-    {"consumed", T_LONGLONG, offsetof(ReceivedBytes, consumed), 0, NULL},
     {NULL, 0, 0, 0, NULL},
 };
 

@@ -16,11 +16,8 @@ def read_ready(
 ) -> tuple[list[tuple[Any, bytes | None]], int, int]: ...
 
 class ReceivedBytes:
-    window: int
     granted: int
-    grant_at: int
     received: int
-    consumed: int
 
 class BodyPath:
     write: Callable[[bytes], object]

@@ -21,13 +21,10 @@ is to be noticed before much more of it was taken."""
 class ReceivedBytes:
     """Offsets into what one side receives of a stream or a session. Belongs to the event loop's thread."""
 
-    __slots__ = ("consumed", "grant_at", "granted", "received", "window")
+    __slots__ = ("granted", "received")
 
-    window: int
     granted: int
-    grant_at: int
     received: int
-    consumed: int
 
 
 class BodyPath:
