@@ -155,14 +155,16 @@ class NativeUsage:
 class JsonUsage:
     """For an answer that is one JSON document."""
 
+    __slots__ = ("_counted", "_head", "_tail")
+
     takes_whole_events = False
-    _head = b""
-    """How a document begins of which not all is remembered."""
-    _tail: bytes | bytearray = b""
-    """Its first piece itself, which is mostly all of it, until there are more."""
 
     def __init__(self, counted: Usage | None = None) -> None:
         self._counted = counted
+        self._head = b""
+        """How a document begins of which not all is remembered."""
+        self._tail: bytes | bytearray = b""
+        """Its first piece itself, which is mostly all of it, until there are more."""
 
     def feed(self, data: bytes) -> bytes:
         tail = self._tail

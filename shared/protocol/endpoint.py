@@ -50,8 +50,6 @@ class Stream:
     """The handler was told how the stream ended, and need not be told that the session is lost."""
     closed = False
     """Both halves are over, or the session is."""
-    path: BodyPath | None = None
-    """What takes bodies to their client without ``on_data``, while it is open; see :meth:`take_path`."""
     peer_ended = False
     """The peer's half is over, in order or by RESET."""
 
@@ -62,6 +60,8 @@ class Stream:
         self.id = stream_id
         self.head = head
         self.handler = handler
+        self.path: BodyPath | None = None
+        """What takes bodies to their client without ``on_data``, while it is open; see :meth:`take_path`."""
 
     def take_path(self, path: BodyPath) -> None:
         """From now on bodies take ``path`` while it is open; what comes otherwise goes to ``on_data``."""
