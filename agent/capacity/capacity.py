@@ -108,8 +108,7 @@ class EngineLimit:
         self._failures = 0
         self._doubted_s: float | None = None
 
-    @property
-    def steady(self) -> bool:
+    def is_steady(self) -> bool:
         """A request that the engine serves changes nothing: none failed before it or was refused."""
         return self._failures == 0 and self.refusals.most is None
 

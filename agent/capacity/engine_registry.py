@@ -195,13 +195,14 @@ class EngineRegistry:
 
     def leave(
         self, seat: EngineSlot, *, failed: bool, out_of_memory: bool = False, refused: bool | None = None
-    ) -> None:
-        """Give a place back. The engine ``failed`` the request, or said that it is ``out_of_memory``; it
-        ``refused`` the request as one too many, or served it (False); None: neither is known."""
+    ) -> float:
+        """Give a place back; returns the GPU-seconds that were used there, from all sessions' requests. The
+        engine ``failed`` the request, or said that it is ``out_of_memory``; it ``refused`` the request as one
+        too many, or served it (False); None: neither is known."""
         place = seat.place
         engine = place.engine
         engine.used_s = now = self._clock()
-        seat.gpu_s = place.leave(seat.session, seat.started, now)
+        gpu_s = place.leave(seat.session, seat.started, now)
         known = seat.lent or seat.session is self._latest_session
         if known:
             self.moves += 1
@@ -209,7 +210,7 @@ class EngineRegistry:
             self.slots.leave(seat.session, seat.engine)
         changed = not (known and engine.alone)
         limit = engine.limit
-        if failed or out_of_memory or refused or not limit.steady:
+        if failed or out_of_memory or refused or not limit.is_steady():
             before = limit.current
             limit.finished(failed=failed)
             if out_of_memory:
@@ -221,6 +222,7 @@ class EngineRegistry:
             changed |= limit.current != before
         if changed:
             self.on_change()
+        return gpu_s
 
     def note_lack(self, seat: EngineSlot, need: str) -> None:
         """The engine has nothing at the path of ``need``. This counts until an engine appears there anew."""

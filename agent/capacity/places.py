@@ -8,6 +8,8 @@ is the engine's limit; with several, each sees the places that the others leave.
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
+from msgspec import Struct
+
 from agent.capacity.capacity import EngineLimit
 from agent.engines.backend import Backend
 from agent.engines.managed import ManagedBackend
@@ -99,10 +101,8 @@ class DeploymentPlace:
         return self.of(session) + max(0, limit - self.engine.running)
 
 
-@dataclass(slots=True, eq=False)
-class EngineSlot:
-    """A place that a request has at an engine. To be given back with ``EngineRegistry.leave``, once. It is
-    not frozen because that makes it three times as dear, and one is made for each request."""
+class EngineSlot(Struct, frozen=True, eq=False):
+    """A place that a request has at an engine. To be given back with ``EngineRegistry.leave``, once."""
 
     session: Hashable
     place: DeploymentPlace
@@ -112,8 +112,6 @@ class EngineSlot:
     """It has a slot of those that are divided among sessions."""
     started: float
     """When it began, by the engine's :class:`~shared.protocol.gpu_time.GpuClock`."""
-    gpu_s: float = 0.0
-    """GPU-seconds that were used there, from all sessions' requests; known once the place is given back."""
 
     @property
     def engine(self) -> str:

@@ -8,20 +8,23 @@ from shared.protocol.messages import Trailers
 
 class ReceivedBody:
     """What has come of the body of ``stream``. Implements :class:`agent.engines.backend.BackendBody` and
-    the part of :class:`shared.protocol.stream_handler.StreamHandler` that concerns a body."""
+    the part of :class:`shared.protocol.stream_handler.StreamHandler` that concerns a body. The request whose
+    body it is sets the attributes."""
 
-    _complete = False
-    _moved: asyncio.Event | None = None
-    _over = False
+    __slots__ = ("_complete", "_moved", "_over", "_pieces", "ended", "stream", "untaken_bytes")
+
+    _complete: bool
+    """All of it has come."""
+    _moved: asyncio.Event | None
+    """There while more of it is waited for, or was."""
+    _over: bool
     """Nobody reads it any more: what comes counts as consumed."""
-    ended = False
-    untaken_bytes = 0
+    _pieces: list[bytes]
+    """Never more than was credited."""
+    ended: bool
+    stream: Stream
+    untaken_bytes: int
     """Received and not yet said consumed."""
-
-    def __init__(self, stream: Stream) -> None:
-        self.stream = stream
-        self._pieces: list[bytes] = []
-        """Never more than was credited."""
 
     # --- what the session says
 

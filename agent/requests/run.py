@@ -46,8 +46,9 @@ class RunOwner(Protocol):
 
     clock: Callable[[], float]
 
-    def left(self, run: "RequestRun") -> None:
-        """The engine has let go; the gateway has not heard of the end. Called once."""
+    def left(self, run: "RequestRun") -> float:
+        """The engine has let go; the gateway has not heard of the end. Called once. Returns the GPU-seconds
+        that were used there, from all sessions' requests."""
 
     def closed(self, run: "RequestRun") -> None:
         """The stream is closed."""
@@ -58,64 +59,74 @@ class RequestRun(ReceivedBody):
     :class:`agent.engines.backend.ResponseReceiver`.
     """
 
-    # What an ordinary request has no use for, or is given before it is read.
-    _deadline: asyncio.TimerHandle | None = None
-    _first_byte_s: float | None = None
-    _gathered: GatheredBody | None = None
+    __slots__ = (  # more attributes than a dictionary may share its keys for
+        *("__weakref__", "_agreed", "_deadline", "_first_byte_s", "_gathered", "_head_waits", "_headers"),
+        *("_message", "_need", "_out_path", "_owner", "_progress", "_reader", "_request", "_rest", "_usage"),
+        *("_watching", "_whole", "_writable", "began_s", "code", "engine_failed", "lacks", "on_first_token"),
+        *("out_of_memory", "reason", "refusal", "seat", "status", "told", "trace"),
+    )
+
+    _deadline: asyncio.TimerHandle | None
+    _first_byte_s: float | None
+    _gathered: GatheredBody | None
     """There where nobody reads the response before it is whole."""
-    _head_waits = False
+    _head_waits: bool
     """The response's head waits until its body shows why the engine refused the request."""
-    _headers: Headers = ()
+    _headers: Headers
     """The response's."""
-    _message = b""
+    _message: bytes
     """How an error's body begins."""
-    _need: str | None = None
+    _need: str | None
     """What the engine may turn out not to have (:func:`shared.protocol.routes.need_of_path`)."""
-    _out_path: OutPath | None = None
+    _out_path: OutPath | None
     """There for a stream of events."""
-    _progress: ProgressReporter | None = None
+    _progress: ProgressReporter | None
     """There once there is some to tell."""
-    _reader: UsageReader | None = None
+    _reader: UsageReader | None
     """There once the response has begun."""
-    _request: BackendRequest | None = None
+    _request: BackendRequest | None
     """There while the engine has it."""
-    _rest = b""
+    _rest: bytes
     """The last of the body, which waits until it may be sent."""
-    _usage: Usage | None = None
+    _usage: Usage | None
     """As the engine counted it, once that is known."""
-    _watching = False
+    _watching: bool
     """The body may say why the engine did not do what was asked."""
-    _whole = False
+    _whole: bool
     """All of the response is there: its head leaves with its body and its end."""
-    _writable = True
-    code = _NO_ERROR
+    began_s: float
+    """When it was given its place."""
+    code: ErrorCode
     """Why the stream is reset; NO_ERROR when it ends in order."""
-    engine_failed = False
-    lacks = ""
+    lacks: str
     """What its engine turned out not to have."""
-    on_first_token: "Callable[[RequestRun], None] | None" = None
+    on_first_token: "Callable[[RequestRun], None] | None"
     """Called once when a streamed response begins; None where nobody needs to know."""
-    out_of_memory = False
-    reason = ""
-    refusal: Refusal | None = None
+    refusal: Refusal | None
     """Why the engine refused it, where that can be told."""
-    status = 0
+    status: int
     """The response's; 0 when there is none."""
-    told: ToldRequest | None = None
+    told: ToldRequest | None
     """What other sessions are told of it; None where there are none."""
-    trace: EngineTrace | None = None
+    trace: EngineTrace | None
     """What is recorded of it; None: its trace is not."""
 
     def __init__(
         self, stream: Stream, seat: EngineSlot, owner: RunOwner, agreed: Collection[str] = ()
     ) -> None:
         """``agreed`` are the capabilities that are agreed on with the gateway."""
-        super().__init__(stream)
-        self.seat = seat
-        self._owner = owner
-        self._agreed = agreed
+        self.stream, self.seat = stream, seat
+        self._owner, self._agreed = owner, agreed
+        self._pieces, self.untaken_bytes, self._moved = [], 0, None
+        self._complete = self.ended = self._over = False
         self.began_s = owner.clock()
-        """When it was given its place."""
+        self.status, self._headers, self._rest, self._message = 0, (), b"", b""
+        self._whole = self._watching = self._head_waits = self.engine_failed = self.out_of_memory = False
+        self._writable = True
+        self.code, self.reason, self.lacks = _NO_ERROR, "", ""
+        self._request = self._reader = self._usage = self._first_byte_s = self._need = self.refusal = None
+        self._deadline = self._gathered = self._out_path = self._progress = None
+        self.on_first_token = self.told = self.trace = None
         if stream.head.gather_s:
             call_later = asyncio.get_running_loop().call_later
             self._gathered = GatheredBody(stream.send_data, stream.head.gather_s, self._fail, call_later)
@@ -332,13 +343,13 @@ class RequestRun(ReceivedBody):
         except Exception as error:
             self._fail(error)
             return
-        self._leave()
+        gpu_s = self._leave()
         trailers = Trailers(
             usage,
             0.0,  # a request goes to its engine at once: who waits, waits at the gateway
             self._first_byte_s,
             self._owner.clock() - self.began_s,
-            self.seat.gpu_s if GPU_SECONDS in self._agreed else None,
+            gpu_s if GPU_SECONDS in self._agreed else None,
         )
         try:
             if self._whole:
@@ -367,7 +378,8 @@ class RequestRun(ReceivedBody):
         self.lacks, self.out_of_memory = "", False
         self.give_up(code, reason)
 
-    def _leave(self) -> None:
+    def _leave(self) -> float:
+        """Returns the GPU-seconds of :meth:`RunOwner.left`."""
         self._over = True
         if self._progress is not None:
             self._progress.stop()
@@ -376,4 +388,4 @@ class RequestRun(ReceivedBody):
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
-        self._owner.left(self)
+        return self._owner.left(self)

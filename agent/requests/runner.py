@@ -87,7 +87,7 @@ class RequestRunner:
             if opened:  # one failed, which is no fault of the others
                 asyncio.get_running_loop().call_soon(self._begin)
 
-    def left(self, run: RequestRun) -> None:
+    def left(self, run: RequestRun) -> float:
         """The engine has let go: first the place is free, then the gateway hears of the end."""
         registry, seat = self._registry, run.seat
         if run.told is not None:
@@ -100,12 +100,13 @@ class RequestRunner:
         if run.trace is not None and self._tracing is not None:
             self._tracing.finished(run.trace, run.stream.head, run.outcome())
         if ended and 200 <= run.status < 300:
-            registry.leave(seat, failed=False, refused=False)
-            return
+            return registry.leave(seat, failed=False, refused=False)
         if run.lacks:
             registry.note_lack(seat, run.lacks)
         refused = True if run.refusal is _BUSY else None
-        registry.leave(seat, failed=run.engine_failed, out_of_memory=run.out_of_memory, refused=refused)
+        return registry.leave(
+            seat, failed=run.engine_failed, out_of_memory=run.out_of_memory, refused=refused
+        )
 
     def _all_told(self) -> Iterator[ToldRequest]:
         """All that runs, as other sessions are told of it."""
