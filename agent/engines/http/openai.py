@@ -104,6 +104,7 @@ class OpenAIHTTPBackend:
         self._spoken: dict[str, bool] = {}
         """Paths of dialects that it was asked at to find out, and whether it speaks them."""
         self._on_change: Callable[[], None] = lambda: None
+        self._on_request_over = self._request_over  # made once, not for every request
 
     def _lister(self) -> Lister | None:
         """How its models are listed; None: as OpenAI's API does."""
@@ -209,10 +210,10 @@ class OpenAIHTTPBackend:
         self._began()
         try:
             if not self._interrupts and is_followed(head):
-                video = FollowedVideo(self._client, self._removals, receiver, self._request_over)
+                video = FollowedVideo(self._client, self._removals, receiver, self._on_request_over)
                 return video.begin(head, body, after)
             realtime = head.upgrade and self._view.kind is VLLM and is_translated(head)
-            return self._client.request(head, body, receiver, self._request_over, after, realtime=realtime)
+            return self._client.request(head, body, receiver, self._on_request_over, after, realtime=realtime)
         except BackendRefused as refusal:
             self._request_over(refusal)
             raise

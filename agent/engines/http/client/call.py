@@ -37,9 +37,6 @@ class EngineCall(EngineUpload):
     _connection: EngineConnection | None = None
     _kept = False
     """The connection was used before, and may have been closed by the engine meanwhile."""
-    _over = False
-    _waiting: asyncio.Task[None] | None = None
-    """There when something had to be waited for."""
 
     def __init__(
         self,
@@ -60,6 +57,12 @@ class EngineCall(EngineUpload):
         self._on_end = on_end
         self._method = head.method.upper()
         self.on_body = receiver.on_body
+        self._over = False
+        self._waiting: asyncio.Task[None] | None = None
+        """There when something had to be waited for."""
+        self._replayable = True
+        self._sent_bytes = self._untaken_bytes = 0
+        self._wire = b""
 
     def begin(self, after: Callable[[], Awaitable[object]] | None = None) -> None:
         """Sends the request, ``after`` something else where that is given.

@@ -71,6 +71,8 @@ class EngineConnection(asyncio.Protocol):
         """Pieces of the answer's body that were not passed on yet."""
         self.on_body = self._pieces.append  # the parser's; no frame of Python
         self._collector = HeaderCollector(self._take_line, HEADER_LINES, HEADER_LINE_BYTES)
+        self.raw_headers: list[tuple[bytes, bytes]] = self._collector.fields
+        """Of the answer, names in lower case."""
         self.on_header = self._collector  # so is this
         self.chunks = ChunkReader(self._receive, self.now, self._pieces)
         self.data_received = self.chunks
@@ -102,9 +104,7 @@ class EngineConnection(asyncio.Protocol):
         self.status = 0
         """0 until the head has come."""
         collector = self._collector
-        self.raw_headers: list[tuple[bytes, bytes]] = []
-        """Names in lower case."""
-        collector.fields = self.raw_headers
+        self.raw_headers.clear()
         collector.open = True
         self.began_s = self.chunks.heard_s = self.now()
         """``heard_s``: when something of the answer came last, or when it was last waited for anew."""
@@ -164,8 +164,7 @@ class EngineConnection(asyncio.Protocol):
             self._reading = True
             self.transport.resume_reading()
 
-    @property
-    def reusable(self) -> bool:
+    def is_reusable(self) -> bool:
         """Another request may go over the connection."""
         return self.whole and self._keep_alive and not self.full and not self.transport.is_closing()
 

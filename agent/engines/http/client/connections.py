@@ -160,7 +160,7 @@ class ConnectionPool:
             heard_s = connection.chunks.heard_s
             if heard_s > self._heard_s:
                 self._heard_s = heard_s
-        if not (keep and connection.reusable) or len(self._idle) >= IDLE or self._closed:
+        if not (keep and connection.is_reusable()) or len(self._idle) >= IDLE or self._closed:
             connection.transport.abort()
             connection.end()
             return

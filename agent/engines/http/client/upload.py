@@ -33,7 +33,8 @@ class NoBody:
 
 class EngineUpload:
     """The part of a call that sends its request. ``_start`` is all that precedes the ``_body``, its framing
-    among it: ``_length_bytes`` of body follow, or, with None, chunks. The call sets them.
+    among it: ``_length_bytes`` of body follow, or, with None, chunks. The call sets these,
+    and whatever else has no value here: at first nothing was sent.
 
     What is there of the body leaves together with the head, in one write. :meth:`_send_over` does as much as
     can be done without waiting, :meth:`_send_more` what is left. The body is told that bytes were taken once
@@ -43,15 +44,15 @@ class EngineUpload:
 
     _body: BackendBody
     _length_bytes: int | None
-    _replayable = True
+    _replayable: bool
     _all_sent = False
     """All of the request has been handed to the socket."""
-    _sent_bytes = 0
+    _sent_bytes: int
     """Bytes of the body that were sent, where its length is known."""
     _start: bytes
     _timeouts: EngineTimeouts
-    _untaken_bytes = 0
-    _wire = b""
+    _untaken_bytes: int
+    _wire: bytes
     """All that was written, as long as it is short enough to be written again."""
 
     async def _send_more(self, connection: EngineConnection) -> None:

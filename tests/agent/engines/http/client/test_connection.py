@@ -113,7 +113,7 @@ async def test_pieces_are_taken_in_the_turn_that_brings_them() -> None:
     assert take.pieces == [EVENT, EVENT + EVENT]
     connection.data_received(LAST)
     await task
-    assert connection.reusable
+    assert connection.is_reusable()
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7])
@@ -125,7 +125,7 @@ async def test_however_the_bytes_are_cut_the_body_is_the_same(size: int) -> None
         connection.data_received(received[start : start + size])
     await task
     assert b"".join(take.pieces) == EVENT * 3
-    assert connection.reusable
+    assert connection.is_reusable()
 
 
 async def test_whoever_wants_no_more_stops_the_reading_until_he_does() -> None:
@@ -168,7 +168,7 @@ async def test_what_the_taker_raises_ends_the_request() -> None:
     with pytest.raises(LookupError):
         await task
     assert transport.calls == ["abort"]
-    assert not connection.reusable
+    assert not connection.is_reusable()
 
 
 async def test_interim_answers_are_skipped() -> None:
@@ -179,7 +179,7 @@ async def test_interim_answers_are_skipped() -> None:
     await answer.stream_to(take)
     assert (connection.status, take.pieces) == (200, [b"ok"])
     assert [name for name, _ in connection.raw_headers] == [b"content-type", b"content-length"]
-    assert connection.reusable
+    assert connection.is_reusable()
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ async def test_a_connection_on_which_more_came_than_the_answer_is_not_used_again
     await answer.stream_to(take)
     assert take.pieces[0] == b"ok"
     assert b"".join(take.pieces) == b"ok"
-    assert not connection.reusable
+    assert not connection.is_reusable()
 
 
 async def test_an_answer_to_head_has_no_body_whatever_it_says() -> None:
@@ -200,14 +200,14 @@ async def test_an_answer_to_head_has_no_body_whatever_it_says() -> None:
     take = Taker()
     await answer.stream_to(take)
     assert take.pieces == []
-    assert not connection.reusable
+    assert not connection.is_reusable()
 
 
 @pytest.mark.parametrize("status", [b"204 No Content", b"304 Not Modified"])
 async def test_some_answers_have_no_body_and_leave_the_connection(status: bytes) -> None:
     connection, answer, _ = begun(b"HTTP/1.1 " + status + b"\r\n\r\n")
     await answer.stream_to(Taker())
-    assert connection.reusable
+    assert connection.is_reusable()
 
 
 async def test_without_framing_the_end_of_the_connection_is_the_end_of_the_body() -> None:
@@ -218,7 +218,7 @@ async def test_without_framing_the_end_of_the_connection_is_the_end_of_the_body(
     connection.eof_received()
     await task
     assert take.pieces == [b"all of it"]
-    assert not connection.reusable
+    assert not connection.is_reusable()
 
 
 @pytest.mark.parametrize(
@@ -274,7 +274,7 @@ async def test_trailers_are_nobodys_business() -> None:
     connection, answer, _ = begun(CHUNKED + CHUNK + b"0\r\nx: y\r\n\r\n")
     await answer.stream_to(Taker())
     assert b"x" not in dict(connection.raw_headers)
-    assert connection.reusable
+    assert connection.is_reusable()
 
 
 async def test_silence_is_not_counted_while_nobody_wants_more() -> None:
@@ -351,7 +351,7 @@ async def test_one_answer_after_another_comes_over_a_connection() -> None:
         await answer.stream_to(take)
         assert (connection.status, b"".join(take.pieces)) == (201, b"x" * length)
         assert connection.raw_headers == [(b"content-length", b"%d" % length)]
-        assert connection.reusable
+        assert connection.is_reusable()
 
 
 async def test_what_comes_at_rest_closes_the_connection() -> None:
@@ -392,4 +392,4 @@ async def test_a_long_piece_of_a_body_is_taken_as_one() -> None:
     connection.data_received(b"%x\r\n%b\r\n" % (200_000, b"x" * 200_000) + LAST)
     await task
     assert take.pieces == [b"x" * 200_000]
-    assert connection.reusable
+    assert connection.is_reusable()
