@@ -184,7 +184,7 @@ class EngineRegistry:
             limit.refusals.entered(others + 1)
         if not engine.alone:
             self.on_change()
-        return EngineSlot(session, place, others, lent, started)
+        return EngineSlot(session, place, others, lent, started, now)
 
     def _why_not(self, deployment_id: str) -> str:
         """Why no request is let in there. Raises :class:`BackendRefused` where there is no such place."""

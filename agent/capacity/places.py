@@ -112,6 +112,8 @@ class EngineSlot(Struct, frozen=True, eq=False):
     """It has a slot of those that are divided among sessions."""
     started: float
     """When it began, by the engine's :class:`~shared.protocol.gpu_time.GpuClock`."""
+    entered_s: float
+    """When it began, on the registry's clock."""
 
     @property
     def engine(self) -> str:

@@ -45,6 +45,7 @@ class RunOwner(Protocol):
     """Who has requests run."""
 
     clock: Callable[[], float]
+    """That of the registry, by which places say when they were entered."""
 
     def left(self, run: "RequestRun") -> float:
         """The engine has let go; the gateway has not heard of the end. Called once. Returns the GPU-seconds
@@ -119,7 +120,7 @@ class RequestRun(ReceivedBody):
         self._owner, self._agreed = owner, agreed
         self._pieces, self.untaken_bytes, self._moved = [], 0, None
         self._complete = self.ended = self._over = False
-        self.began_s = owner.clock()
+        self.began_s = seat.entered_s
         self.status, self._headers, self._rest, self._message = 0, (), b"", b""
         self._whole = self._watching = self._head_waits = self.engine_failed = self.out_of_memory = False
         self._writable = True

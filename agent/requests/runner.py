@@ -32,7 +32,8 @@ class RequestRunner:
         clock: Callable[[], float] = time.monotonic,
         tracing: EngineTracing | None = None,
     ) -> None:
-        """``tracing`` records requests whose traces are; None: nothing is recorded."""
+        """``clock`` is that of the ``registry``. ``tracing`` records requests whose traces are; None: nothing
+        is recorded."""
         self._tracing = tracing
         self._registry = registry
         self.clock = clock

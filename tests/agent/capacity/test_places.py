@@ -81,5 +81,5 @@ def test_what_runs_at_a_deployment_that_is_gone_counts_until_it_is_over() -> Non
 
 def test_a_slot_says_where_it_is() -> None:
     engine = engine_with("a")
-    slot = EngineSlot("s", engine.places["e/a"], 0, False, 0.0)
+    slot = EngineSlot("s", engine.places["e/a"], 0, False, 0.0, 0.0)
     assert (slot.engine, slot.deployment) == ("e", "e/a")
