@@ -1,11 +1,12 @@
 """What a session reports to the program around it (PROTOCOL §5, §7).
 
-Events are plain data: the session makes no calls of its own. Those of every stream are made fastest.
+Events are plain data: the session makes no calls of its own. Those of every stream are structs, which are
+made and read fastest.
 """
 
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Any, NamedTuple
+from typing import Any
 
 from msgspec import Struct
 
@@ -28,7 +29,7 @@ class HeadReceived(Struct, frozen=True, gc=False):
     head: ResponseHead
 
 
-class DataReceived(NamedTuple):
+class DataReceived(Struct, frozen=True, gc=False):
     """Body bytes. They count against credit until the program calls ``ProtocolSession.consume``."""
 
     stream_id: int

@@ -847,36 +847,14 @@ wants_body(PyObject *stream, const StreamSlots *slots, PyObject *states)
     return wanted;
 }
 
-/* Of this class tuple.__new__ has made an instance: it is safe to do so without asking. */
-static PyObject *known_event_type;
-
-static PyObject *
-new_event(PyObject *event_type, PyObject *pair)
-{
-    PyObject *args, *event;
-
-    if (event_type != known_event_type) {
-        event = PyObject_CallMethod((PyObject *)&PyTuple_Type, "__new__", "OO", event_type, pair);
-        if (event != NULL) {
-            Py_XSETREF(known_event_type, Py_NewRef(event_type));
-        }
-        return event;
-    }
-    args = PyTuple_Pack(1, pair);
-    event = args == NULL ? NULL : PyTuple_Type.tp_new((PyTypeObject *)event_type, args, NULL);
-    Py_XDECREF(args);
-    return event;
-}
-
 /* An event of a piece that no path takes. 0: done, -1: an error. */
 static int
 append_event(PyObject *events, PyObject *event_type, PyObject *key, PyObject *data)
 {
-    PyObject *pair = PyTuple_Pack(2, key, data);
-    PyObject *event = pair == NULL ? NULL : new_event(event_type, pair);
+    PyObject *fields[] = {key, data};
+    PyObject *event = PyObject_Vectorcall(event_type, fields, 2, NULL);
     int failed = event == NULL ? -1 : PyList_Append(events, event);
 
-    Py_XDECREF(pair);
     Py_XDECREF(event);
     return failed;
 }

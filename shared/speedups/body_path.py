@@ -122,8 +122,8 @@ def receive_bodies(
     messages that came together each client gets what is for it in one write. It stops before the
     first frame that is not of ``frame_type``, within ``most_bytes`` and within its stream's and the
     ``session``'s credit, of a stream whose peer is in the first of the ``states`` and whose own half is in
-    neither of the others. What no path takes becomes an event of ``event_type``: the stream's number and the
-    payload.
+    neither of the others. What no path takes becomes an event, made by ``event_type`` of the stream's number
+    and the payload.
     """
     body, unwanted, reset = states
     touched: list[BodyPath] = [] if later is None else later
@@ -150,7 +150,7 @@ def receive_bodies(
         else:
             if path is not None:
                 path.open = False  # or the next piece would overtake this one
-            events.append(tuple.__new__(event_type, (stream_id, data)))
+            events.append(event_type(stream_id, data))
         start = end
     if later is None:
         return start, write_bodies(touched, step_bytes)
