@@ -32,6 +32,9 @@ STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 _STRING = re.compile(STRING, re.DOTALL)
 _TOKEN = re.compile(STRING + rb"|[{}\[\],]", re.DOTALL)
 _MODEL = b'"model"'
+_ESCAPE = b"\\"
+"""Looked for by a method of the body: ``in`` would try it as a number first, and raise within."""
+
 _ESCAPED_LETTER = b"\\u006"
 """How each of its letters begins that is written as an escape."""
 
@@ -111,7 +114,7 @@ def text_places(body: bytes, starts: Iterable[int], text: str) -> list[Place]:
 
 def names_model_once(body: bytes) -> bool:
     """Whether exactly one string of some JSON reads ``model``; False where it takes more to find out."""
-    if b"\\" in body and body.rfind(_ESCAPED_LETTER) >= 0:
+    if body.find(_ESCAPE) >= 0 and body.rfind(_ESCAPED_LETTER) >= 0:
         return False
     return body.count(_MODEL) == 1
 
@@ -120,7 +123,7 @@ def only_model(body: bytes) -> Place | None:
     """The place, quotes included, of the value of the member ``model`` that the JSON object ``body`` has at
     its top, where that is a string and no other string reads ``model``; None where it takes more to find
     it."""
-    if b"\\" in body and body.rfind(_ESCAPED_LETTER) >= 0:
+    if body.find(_ESCAPE) >= 0 and body.rfind(_ESCAPED_LETTER) >= 0:
         return None
     name = body.find(_MODEL)
     if body.rfind(_MODEL) != name:  # searching from the end is the quicker way
