@@ -1,7 +1,6 @@
 """Why the requests of each model waited, and when: noted at the end of a turn in which some still wait."""
 
 from collections import deque
-from itertools import pairwise
 
 MOST_NOTES = 32
 """Changes that are kept for each model; a request that waits longer has the last ones."""
@@ -39,9 +38,14 @@ class WaitLog:
         if notes is None or end_s - start_s < LEAST_S:
             return ()
         found: list[tuple[str, float]] = []
-        changes = [*notes, (end_s, "")]
-        for (since_s, code), (until_s, _) in pairwise(changes):
-            lasted_s = min(until_s, end_s) - max(since_s, start_s)
-            if code and lasted_s >= LEAST_S:
-                found.append((code, lasted_s))
+        until_s = end_s
+        for since_s, code in reversed(notes):
+            if since_s < end_s:
+                lasted_s = until_s - (since_s if since_s > start_s else start_s)
+                if code and lasted_s >= LEAST_S:
+                    found.append((code, lasted_s))
+                if since_s <= start_s:
+                    break
+                until_s = since_s
+        found.reverse()
         return tuple(found)
