@@ -4,6 +4,7 @@ import asyncio
 
 from gateway.dispatch.recovery import AnswerRecord, Splicer
 from gateway.dispatch.response_buffers import UnreadBudget, UnreadBuffer
+from gateway.dispatch.response_fields import ResponseFields
 from gateway.dispatch.response_stream import (
     HELD_BYTES,
     HOLD_BACK_BYTES,
@@ -21,6 +22,7 @@ from shared.protocol.messages import ResponseHead, Trailers
 from shared.protocol.receiving import UNSAID_BYTES
 from shared.speedups import BodyPath
 
+_COMPLETE = Ending.COMPLETE  # a global is found faster
 _WHOLE = (b"\n\n", b"\r\n\r\n")  # how nearly everybody ends events
 
 _COMMENT = b": waiting\n\n"
@@ -28,7 +30,7 @@ _NOT_READ_BACK = "What was kept of the answer until it is read could not be read
 _MUCH_BYTES = min(HELD_BYTES, HOLD_BACK_BYTES)
 
 
-class EngineResponse:
+class EngineResponse(ResponseFields):
     """One response, whatever number of attempts it took. Made by ``Dispatcher.run``.
 
     Its reader must call :meth:`abort` if it stops before the end (after it that does no harm), and
@@ -37,24 +39,7 @@ class EngineResponse:
     engine is given credit at once, so that it can finish and its slot be free.
     """
 
-    # What an answer that comes whole and is taken at once never sets is here and in no object.
-    _first = b""  # all that waits for the reader, where that is one piece and there is no buffer
-    _held: UnreadBuffer | None = None  # what waits, unless that is one piece; see :attr:`_buffer`
-    trailers: Trailers | None = None  # once it has ended, if the agent had anything to say
-    taken_bytes = 0  # by its client
-    _waiter: asyncio.Future[None] | None = None
-    _sink: Sink | None = None  # only while the reader waits: then nothing is buffered or joined
-    _sunk_bytes = 0  # of the stream, taken by the sink and not yet reported as consumed
-    _path: BodyPath | None = None  # the sink's, which was given to the stream
-    _outstanding_bytes = 0
-    _splicer: Splicer | None = None
-    _owed_bytes = 0  # of the joined stream, arrived and not yet reported as consumed
-    _older_bytes = 0  # of them, which its stream does not wait for: another's, or held in memory
-    _window_held = False  # of the stream, which has ended, until its reader takes all or begins
-    _no_room = _asks_again = False  # for what its reader has not taken; the buffer, by itself, for room
-    _ended = False
-    _broken: StreamBroken | None = None
-    _ending: Ending | None = None
+    __slots__ = ()
 
     def __init__(
         self,
@@ -82,6 +67,12 @@ class EngineResponse:
         self._stream, self._owner = stream, owner
         self._unread, self._reader = unread, reader
         self._record, self._kept_back = record, kept_back
+        self._held = self._waiter = self._sink = self._path = self._splicer = None
+        self._broken = self._ending = self.trailers = None
+        self._first = b""
+        self._outstanding_bytes = self._older_bytes = self._owed_bytes = self._sunk_bytes = 0
+        self.taken_bytes = 0
+        self._window_held = self._no_room = self._asks_again = self._ended = False
 
     @property
     def _buffer(self) -> UnreadBuffer:
@@ -137,7 +128,7 @@ class EngineResponse:
             return None
         else:
             body = b"".join(chunks)
-        self._done(Ending.COMPLETE)
+        self._done(_COMPLETE)
         return body
 
     def consumed(self, size_bytes: int) -> None:
