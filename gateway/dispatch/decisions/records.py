@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from types import SimpleNamespace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
+
+from msgspec import Struct
 
 from gateway.dispatch.decisions.decision import Decision
 from gateway.domain.request import Request
@@ -40,7 +42,7 @@ class RecordSettings:
     """Whose answer begins later than so long after its arrival is slow."""
 
 
-class KeptRequest(NamedTuple):
+class KeptRequest(Struct, frozen=True, gc=False):
     """What is kept of one request."""
 
     facts: RequestFacts
@@ -143,7 +145,7 @@ class RequestRecords:
             return
         asked = _NOTHING_ASKED if request is None else request
         self.ended += 1
-        known = (
+        record = KeptRequest(
             facts,
             self.ended,
             key_name,
@@ -156,10 +158,7 @@ class RequestRecords:
             asked.preempted,
             asked.decisions or (),
             asked.last_wait,
-            False,
-            None,
         )
-        record = tuple.__new__(KeptRequest, known)  # what its own constructor does
         self._recent.append(record)
         first_s, status = facts.first_byte_s, facts.status
         if (facts.total_s if first_s is None else first_s) >= self.settings.slow_s:
