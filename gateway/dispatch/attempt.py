@@ -19,8 +19,13 @@ from shared.protocol.progress import Progress
 EVENT_BYTES = 256
 """The size of an event with one token, or a bit more; a larger piece holds several events."""
 
-Spawn = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
-"""Starts a task and owns it until it is done."""
+
+class Tasks(Protocol):
+    """:class:`gateway.dispatch.context.DispatchContext`."""
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        """Start a task and own it until it is done."""
+        ...
 
 
 class StreamUpload:
@@ -31,14 +36,14 @@ class StreamUpload:
     """
 
     def __init__(
-        self, body: RequestBody, stream: Stream, failed: Callable[[Exception], None], spawn: Spawn
+        self, body: RequestBody, stream: Stream, failed: Callable[[Exception], None], tasks: Tasks
     ) -> None:
         """``failed`` is told when the rest of the body could not be read."""
         self._body = body
         self._pieces = list(reversed(body.pieces))
         self._stream = stream
         self._failed = failed
-        self._spawn = spawn
+        self._tasks = tasks
         self._offset, self._stopped = 0, False
         self._task: asyncio.Task[None] | None = None
         self._writable: asyncio.Event | None = None
@@ -69,7 +74,7 @@ class StreamUpload:
                 self._stopped = True
                 self._stream.end()
             else:
-                self._task = self._spawn(self._send_rest())
+                self._task = self._tasks.spawn(self._send_rest())
         except (StreamHalfClosed, SessionClosed):
             self._stopped = True  # the stream's handler is told why
 
@@ -139,41 +144,13 @@ class AttemptOwner(Protocol):
 class Attempt:
     """One stream on one deployment (a StreamHandler). It holds its slot until both ends have let go."""
 
-    # What an answer that comes whole never sets, or hardly anybody reads, is here and in no object.
-    refused = False
-    """Its engine had enough to do and did not begin on it."""
-    first_byte_s: float | None = None
-    """When the head came."""
-    first_piece_s: float | None = None
-    """When the first of a streamed body came."""
+    # What hardly any attempt sets, or is asked for, is here and in no object.
     probed_s: float | None = None
     """When its tunnel was probed; None once that is answered."""
-    away_s = 0.0
-    """How long its tunnel was away, all told."""
     stalled = False
     """It was quiet for longer than its rhythm explains."""
     suspended_s: float | None = None
     """Since when its tunnel is gone or silent; None while it is not."""
-    response: EngineResponse | None = None
-    upload: StreamUpload | None = None
-    """None for a body that left at once."""
-    followed: int | None = None
-    """The ticket's number by which the scheduler is to hear its end; None: it is not."""
-    outcome: Outcome | None = None
-    """What the scheduler is to learn of it; None: nothing."""
-    kv_tokens: int | None = None
-    """What it holds of its deployment's memory for context, where that is known."""
-    gpu_began_s: float | None = None
-    """What its deployment's :class:`~shared.protocol.gpu_time.GpuClock` said at its start; None while it does
-    not count there."""
-    gpu_s: float | None = None
-    """GPU-seconds that it used, as its agent measured; None: the agent did not say."""
-    decision: Decision | None = None
-    """What is noted of it; None: nothing."""
-    _heard = False
-    _later: tuple[RequestBody, Spawn] | None = None
-    """What is sent once the stream is upgraded."""
-    _noted = _noted_bytes = 0
 
     def __init__(
         self, owner: AttemptOwner, deployment: Deployment, head: RequestHead, work: float, now: float
@@ -184,9 +161,39 @@ class Attempt:
         self.opened_s = now
         self.quiet_s = now
         """When bytes were last found to have come."""
-        self._received_bytes = self._pieces = 0
+        self.received_bytes = self._pieces = 0
+        """Bytes of the response's body that are counted: all, once it is over. What comes by the stream's
+        path before that is counted when somebody asks for ``pieces``."""
+        self._heard = False
+        self._noted = self._noted_bytes = 0
+        self._later: tuple[RequestBody, Tasks] | None = None
+        """What is sent once the stream is upgraded."""
         self.given_up = False
         """The attempt was cancelled; it holds its slot until the engine has stopped."""
+        self.refused = False
+        """Its engine had enough to do and did not begin on it."""
+        self.first_byte_s: float | None = None
+        """When the head came."""
+        self.first_piece_s: float | None = None
+        """When the first of a streamed body came."""
+        self.away_s = 0.0
+        """How long its tunnel was away, all told."""
+        self.response: EngineResponse | None = None
+        self.upload: StreamUpload | None = None
+        """None for a body that left at once."""
+        self.followed: int | None = None
+        """The ticket's number by which the scheduler is to hear its end; None: it is not."""
+        self.outcome: Outcome | None = None
+        """What the scheduler is to learn of it; None: nothing."""
+        self.kv_tokens: int | None = None
+        """What it holds of its deployment's memory for context, where that is known."""
+        self.gpu_began_s: float | None = None
+        """What its deployment's :class:`~shared.protocol.gpu_time.GpuClock` said at its start; None while it
+        does not count there."""
+        self.gpu_s: float | None = None
+        """GPU-seconds that it used, as its agent measured; None: the agent did not say."""
+        self.decision: Decision | None = None
+        """What is noted of it; None: nothing."""
         self.traced: TracedAttempt | None = None
         """What is recorded of it; None: its request has no trace."""
         if (trace := request.dispatch_trace) is not None:
@@ -195,15 +202,15 @@ class Attempt:
         if trace is not None:
             trace.begin(self.traced)
 
-    def send(self, body: RequestBody, spawn: Spawn) -> None:
+    def send(self, body: RequestBody, tasks: Tasks) -> None:
         """Send ``body`` up the stream: what the send buffer holds whole at once, anything else bit by bit.
         Where a WebSocket is asked for, only once there is one: an agent that refuses the request has seen
         nothing of it."""
         if self.request.upgrade:
-            self._later = body, spawn
+            self._later = body, tasks
             return
         if body.rest is not None or body.held_bytes > SEND_BUFFER_BYTES:
-            self.upload = StreamUpload(body, self.stream, self.upload_failed, spawn)
+            self.upload = StreamUpload(body, self.stream, self.upload_failed, tasks)
             self.upload.send_on()
             return
         try:
@@ -225,13 +232,6 @@ class Attempt:
         self._heard = heard
 
     @property
-    def received_bytes(self) -> int:
-        """Bytes of the response's body that were received."""
-        if self.stream.path is not None:
-            self._count_path()
-        return self._received_bytes
-
-    @property
     def pieces(self) -> int:
         """In which the response's body came."""
         if self.stream.path is not None:
@@ -244,7 +244,7 @@ class Attempt:
         if path is not None and path.pieces:
             self._heard = True
             self._pieces += path.pieces
-            self._received_bytes += path.taken_bytes
+            self.received_bytes += path.taken_bytes
             path.pieces = path.taken_bytes = 0
 
     def give_up(self, code: ErrorCode, reason: str = "") -> None:
@@ -265,11 +265,11 @@ class Attempt:
         if self._later is not None and not self.given_up:
             self._begin_messages(head.status, *self._later)
 
-    def _begin_messages(self, status: int, body: RequestBody, spawn: Spawn) -> None:
+    def _begin_messages(self, status: int, body: RequestBody, tasks: Tasks) -> None:
         """The engine has taken the WebSocket that was asked for, or answers as to any request."""
         self._later = None
         if status == UPGRADED:
-            self.upload = StreamUpload(body, self.stream, self.upload_failed, spawn)
+            self.upload = StreamUpload(body, self.stream, self.upload_failed, tasks)
             self.upload.send_on()
             return
         try:
@@ -286,7 +286,7 @@ class Attempt:
 
     def on_data(self, data: bytes) -> None:
         self._heard = True
-        self._received_bytes += len(data)
+        self.received_bytes += len(data)
         if not self._pieces and self.request.streaming:
             self.owner.began(self)
         self._pieces += 1
@@ -361,7 +361,7 @@ class Attempt:
         """The request has had what came; each piece is noted once, as a token, or as several."""
         if self.stream.path is not None:
             self._count_path()
-        received_bytes = self._received_bytes
+        received_bytes = self.received_bytes
         seen = received_bytes // EVENT_BYTES
         if seen < self._pieces:
             seen = self._pieces

@@ -33,7 +33,8 @@ from shared.protocol.errors import ErrorCode, SessionClosed, TooManyStreams
 from shared.protocol.messages import ResponseHead, Trailers
 from shared.protocol.routes import ANY_ROUTE
 
-_WAITING, _OPENING, _DONE = ExchangeState.WAITING, ExchangeState.OPENING, ExchangeState.DONE
+_WAITING, _OPENING = ExchangeState.WAITING, ExchangeState.OPENING
+_ANSWERING, _DONE = ExchangeState.ANSWERING, ExchangeState.DONE
 _HARMLESS, _TELL = Effect.HARMLESS, NextStep.TELL
 Settle = Callable[[EngineResponse | Exception], None]
 """Is called exactly once, with the response or the error."""
@@ -44,20 +45,19 @@ MakeExchange = Callable[[Ticket, DispatchContext, Settle], "RequestExchange"]
 class RequestExchange:
     """One request on its way. ``settle`` is called exactly once, with the response or the error."""
 
-    state = _WAITING
-    open_attempts = 0
-    _answer: RunningAnswer | None = None
-    """None also for an answer that was whole before its client heard of it."""
-    _whole: Attempt | None = None  # that such an answer came from
-    _queue_s = 0.0
-
     def __init__(self, ticket: Ticket, context: DispatchContext, settle: Settle) -> None:
         self.request = ticket.request
         self.ticket = ticket
         self._context = context
         self._settle: Settle | None = settle  # None once it was called
+        self.state = _WAITING
+        self.open_attempts = 0
+        self._answer: RunningAnswer | None = None
+        """None also for an answer that was whole before its client heard of it."""
+        self._whole: Attempt | None = None  # that such an answer came from
+        self._queue_s = 0.0
         self._pending = PendingAttempts(context, ticket)
-        self._timer = LazyTimer(context.timers, self._on_time, ticket.expires_s)
+        self._timer = LazyTimer(context.timers, self, ticket.expires_s)
         if (trace := self.request.dispatch_trace) is not None:
             trace.wait(ticket.entered_s)
 
@@ -88,7 +88,7 @@ class RequestExchange:
         self.open_attempts += 1
         request.attempts.append(deployment.key)
         context.taken(ticket, attempt)
-        attempt.send(body, context.spawn)
+        attempt.send(body, context)
         return attempt
 
     @property
@@ -306,7 +306,7 @@ class RequestExchange:
 
     def _answer_begins(self, attempt: Attempt, now: float) -> None:
         """From here on the client hears of it."""
-        self.state = ExchangeState.ANSWERING
+        self.state = _ANSWERING
         if len(self._pending.attempts) > 1:  # there may be a second copy by now
             self._pending.give_up(ErrorCode.CANCELLED, but=attempt)
         self._pending.attempts = ()
@@ -361,7 +361,8 @@ class RequestExchange:
         """When to look again while no answer has begun."""
         self._timer.set(self._pending.due_s)
 
-    def _on_time(self, now: float) -> None:
+    def on_time(self, now: float) -> None:
+        """Its timer says so."""
         if self._answer is not None:
             self._answer.on_time(now)
         elif self.state is ExchangeState.WAITING:

@@ -19,16 +19,23 @@ class Timers(Protocol):
     def call_at(self, when_s: float, callback: Callable[[], None], /) -> Cancellable: ...
 
 
+class Timed(Protocol):
+    """Whom a timer tells that its time has come."""
+
+    def on_time(self, now: float) -> None: ...
+
+
 class LazyTimer:
-    """Calls ``callback(now)`` at a set time. Setting it later costs nothing: it wakes early and waits
+    """Calls its owner's ``on_time`` at a set time. Setting it later costs nothing: it wakes early and waits
     again."""
 
-    __slots__ = ("_callback", "_due_s", "_timer", "_timer_s", "_timers")
+    __slots__ = ("_due_s", "_owner", "_timer", "_timer_s", "_timers")
 
-    def __init__(self, timers: Timers, callback: Callable[[float], None], due_s: float) -> None:
+    def __init__(self, timers: Timers, owner: Timed, due_s: float) -> None:
         """Calls at ``due_s``, unless it is set to another time before."""
         self._timers = timers
-        self._callback = callback
+        self._owner: Timed | None = owner
+        """None once it is closed."""
         self._due_s = self._timer_s = due_s
         self._timer: Cancellable | None = timers.call_at(due_s, self._on_time)
 
@@ -47,20 +54,16 @@ class LazyTimer:
             self._timer = None
 
     def close(self) -> None:
-        """Cancel it for good, and forget the callback with all that it refers to."""
+        """Cancel it for good, and forget its owner with all that it refers to."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._callback = _do_nothing
+        self._owner = None
 
     def _on_time(self) -> None:
         self._timer = None
         now = self._timers.time()
         if now < self._due_s:
             self.set(self._due_s)
-        else:
-            self._callback(now)
-
-
-def _do_nothing(now: float) -> None:
-    """The callback of a closed timer."""
+        elif self._owner is not None:
+            self._owner.on_time(now)
