@@ -62,6 +62,34 @@ class DispatchContext(ABC):
     """What a request on its way needs of :class:`gateway.dispatch.dispatcher.Dispatcher`, which is the one
     subclass: it knows the requests themselves. Belongs to the event loop's thread."""
 
+    __slots__ = (  # an object's dictionary has no room for all of these: then methods are found slowly
+        "_answer_times",
+        "_budgets",
+        "_hedges",
+        "_retries",
+        "_tasks",
+        "admission",
+        "arrivals",
+        "at_turn_end",
+        "decisions",
+        "demand",
+        "health",
+        "index",
+        "look_at",
+        "metrics",
+        "records",
+        "regions",
+        "registry",
+        "room",
+        "scheduling",
+        "sessions",
+        "settings",
+        "sliced_parser",
+        "slow_readers",
+        "timers",
+        "unread",
+    )
+
     def __init__(
         self,
         registry: Registry,
