@@ -8,6 +8,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
+from msgspec import Struct
+
 from gateway.dispatch.exchange import MakeExchange, RequestExchange, Settle
 from gateway.dispatch.response import EngineResponse
 from gateway.domain.request import Request
@@ -21,28 +23,24 @@ class Submit(Protocol):
     ) -> RequestExchange: ...
 
 
-class Arrival:
+class Arrival(Struct, eq=False):
     """One request, from when it came until its answer is there."""
 
-    __slots__ = ("answer", "exchange", "make", "request")
-
-    def __init__(
-        self, request: Request, make: MakeExchange | None, answer: "asyncio.Future[EngineResponse]"
-    ) -> None:
-        self.request = request
-        self.make = make
-        self.answer = answer
-        self.exchange: RequestExchange | None = None
-        """None until it is submitted."""
+    request: Request
+    make: MakeExchange | None
+    answer: asyncio.Future[EngineResponse]
+    exchange: RequestExchange | None = None
+    """None until it is submitted."""
 
     def settle(self, outcome: EngineResponse | Exception) -> None:
         """Hand the outcome on, if somebody awaits it."""
-        if self.answer.done():
-            return
-        if isinstance(outcome, Exception):
-            self.answer.set_exception(outcome)
-        else:
-            self.answer.set_result(outcome)
+        try:
+            if isinstance(outcome, Exception):
+                self.answer.set_exception(outcome)
+            else:
+                self.answer.set_result(outcome)
+        except asyncio.InvalidStateError:
+            pass  # nobody awaits it any more
 
     def cancel(self) -> None:
         """Nobody awaits the outcome any more."""

@@ -22,6 +22,8 @@ class TurnEnd:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._steps: list[Callable[[], None]] = []
+        self._taking = self._take_steps
+        """Bound once: it is handed to the loop with all that comes."""
         self._coming: Cancellable | None = None
         """The call that takes the steps."""
 
@@ -29,14 +31,14 @@ class TurnEnd:
         """Input was read, and the tasks that it concerns are started or woken."""
         if self._coming is not None:
             self._coming.cancel()
-        self._coming = self._loop.call_soon(self._take_steps)
+        self._coming = self._loop.call_soon(self._taking)
 
     def call(self, step: Callable[[], None]) -> None:
         """Have ``step`` called at the end of this turn, or of the next one if it is ending. What it raises
         goes to the loop's exception handler."""
         self._steps.append(step)
         if self._coming is None:
-            self._coming = self._loop.call_soon(self._take_steps)
+            self._coming = self._loop.call_soon(self._taking)
 
     def _take_steps(self) -> None:
         try:
@@ -50,7 +52,7 @@ class TurnEnd:
                 if not self._steps:
                     break
         finally:
-            self._coming = self._loop.call_soon(self._take_steps) if self._steps else None
+            self._coming = self._loop.call_soon(self._taking) if self._steps else None
 
     def _report(self, error: Exception) -> None:
         context = {"message": "a step at the end of a turn failed", "exception": error}
