@@ -317,7 +317,7 @@ class RequestExchange:
         now = self._context.timers.time()
         self._answer_begins(attempt, now)
         self._whole = attempt
-        self.request.body.prefix = b""
+        self.request.body.forget()
         usage = None if trailers is None else trailers.usage
         count_answer(self._context, self.ticket, attempt, response.status, usage, usage, now)
         response.end(trailers)
@@ -331,7 +331,7 @@ class RequestExchange:
         recovery = StreamRecovery(self._context, self.request, attempt.deployment.version, record)
         if record is None:
             # Nothing will repeat it; what is still going up has its own hold on it.
-            self.request.body.prefix = b""
+            self.request.body.forget()
         self._answer = RunningAnswer(
             self._context, self.ticket, self._open, attempt, response, recovery, self._timer
         )

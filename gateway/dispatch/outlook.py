@@ -2,8 +2,9 @@
 by it: clients of jobs are told."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from itertools import islice
+
+from msgspec import structs
 
 from gateway.dispatch.scheduler_adapter import SchedulerAdapter
 from gateway.domain.jobs import JobEstimate
@@ -37,7 +38,7 @@ class DispatchOutlook:
         """Of ``request``, which is not changed, at the deployment that would be fastest with all its slots
         taken. Without a deployment, or where nothing was observed of the model's speed, nothing is known."""
         for model in self._resolve(request.model):
-            asked = replace(request, model=model)
+            asked = structs.replace(request, model=model)
             self._scheduling.estimate(asked)
             fit = DeploymentConstraints.of(asked)
             serving = (each for each in self._serving(model) if each.slots and each.suits(fit))

@@ -5,6 +5,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 
+from msgspec import Struct
+from msgspec import field as struct_field
+
 from gateway.domain.json_members import Edit, only_model
 from gateway.domain.quotas import Price, Rates
 from gateway.domain.residency import Residency
@@ -104,6 +107,10 @@ class RequestBody:
     @prefix.setter
     def prefix(self, data: bytes) -> None:
         self.pieces, self.held_bytes, self._models = (data,), len(data), None
+
+    def forget(self) -> None:
+        """What has been read is needed no more."""
+        self.pieces, self.held_bytes, self._models = (b"",), 0, None
 
     @property
     def models(self) -> Sequence[tuple[int, int]] | None:
@@ -233,8 +240,7 @@ class DispatchTrace(Protocol):
     def trouble(self, deployment: str, why: str) -> None: ...
 
 
-@dataclass(slots=True)
-class Request:
+class Request(Struct):
     """A classified request: everything queue, scheduler and dispatch need to know.
 
     Times are seconds of the gateway's monotonic clock; token counts are estimates.
@@ -281,9 +287,9 @@ class Request:
     ttft_s: float | None = None
     """Seconds from ``arrived_s`` within which the client wants its first token."""
     trace: str | None = None
-    attempts: list[str] = field(default_factory=list)
+    attempts: list[str] = struct_field(default_factory=list)
     """Deployments this request was given to so far, oldest first."""
-    failed: dict[str, float] = field(default_factory=dict)
+    failed: dict[str, float] = struct_field(default_factory=dict)
     """Those whose engine failed on it since its answer last got further, oldest first, and when."""
     version: str | None = None
     """Only deployments of this version will do: it was asked for, or an answer has begun that must go on."""

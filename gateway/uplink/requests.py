@@ -1,6 +1,6 @@
 """A request of the parent, made what queue, scheduler and dispatch know as one (PROTOCOL §7.6). Pure."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from gateway.domain.errors import RequestDeclined
 from gateway.domain.request import Principal, Request, RequestBody, Tier

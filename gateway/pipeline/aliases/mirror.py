@@ -7,6 +7,8 @@ at once. It starts after the real one is under way. Its answer is read, timed an
 import asyncio
 from dataclasses import replace
 
+from msgspec import structs
+
 from gateway.domain.aliases import AliasMirror, AliasTarget
 from gateway.domain.request import Request, RequestBody, Tier
 from gateway.domain.timers import Timers
@@ -107,7 +109,7 @@ class Mirrors:
 def _copy(request: Request, target: AliasTarget) -> Request:
     """It runs only where the request may. What it is for is in ``target``; it is renamed when it is sent."""
     body = request.body
-    return replace(
+    return structs.replace(
         request,
         principal=replace(request.principal, tenant=TENANT),
         body=RequestBody(body.pieces, None, body.size_bytes, body.models),

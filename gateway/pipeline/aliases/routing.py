@@ -6,8 +6,10 @@ answer has been said.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec.structs import replace
 
 from gateway.domain.aliases import Alias, AliasMirror, AliasTarget
 from gateway.domain.errors import (

@@ -3,6 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
+from msgspec import structs
+
 from gateway.dispatch.dispatcher import DispatchSettings
 from gateway.domain.errors import NoDeployment
 from gateway.domain.request import Principal, Request
@@ -196,10 +198,10 @@ def test_a_prompt_waits_for_a_slot_for_prompts_and_other_paths_do_not() -> None:
     fleet = Fleet(settings=DispatchSettings(reconnect_grace_s=5))
     agent = fleet.connect("a", prompts, replace(COMFY, id="o", routes=("any", "images"), slots=8))
     for _ in range(2):
-        fleet.submit(replace(own_path(fleet), path="/prompt"))
+        fleet.submit(structs.replace(own_path(fleet), path="/prompt"))
     for _ in range(3):
-        fleet.submit(replace(own_path(fleet), method="GET", path="/history/x"))
+        fleet.submit(structs.replace(own_path(fleet), method="GET", path="/history/x"))
     assert [stream.stream.head.deployment for stream in agent.streams] == ["p", "o", "o", "o"]
     plain, agents = fleet_of("b")
-    plain.submit(replace(own_path(plain), path="/prompt"))  # an engine with such a path of its own
+    plain.submit(structs.replace(own_path(plain), path="/prompt"))  # an engine with such a path of its own
     assert taken(agents) == {"b": 1}

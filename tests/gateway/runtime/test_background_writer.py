@@ -3,10 +3,10 @@
 import asyncio
 import threading
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from structlog.testing import capture_logs
 
 from gateway.quota.usage import UsageLedger

@@ -1,12 +1,12 @@
 """Which requests may be answered from one another: deterministic ones, and identical ones of one tenant."""
 
-from dataclasses import replace
 from typing import Any
 
 import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from gateway.domain.request import Request, RequestBody
 from gateway.domain.residency import read_where
