@@ -10,7 +10,7 @@ from gateway.domain.jobs import JobRecord, JobState, NewJob, ObjectSlice
 from gateway.domain.running_clock import running_s
 from gateway.jobs.ends import EndSettings, JobEnds
 from gateway.jobs.fleet_room import FleetRoom
-from gateway.jobs.object_names import body_name
+from gateway.jobs.object_names import body_name, job_prefix
 from gateway.jobs.objects import ObjectOpener
 from gateway.jobs.output import AnswerHead, OutputSettings
 from gateway.jobs.runner import JobRunner
@@ -116,6 +116,10 @@ class Shop:
 
         await until(there)
         return self.store.jobs.get(job_id)
+
+    async def has_a_piece(self, job_id: str) -> bool:
+        """Whether something of the answer is kept: its head, which comes first, and a piece."""
+        return len(await self.objects.names(f"{job_prefix(job_id)}/output")) > 1
 
     async def result(self, job: JobRecord) -> bytes:
         assert job.outcome is not None

@@ -21,7 +21,7 @@ async def test_a_stopped_process_gives_its_jobs_back_with_what_they_have(shop: S
     job_id = await shop.submit()
     first = shop.start("p")
     await until(lambda: slow.kept)
-    await until(lambda: shop.objects.names(f"{job_prefix(job_id)}/output"))
+    await until(lambda: shop.has_a_piece(job_id))
     await shop.stop(first)
     job = shop.store.jobs.get(job_id)
     assert (job.state, job.attempts) == (JobState.QUEUED, 0)
@@ -41,7 +41,7 @@ async def test_a_process_that_died_is_followed_by_its_next_incarnation(shop: Sho
     job_id = await shop.submit()
     shop.start("p", 1)
     await until(lambda: slow.kept)
-    await until(lambda: shop.objects.names(f"{job_prefix(job_id)}/output"))
+    await until(lambda: shop.has_a_piece(job_id))
     shop.start("p", 2)  # while the first one hangs, as far as anybody can tell
     job = await shop.until(job_id, JobState.SUCCEEDED)
     assert await shop.result(job) == b"front part, and the rest"
@@ -53,7 +53,7 @@ async def test_a_process_that_takes_a_job_again_whose_lease_it_lost_ends_its_ear
     job_id = await shop.submit()
     runner = shop.start("p", 1)
     await until(lambda: slow.kept)
-    await until(lambda: shop.objects.names(f"{job_prefix(job_id)}/output"))
+    await until(lambda: shop.has_a_piece(job_id))
     assert shop.store.job_claims.end_leases_of("p", 2) == 1
     shop.store.job_claims.sweep(shop.now_s, shop.now_s, FAST.lease_s, 9)  # as another process may do
     job = await shop.until(job_id, JobState.SUCCEEDED)
