@@ -86,6 +86,7 @@ class DispatchContext(ABC):
         "settings",
         "sliced_parser",
         "slow_readers",
+        "time_limits",
         "timers",
         "unread",
     )
