@@ -41,10 +41,16 @@ class FleetMachine(RuleBasedStateMachine):
                 assert (each.outstanding == 0) == (mine == 0)
 
     def assert_nothing_left(self) -> None:
-        """Nothing is open, held or waiting, and no timer is set but those that look again."""
+        """Nothing is open, held or waiting, and no timer is set but those that look again and the one for
+        time limits."""
         self.fleet.assert_quiet()
         dispatcher = self.fleet.dispatcher
-        kept = dispatcher._assigner.timers_set + len(dispatcher.health._looks)
+        assert len(dispatcher.time_limits) == 0
+        kept = (
+            dispatcher._assigner.timers_set
+            + len(dispatcher.health._looks)
+            + dispatcher.time_limits.timers_set
+        )
         assert self.fleet.loop.pending == kept
 
 
