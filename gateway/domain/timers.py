@@ -50,15 +50,6 @@ class TimerWheel:
         self._set: Cancellable | None = None
         self._set_step = 0
 
-    @property
-    def timers_set(self) -> int:
-        """Of the event loop."""
-        return 0 if self._set is None else 1
-
-    def __len__(self) -> int:
-        """How many timers are set."""
-        return sum(map(len, self._steps.values()))
-
     def enter(self, timer: "LazyTimer", due_s: float) -> int:
         """Have ``timer`` woken at the end of the step that ``due_s`` lies in. Returns the step."""
         step = ceil(due_s * STEPS_A_SECOND)

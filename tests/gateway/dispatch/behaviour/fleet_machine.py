@@ -41,16 +41,10 @@ class FleetMachine(RuleBasedStateMachine):
                 assert (each.outstanding == 0) == (mine == 0)
 
     def assert_nothing_left(self) -> None:
-        """Nothing is open, held or waiting, and no timer is set but those that look again and the one for
-        time limits."""
+        """Nothing is open, held or waiting, and no timer is set but those that look again."""
         self.fleet.assert_quiet()
         dispatcher = self.fleet.dispatcher
-        assert len(dispatcher.time_limits) == 0
-        kept = (
-            dispatcher._assigner.timers_set
-            + len(dispatcher.health._looks)
-            + dispatcher.time_limits.timers_set
-        )
+        kept = dispatcher._assigner.timers_set + len(dispatcher.health._looks)
         assert self.fleet.loop.pending == kept
 
 
