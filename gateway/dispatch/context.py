@@ -86,7 +86,6 @@ class DispatchContext(ABC):
         "settings",
         "sliced_parser",
         "slow_readers",
-        "time_limits",
         "timers",
         "unread",
     )
