@@ -19,7 +19,7 @@ from gateway.dispatch.sliced_parsing import SlicedParser
 from gateway.dispatch.slow_readers import SlowReaders
 from gateway.domain.errors import QueueTimeout, RequestError
 from gateway.domain.request import Request, Tier
-from gateway.domain.timers import Timers, TimerWheel
+from gateway.domain.timers import Timers
 from gateway.fleet.deployment import Deployment
 from gateway.fleet.health import FleetHealth
 from gateway.fleet.registry import Registry
@@ -103,8 +103,6 @@ class DispatchContext(ABC):
         at_turn_end: Callable[[Callable[[], None]], object] | None,
     ) -> None:
         self.timers = timers
-        self.time_limits = TimerWheel(timers)
-        """Of requests."""
         self.at_turn_end = at_turn_end or timers.call_soon
         """Has something called once the present turn of the event loop is over."""
         self.settings = settings

@@ -57,7 +57,7 @@ class RequestExchange:
         self._whole: Attempt | None = None  # that such an answer came from
         self._queue_s = 0.0
         self._pending = PendingAttempts(context, ticket)
-        self._timer = LazyTimer(context.time_limits, self, ticket.expires_s, ticket.entered_s)
+        self._timer = LazyTimer(context.timers, self, ticket.expires_s)
         if (trace := self.request.dispatch_trace) is not None:
             trace.wait(ticket.entered_s)
 
