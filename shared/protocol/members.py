@@ -17,16 +17,19 @@ from shared.protocol.errors import FrameMalformed, TrunklineError
 
 T = TypeVar("T")
 
+MOST_COUNT, MOST_NUMBER, MOST_SECONDS, MOST_TEXT = 2**53, 1e15, 1e9, 4096
+"""Bounds, of Structs as well (:mod:`shared.protocol.structs`)."""
+
 Flag = Annotated[bool, Strict()]
-Count = Annotated[int, Strict(), Field(ge=0, le=2**53)]
+Count = Annotated[int, Strict(), Field(ge=0, le=MOST_COUNT)]
 Level = Annotated[int, Strict(), Field(ge=0, le=1_000_000)]
 """How many requests run, wait or may run somewhere."""
-Amount = Annotated[int, Strict(), Field(gt=0, le=2**53)]
-Number = Annotated[float, Strict(), AllowInfNan(False), Field(ge=-1e15, le=1e15)]
-Seconds = Annotated[float, Strict(), AllowInfNan(False), Field(ge=0.0, le=1e9)]
+Amount = Annotated[int, Strict(), Field(gt=0, le=MOST_COUNT)]
+Number = Annotated[float, Strict(), AllowInfNan(False), Field(ge=-MOST_NUMBER, le=MOST_NUMBER)]
+Seconds = Annotated[float, Strict(), AllowInfNan(False), Field(ge=0.0, le=MOST_SECONDS)]
 Share = Annotated[float, Strict(), AllowInfNan(False), Field(ge=0.0, le=1.0)]
 
-Text = Annotated[str, Field(max_length=4096)]
+Text = Annotated[str, Field(max_length=MOST_TEXT)]
 Name = Annotated[str, Field(max_length=limits.MODEL_NAME_CHARS)]
 Identifier = Annotated[str, Field(max_length=limits.MODEL_NAME_CHARS, pattern=r"^[^\x00-\x20\x7f]+$")]
 """A name that is not empty and holds no blanks or control characters."""

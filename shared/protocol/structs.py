@@ -16,15 +16,15 @@ from msgspec.json import Decoder
 from shared.protocol import limits
 from shared.protocol.errors import FrameMalformed
 from shared.protocol.header_fields import FORBIDDEN_IN_VALUE
-from shared.protocol.members import Headers, read_object
+from shared.protocol.members import MOST_COUNT, MOST_NUMBER, MOST_SECONDS, MOST_TEXT, Headers, read_object
 
 S = TypeVar("S", bound=Struct)
 
-Count = Annotated[int, Meta(ge=0, le=2**53)]
-Number = Annotated[float, Meta(ge=-1e15, le=1e15)]
-Seconds = Annotated[float, Meta(ge=0.0, le=1e9)]
+Count = Annotated[int, Meta(ge=0, le=MOST_COUNT)]
+Number = Annotated[float, Meta(ge=-MOST_NUMBER, le=MOST_NUMBER)]
+Seconds = Annotated[float, Meta(ge=0.0, le=MOST_SECONDS)]
 Name = Annotated[str, Meta(max_length=limits.MODEL_NAME_CHARS)]
-Text = Annotated[str, Meta(max_length=4096)]
+Text = Annotated[str, Meta(max_length=MOST_TEXT)]
 RanBy = Annotated[str, Meta(max_length=limits.RAN_BY_CHARS, pattern=r"^[^\x00-\x20\x7f]*\Z")]
 """``agent``, or ``gateway/agent`` where there are more gateways between, each by its name as an agent."""
 
