@@ -2,7 +2,6 @@
 
 from datetime import UTC, datetime
 from functools import lru_cache
-from math import floor
 
 
 @lru_cache(maxsize=16)
@@ -20,10 +19,18 @@ def to_microseconds(time_ns: int) -> str:
     return f"{text}.{microseconds:06d}Z" if microseconds else f"{text}Z"
 
 
+_last_milliseconds = (-1, "")
+"""What :func:`to_milliseconds` was asked last, since 1970, and its text: many lines are of one moment."""
+
+
 def to_milliseconds(time_s: float) -> str:
     """``2026-11-21T20:30:00.123Z`` of seconds since 1970. Sorts as time does."""
-    second = floor(time_s)
-    microseconds = round((time_s - second) * 1e6)
-    if microseconds == 1_000_000:
-        second, microseconds = second + 1, 0
-    return f"{text_of_second(second)}.{microseconds // 1000:03d}Z"
+    global _last_milliseconds
+    milliseconds = round(time_s * 1e6) // 1000
+    last = _last_milliseconds
+    if milliseconds == last[0]:
+        return last[1]
+    second = milliseconds // 1000
+    text = f"{text_of_second(second)}.{milliseconds - second * 1000:03d}Z"
+    _last_milliseconds = milliseconds, text
+    return text

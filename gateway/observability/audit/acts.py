@@ -35,7 +35,7 @@ def append_entries(
     files: AuditFiles,
     acts: AdminActionSource,
     wall_s: float,
-    entries: Sequence[AuditEntry] = (),
+    entries: Sequence[AuditEntry | bytes] = (),
     appended: Callable[[ChainHead], None] = lambda head: None,
     rest: Callable[[], None] = lambda: None,
 ) -> int:

@@ -134,7 +134,7 @@ class Appender:
 
     def append(
         self,
-        entries: Sequence[AuditEntry],
+        entries: Sequence[AuditEntry | bytes],
         wall_s: float,
         taken: Sequence[str] = (),
         rest: Callable[[], None] = lambda: None,

@@ -14,9 +14,9 @@ from typing import Any, Protocol
 import orjson
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-from msgspec import Struct
+from msgspec import Struct, json
 
-from gateway.domain.quotas import Price
+from gateway.domain.quotas import FREE, Price
 from gateway.domain.request import Tier
 from shared.process.utc_text import to_milliseconds
 from shared.protocol.messages import Usage
@@ -27,11 +27,14 @@ START = "0" * 64
 LINE_BYTES = 64 * 1024
 """Longest line."""
 
+REQUEST_BYTES = LINE_BYTES - 256
+"""Longest line of a request, without its number and the hash of the one before."""
+
 SMALL_BYTES = 512
 SMALL_FACTS = 64
 """What a line keeps of facts that are too long for one, or no JSON."""
 
-PIECE_RECORDS = 64
+PIECE_RECORDS = 128
 """So many are a piece of work, after which a thread beside the event loop rests."""
 
 RESERVED = ("seq", "prev", "at", "kind")
@@ -95,7 +98,15 @@ class RequestFacts(Struct, frozen=True, gc=False):
     """Where its agent is a gateway: that gateway's agent, and what it ran on."""
     device: str = ""
 
-    def entry(self) -> AuditEntry:
+    def line(self) -> "AuditEntry | bytes":
+        """What :func:`lines_of` is given: usually the line but for its number and its hash, made while all
+        this is in the processor's caches; later it is not."""
+        try:
+            line = _encode(_request_line(self))
+        except UnicodeEncodeError:  # text that is no Unicode
+            line = b""
+        if 0 < len(line) <= REQUEST_BYTES:
+            return line[1:]
         return AuditEntry(self.at_s, "request", facts_of(self))
 
 
@@ -124,16 +135,19 @@ def hash_of(line: bytes) -> str:
 
 
 def lines_of(
-    entries: Iterable[AuditEntry], seq: int, prev: str, rest: Callable[[], None] = lambda: None
+    entries: Iterable[AuditEntry | bytes], seq: int, prev: str, rest: Callable[[], None] = lambda: None
 ) -> tuple[bytes, int, str]:
     """``entries`` as lines after line ``seq`` with hash ``prev``; the number and hash of the last of them.
-    ``rest`` is called after each ``PIECE_RECORDS``."""
+    Bytes are what :meth:`RequestFacts.line` made. ``rest`` is called after each ``PIECE_RECORDS``."""
     lines: list[bytes] = []
     for entry in entries:
         if lines and not len(lines) % PIECE_RECORDS:
             rest()
         seq += 1
-        line = _line(entry, seq, prev)
+        if isinstance(entry, bytes):
+            line = b'{"seq":%d,"prev":"%b",%b' % (seq, prev.encode(), entry)
+        else:
+            line = _line(entry, seq, prev)
         lines.append(line + b"\n")  # a copy: what orjson gives holds a block of 8 KiB or more
         prev = hash_of(line)
     return b"".join(lines), seq, prev
@@ -213,6 +227,78 @@ def _add_run(found: dict[str, Any], request: RequestFacts) -> None:
         found["gpu_s"] = round(gpu_s * 1_000_000) / 1_000_000
     if price is not None and (cost := cost_of(price, gpu_s, usage)):
         found["cost"] = round(cost, 9)
+
+
+class _RequestLine(Struct, frozen=True, omit_defaults=True, gc=False):
+    """The line of a request but for its number and its hash: what :func:`facts_of` says, in its order."""
+
+    at: str
+    kind: str
+    id: str
+    who: str
+    tenant: str
+    status: int
+    route: str
+    total_ms: float
+    error: str | None = None
+    model: str | None = None
+    alias: str | None = None
+    target: str | None = None
+    version: str | None = None
+    tier: Tier | None = None
+    queue_ms: float | None = None
+    first_byte_ms: float | None = None
+    ran: Sequence[str] | None = None
+    why_not: list[str] | None = None
+    ran_by: str | None = None
+    device: str | None = None
+    tokens_in: int | None = None
+    tokens_out: int | None = None
+    tokens_cached: int | None = None
+    gpu_s: float | None = None
+    cost: float | None = None
+
+
+_encode = json.Encoder().encode
+
+
+def _request_line(request: RequestFacts) -> _RequestLine:
+    """:func:`facts_of` and what stands before, at a third of its price."""
+    usage, gpu_s, price, ran_by = request.usage, request.gpu_s, request.price, request.ran_by
+    queue_s, first_s, deployments, alias = (
+        request.queue_s,
+        request.first_byte_s,
+        request.deployments,
+        request.alias,
+    )
+    cost = None if price is None or price is FREE else cost_of(price, gpu_s, usage)
+    return _RequestLine(
+        to_milliseconds(request.at_s),
+        "request",
+        request.id,
+        "key:" + request.key_id,
+        request.tenant,
+        request.status,
+        request.route,
+        round(request.total_s * 100_000) / 100,
+        request.error,
+        request.model,
+        alias,
+        None if alias is None else request.target,
+        request.version or None,
+        request.tier,
+        None if queue_s is None else round(queue_s * 100_000) / 100,
+        None if first_s is None else round(first_s * 100_000) / 100,
+        deployments or None,
+        why_not(deployments, request.troubles) if deployments and request.troubles else None,
+        ran_by or None,
+        request.device if ran_by else None,
+        None if usage is None else usage.prompt_tokens,
+        None if usage is None else usage.completion_tokens,
+        (usage.cached_tokens or None) if usage is not None else None,
+        round(gpu_s * 1_000_000) / 1_000_000 if gpu_s else None,
+        round(cost, 9) if cost else None,
+    )
 
 
 def cost_of(price: Price, gpu_s: float, usage: Usage | None) -> float:

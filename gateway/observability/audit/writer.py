@@ -17,7 +17,7 @@ from gateway.domain.errors import StateUnavailable
 from gateway.observability.audit.acts import AdminActionSource, append_entries, audit_files, prune
 from gateway.observability.audit.anchors import HeadAnchor
 from gateway.observability.audit.files import DAY_S, AuditFiles, Retention
-from gateway.observability.audit.records import PIECE_RECORDS, AuditEntry, RequestFacts
+from gateway.observability.audit.records import AuditEntry, RequestFacts
 from gateway.observability.audit.trusted_time import TrustedTime
 from gateway.observability.gauges import Family, single
 from gateway.storage import Store
@@ -79,8 +79,8 @@ class AuditWriter:
         self._trusted_time: TrustedTime | None = None
         """As of ``_looked_s``; None before anything is written, which may say a wrong time."""
         self._looked_s = 0.0
-        self._buffer: deque[AuditEntry | RequestFacts] = deque()
-        self._batch: list[AuditEntry] = []
+        self._buffer: deque[AuditEntry | bytes] = deque()
+        self._batch: list[AuditEntry | bytes] = []
         """Taken from the buffer and not on the disk yet."""
         self._taken = 0
         """How many records were taken from the buffer."""
@@ -96,7 +96,7 @@ class AuditWriter:
     def add(self, record: AuditEntry | RequestFacts) -> None:
         """Take a record; the thread makes a line of it. Never waits, never raises."""
         if len(self._buffer) < self.settings.buffer_records:
-            self._buffer.append(record)
+            self._buffer.append(record if isinstance(record, AuditEntry) else record.line())
         else:
             self.dropped += 1
             self.blocked = True
@@ -182,12 +182,9 @@ class AuditWriter:
         version = None
         with contextlib.suppress(StateError):  # the log does not need the database for what is here already
             version = self._changed()
-        for number in range(min(self.settings.batch_records - len(self._batch), len(self._buffer))):
-            if number and not number % PIECE_RECORDS:
-                self._rest()
-            record = self._buffer.popleft()
-            self._batch.append(record if isinstance(record, AuditEntry) else record.entry())
-            self._taken += 1
+        taken = min(self.settings.batch_records - len(self._batch), len(self._buffer))
+        self._batch.extend(self._buffer.popleft() for _ in range(taken))
+        self._taken += taken
         if not self._batch and version == self._version:
             return False
         dropped, entries = self.dropped, self._batch

@@ -156,7 +156,7 @@ def test_the_thread_rests_between_pieces_of_its_work_unless_it_is_to_stop(
     for number in range(3 * PIECE_RECORDS):
         writer.add(facts(few_records + number))
     assert writer.write()
-    assert len(rests) == few + few + 2 * 2, "after each piece of records, and of lines, but the last"
+    assert len(rests) == few + few + 2, "after each piece of lines but the last"
     writer.start()
     writer.stop(10.0)
     rests.clear()
