@@ -64,6 +64,39 @@ class AuditEntry(Struct, frozen=True, gc=False):
     """Without the names of ``RESERVED``."""
 
 
+class _RequestLine(Struct, frozen=True, omit_defaults=True, gc=False):
+    """The line of a request but for its number and its hash: what :func:`facts_of` says, in its order."""
+
+    at: str
+    kind: str
+    id: str
+    who: str
+    tenant: str
+    status: int
+    route: str
+    total_ms: float
+    error: str | None = None
+    model: str | None = None
+    alias: str | None = None
+    target: str | None = None
+    version: str | None = None
+    tier: Tier | None = None
+    queue_ms: float | None = None
+    first_byte_ms: float | None = None
+    ran: Sequence[str] | None = None
+    why_not: list[str] | None = None
+    ran_by: str | None = None
+    device: str | None = None
+    tokens_in: int | None = None
+    tokens_out: int | None = None
+    tokens_cached: int | None = None
+    gpu_s: float | None = None
+    cost: float | None = None
+
+
+_encode = json.Encoder().encode
+
+
 class RequestFacts(Struct, frozen=True, gc=False):
     """Who asked, where it ran and why, and what it used. Put together at a request's end, which is cheap, and
     made into a line later. No content."""
@@ -100,9 +133,40 @@ class RequestFacts(Struct, frozen=True, gc=False):
 
     def line(self) -> "AuditEntry | bytes":
         """What :func:`lines_of` is given: usually the line but for its number and its hash, made while all
-        this is in the processor's caches; later it is not."""
+        this is in the processor's caches; later it is not. It says what :func:`facts_of` says."""
+        usage, gpu_s, price, ran_by = self.usage, self.gpu_s, self.price, self.ran_by
+        queue_s, first_s = self.queue_s, self.first_byte_s
+        deployments, alias = self.deployments, self.alias
+        cost = None if price is None or price is FREE else cost_of(price, gpu_s, usage)
+        found = _RequestLine(
+            to_milliseconds(self.at_s),
+            "request",
+            self.id,
+            "key:" + self.key_id,
+            self.tenant,
+            self.status,
+            self.route,
+            round(self.total_s * 100_000) / 100,
+            self.error,
+            self.model,
+            alias,
+            None if alias is None else self.target,
+            self.version or None,
+            self.tier,
+            None if queue_s is None else round(queue_s * 100_000) / 100,
+            None if first_s is None else round(first_s * 100_000) / 100,
+            deployments or None,
+            why_not(deployments, self.troubles) if deployments and self.troubles else None,
+            ran_by or None,
+            self.device if ran_by else None,
+            None if usage is None else usage.prompt_tokens,
+            None if usage is None else usage.completion_tokens,
+            (usage.cached_tokens or None) if usage is not None else None,
+            round(gpu_s * 1_000_000) / 1_000_000 if gpu_s else None,
+            round(cost, 9) if cost else None,
+        )
         try:
-            line = _encode(_request_line(self))
+            line = _encode(found)
         except UnicodeEncodeError:  # text that is no Unicode
             line = b""
         if 0 < len(line) <= REQUEST_BYTES:
@@ -227,78 +291,6 @@ def _add_run(found: dict[str, Any], request: RequestFacts) -> None:
         found["gpu_s"] = round(gpu_s * 1_000_000) / 1_000_000
     if price is not None and (cost := cost_of(price, gpu_s, usage)):
         found["cost"] = round(cost, 9)
-
-
-class _RequestLine(Struct, frozen=True, omit_defaults=True, gc=False):
-    """The line of a request but for its number and its hash: what :func:`facts_of` says, in its order."""
-
-    at: str
-    kind: str
-    id: str
-    who: str
-    tenant: str
-    status: int
-    route: str
-    total_ms: float
-    error: str | None = None
-    model: str | None = None
-    alias: str | None = None
-    target: str | None = None
-    version: str | None = None
-    tier: Tier | None = None
-    queue_ms: float | None = None
-    first_byte_ms: float | None = None
-    ran: Sequence[str] | None = None
-    why_not: list[str] | None = None
-    ran_by: str | None = None
-    device: str | None = None
-    tokens_in: int | None = None
-    tokens_out: int | None = None
-    tokens_cached: int | None = None
-    gpu_s: float | None = None
-    cost: float | None = None
-
-
-_encode = json.Encoder().encode
-
-
-def _request_line(request: RequestFacts) -> _RequestLine:
-    """:func:`facts_of` and what stands before, at a third of its price."""
-    usage, gpu_s, price, ran_by = request.usage, request.gpu_s, request.price, request.ran_by
-    queue_s, first_s, deployments, alias = (
-        request.queue_s,
-        request.first_byte_s,
-        request.deployments,
-        request.alias,
-    )
-    cost = None if price is None or price is FREE else cost_of(price, gpu_s, usage)
-    return _RequestLine(
-        to_milliseconds(request.at_s),
-        "request",
-        request.id,
-        "key:" + request.key_id,
-        request.tenant,
-        request.status,
-        request.route,
-        round(request.total_s * 100_000) / 100,
-        request.error,
-        request.model,
-        alias,
-        None if alias is None else request.target,
-        request.version or None,
-        request.tier,
-        None if queue_s is None else round(queue_s * 100_000) / 100,
-        None if first_s is None else round(first_s * 100_000) / 100,
-        deployments or None,
-        why_not(deployments, request.troubles) if deployments and request.troubles else None,
-        ran_by or None,
-        request.device if ran_by else None,
-        None if usage is None else usage.prompt_tokens,
-        None if usage is None else usage.completion_tokens,
-        (usage.cached_tokens or None) if usage is not None else None,
-        round(gpu_s * 1_000_000) / 1_000_000 if gpu_s else None,
-        round(cost, 9) if cost else None,
-    )
 
 
 def cost_of(price: Price, gpu_s: float, usage: Usage | None) -> float:
