@@ -7,14 +7,14 @@ import contextlib
 import secrets
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import NamedTuple
 
 from shared.process.logs import keep_lines
 
-LINE_BYTES = 33
-"""What Python takes for a line besides its text."""
+CHUNK_BYTES = 128
+"""What Python takes for lines that came together, besides their text."""
 
 
 class LogPosition(NamedTuple):
@@ -51,24 +51,39 @@ class LogRing:
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
-        self._lines = deque[bytes]()
+        self._chunks = deque[tuple[bytes, int]]()
+        """Lines that came together, each with its end, and how many."""
         self._bytes = 0
+        self._count = 0
         self._end = 0
         """The number of the last line."""
         self._epoch = secrets.token_hex(4)
         self._lock = threading.Lock()
         self._wake: tuple[Callable[[], None], ...] = ()
 
-    def add(self, lines: Sequence[bytes]) -> None:
-        """Lines in JSON, as they were written."""
+    def add(self, lines: bytes, count: int) -> None:
+        """So many lines in JSON, as they were written, each with its end."""
         with self._lock:
-            self._lines.extend(lines)
-            self._end += len(lines)
-            self._bytes += sum(map(len, lines)) + LINE_BYTES * len(lines)
+            self._chunks.append((lines, count))
+            self._end += count
+            self._count += count
+            self._bytes += len(lines) + CHUNK_BYTES
             while self._bytes > self._limit_bytes:
-                self._bytes -= len(self._lines.popleft()) + LINE_BYTES
+                self._drop(self._bytes - self._limit_bytes)
         for wake in self._wake:
             wake()
+
+    def _drop(self, excess_bytes: int) -> None:
+        """The oldest lines that came together, or as many of them as are too many."""
+        lines, count = self._chunks.popleft()
+        self._bytes -= len(lines) + CHUNK_BYTES
+        self._count -= count
+        cut = lines.find(b"\n", excess_bytes - 1) + 1
+        if 0 < cut < len(lines):
+            left, left_count = lines[cut:], count - lines.count(b"\n", 0, cut)
+            self._chunks.appendleft((left, left_count))
+            self._bytes += len(left) + CHUNK_BYTES
+            self._count += left_count
 
     def watch(self, wake: Callable[[], None]) -> None:
         """Have ``wake`` called with each line from now on, on the thread that logs."""
@@ -90,11 +105,18 @@ class LogRing:
         the process wrote."""
         with self._lock:
             number = 0 if after is None or after.epoch != self._epoch else min(after.number, self._end)
-            first = self._end - len(self._lines)
+            first = self._end - self._count
             dropped = max(0, first - number)
             start = max(0, number - first)
-            lines = list(islice(self._lines, start, start + most))
+            lines = list(islice(self._lines(start), most))
             return LogLines(LogPosition(self._epoch, first + start + len(lines)), lines, dropped)
+
+    def _lines(self, start: int) -> Iterator[bytes]:
+        """All but the first ``start`` that there are, without their ends."""
+        for lines, count in self._chunks:
+            if start < count:
+                yield from lines.splitlines()[start:]
+            start = max(0, start - count)
 
 
 @contextlib.contextmanager

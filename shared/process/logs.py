@@ -9,14 +9,15 @@ import logging
 import re
 import sys
 import threading
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping
 from datetime import UTC, datetime
 from time import time_ns
 from types import MappingProxyType
-from typing import Any, Protocol, TextIO, cast
+from typing import Any, ClassVar, Protocol, TextIO, cast
 
 import orjson
 import structlog
+from msgspec import json
 
 from shared.process.utc_text import to_microseconds
 
@@ -27,9 +28,9 @@ ISO = "iso"
 _process: str | None = None
 """What each line calls the process that wrote it, where several write to one log."""
 
-Keep = Callable[[Sequence[bytes]], None]
-"""Takes lines in JSON as they are written, without their ends. Called on any thread; must be quick, and raise
-nothing."""
+Keep = Callable[[bytes, int], None]
+"""Takes lines in JSON as they are written, each with its end, and how many they are. Called on any thread;
+must be quick, and raise nothing."""
 
 _keep: Keep | None = None
 
@@ -113,12 +114,27 @@ Later = Callable[[float, Callable[[], None]], object]
 _now = datetime.now
 
 
+class EventFacts(Protocol):
+    """The facts of an event: a Struct of msgspec that leaves out what is None (``omit_defaults``), and has
+    these members, usually the last, for its log."""
+
+    __struct_fields__: ClassVar[tuple[str, ...]]
+    event: str | None
+    logger: str | None
+    process: str | None
+    level: str | None
+    timestamp: datetime | None
+
+
 class EventLog(Protocol):
     """Takes what is logged, as plain facts of each event."""
 
-    def add(self, level: str, event: str, facts: dict[str, Any]) -> None:
-        """Log ``event``, with ``facts``, which nobody changes any more. ``level`` is of :data:`LEVELS`."""
+    def add(self, level: str, event: str, facts: EventFacts) -> None:
+        """Log ``event``, with ``facts``, which are the log's from now on. ``level`` is of :data:`LEVELS`."""
         ...
+
+
+_encode = json.Encoder(enc_hook=repr).encode
 
 
 class LineBatch:
@@ -135,28 +151,25 @@ class LineBatch:
         self._lines: list[bytes] = []
         atexit.register(self.flush)
 
-    def add(self, level: str, event: str, facts: dict[str, Any]) -> None:
+    def add(self, level: str, event: str, facts: EventFacts) -> None:
         """See :class:`EventLog`."""
         if LEVELS[level] < self._least:
             return
-        facts["event"], facts["logger"] = event, self._name
-        if _process is not None:
-            facts.setdefault("process", _process)
-        facts["level"], facts["timestamp"] = level, _now(UTC)
+        facts.event, facts.logger, facts.process = event, self._name, _process
+        facts.level, facts.timestamp = level, _now(UTC)
         if not self._lines:
             self._later(BATCH_S, self.flush)
-        line = orjson.dumps(facts, default=repr, option=orjson.OPT_UTC_Z)
-        self._lines.append(line + b"\n")  # a copy: see _json_line
+        self._lines.append(_encode(facts))
 
     def flush(self) -> None:
         """Write what waits."""
         if self._lines:
             lines, self._lines = self._lines, []
-            joined = b"".join(lines)
-            written = _without_secrets(joined)
+            lines.append(b"")
+            written = _without_secrets(b"\n".join(lines))
             self._write(written)
             if _keep is not None:
-                _keep([line[:-1] for line in lines] if written is joined else written.splitlines())
+                _keep(written, len(lines) - 1)
 
 
 class LoggedEvents:
@@ -165,9 +178,10 @@ class LoggedEvents:
     def __init__(self, name: str) -> None:
         self._log = structlog.get_logger(name).bind()
 
-    def add(self, level: str, event: str, facts: dict[str, Any]) -> None:
+    def add(self, level: str, event: str, facts: EventFacts) -> None:
         """See :class:`EventLog`."""
-        getattr(self._log, level)(event, **facts)
+        said = ((name, getattr(facts, name)) for name in facts.__struct_fields__)
+        getattr(self._log, level)(event, **{name: value for name, value in said if value is not None})
 
 
 class _LineLogger:
@@ -225,7 +239,7 @@ def _text_processors(text_time: str, *, colors: bool) -> list[Any]:
 def _kept_as_json(logger: Any, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     """What keeps lines gets them in JSON, whatever the form in which they are written."""
     if _keep is not None:
-        _keep((_json_line(logger, method, dict(event)),))
+        _keep(_json_line(logger, method, dict(event)) + b"\n", 1)
     return event
 
 
@@ -277,7 +291,7 @@ def _without_secrets(text: bytes) -> bytes:
 
 def _kept(logger: Any, method: str, line: bytes) -> bytes:
     if _keep is not None:
-        _keep((line,))
+        _keep(line + b"\n", 1)
     return line
 
 

@@ -4,14 +4,17 @@ of who is known. Facts only: no body, no prompt, no key, no query."""
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import datetime
 from types import SimpleNamespace
 from typing import Any
+
+from msgspec import Struct
 
 from gateway.api.exchange.exchange import HttpExchange
 from gateway.dispatch.decisions.records import RequestRecords
 from gateway.domain.errors import EngineRefused, RequestError
 from gateway.domain.quotas import Price
-from gateway.domain.request import Principal, Request
+from gateway.domain.request import Principal, Request, Tier
 from gateway.observability.audit import RequestFacts
 from gateway.observability.metrics import Metrics
 from gateway.pipeline.aliases import AliasFigures
@@ -74,7 +77,7 @@ class RequestLog:
             well = exchange.route in _POLLED and status < 400
             found = facts(exchange, status, failure, total_s, first_s, sent_bytes)
             if trace is not None or (request is not None and request.trace is not None):
-                found |= _trace_facts(exchange)
+                found.trace_id = _trace_id(exchange)
             self.log.add("debug" if well else "info", "request", found)
 
     def _count_stream(self, request: Request, response: Response, total_s: float, first_s: float) -> None:
@@ -84,6 +87,59 @@ class RequestLog:
         self.counter.streamed(request.model, first_s, total_s - first_s, tokens, request.tier)
 
 
+_NOTHING_ASKED: Any = SimpleNamespace(
+    model=None,
+    route=None,
+    streaming=None,
+    alias=None,
+    target="",
+    tier=None,
+    attempts=(),
+    troubles=None,
+    gpu_s=0.0,
+)
+"""What is recorded of an exchange without a request; below, of one without an answer, and of an answer
+without trailers."""
+_NOTHING_ANSWERED: Any = SimpleNamespace(
+    agent=None, attempts=None, version=None, queue_s=None, trailers=None, ran_by=""
+)
+
+
+class RequestLine(Struct, omit_defaults=True, gc=False):
+    """What the log's line of a request says; times in milliseconds. Unknown facts are left out."""
+
+    id: str
+    method: str
+    path: str
+    status: int
+    total_ms: float
+    bytes_in: int
+    bytes_out: int
+    client: str | None = None
+    key: str | None = None
+    model: str | None = None
+    route: str | None = None
+    tier: Tier | None = None
+    stream: bool | None = None
+    alias: str | None = None
+    target: str | None = None
+    first_byte_ms: float | None = None
+    agent: str | None = None
+    attempts: int | None = None
+    queue_ms: float | None = None
+    ran_by: str | None = None
+    tokens_in: int | None = None
+    tokens_out: int | None = None
+    error: str | None = None
+    reason: str | None = None
+    trace_id: str | None = None
+    event: str | None = None
+    logger: str | None = None
+    process: str | None = None
+    level: str | None = None
+    timestamp: datetime | None = None
+
+
 def facts(
     exchange: HttpExchange,
     status: int,
@@ -91,68 +147,58 @@ def facts(
     total_s: float,
     first_s: float | None,
     sent_bytes: int,
-) -> dict[str, Any]:
-    """What is known of a request at its end; times in milliseconds. Unknown facts are left out."""
+) -> RequestLine:
+    """What is known of a request at its end."""
     request, response, who = exchange.request, exchange.response, exchange.principal
-    found: dict[str, Any] = {
-        "id": exchange.id,
-        "method": exchange.method,
-        "path": exchange.raw_path[:PATH_CHARS],
-        "status": status,
+    asked = _NOTHING_ASKED if request is None else request
+    answered = response or _NOTHING_ANSWERED
+    trailers, queue_s = answered.trailers, answered.queue_s
+    usage = None if trailers is None else trailers.usage
+    found = RequestLine(
+        exchange.id,
+        exchange.method,
+        exchange.raw_path[:PATH_CHARS],
+        status,
         # a round to decimals would be made by way of text
-        "total_ms": round(total_s * 100_000) / 100,
-        "bytes_in": exchange.inbound.received_bytes,
-        "bytes_out": sent_bytes,
-    }
-    if exchange.address:
-        found["client"] = exchange.address
-    if who is not None:
-        found["key"] = who.key_name
-    if request is not None:
-        found["model"], found["route"], found["tier"] = request.model, request.route, str(request.tier)
-        found["stream"] = request.streaming
-        if request.alias is not None:
-            found |= {"alias": request.alias, "target": request.target}
-    if first_s is not None:
-        found["first_byte_ms"] = round(first_s * 100_000) / 100
-    if response is not None:
-        found["agent"], found["attempts"] = response.agent, response.attempts
-        found["queue_ms"] = round(response.queue_s * 10_000) / 10
-        if response.ran_by:
-            found["ran_by"] = response.ran_by
-        trailers = response.trailers
-        if trailers is not None and (usage := trailers.usage) is not None:
-            found["tokens_in"], found["tokens_out"] = usage.prompt_tokens, usage.completion_tokens
+        round(total_s * 100_000) / 100,
+        exchange.inbound.received_bytes,
+        sent_bytes,
+        exchange.address or None,
+        None if who is None else who.key_name,
+        asked.model,
+        asked.route,
+        asked.tier,
+        asked.streaming,
+        asked.alias,
+        None if asked.alias is None else asked.target,
+        None if first_s is None else round(first_s * 100_000) / 100,
+        answered.agent,
+        answered.attempts,
+        None if queue_s is None else round(queue_s * 10_000) / 10,
+        answered.ran_by or None,
+        None if usage is None else usage.prompt_tokens,
+        None if usage is None else usage.completion_tokens,
+    )
     if failure is not None:
-        _add_failure(found, failure)
+        found.error = failure.code
+        if failure.status >= _OURS and not isinstance(failure, EngineRefused):
+            found.reason = str(failure)
     return found
 
 
-def _add_failure(found: dict[str, Any], failure: RequestError) -> None:
-    found["error"] = failure.code
-    if failure.status >= _OURS and not isinstance(failure, EngineRefused):
-        found["reason"] = str(failure)
-
-
-def _trace_facts(exchange: HttpExchange) -> dict[str, str]:
-    """The trace that a request belongs to, as its client says or as was decided here; empty: to none."""
+def _trace_id(exchange: HttpExchange) -> str | None:
+    """The trace that a request belongs to, as its client says or as was decided here; None: to none."""
     if exchange.trace is not None:
-        return {"trace_id": exchange.trace.trace_id}
+        return exchange.trace.trace_id
     if exchange.request is None or exchange.request.trace is None:
-        return {}
+        return None
     context = read_traceparent(exchange.request.trace)
-    return {} if context is None else {"trace_id": f"{context.trace_id:032x}"}
+    return None if context is None else f"{context.trace_id:032x}"
 
 
 _UNRECORDED = frozenset({"health", "metrics", "models", "openapi"})
 """Nothing runs anywhere for these."""
 
-_NOTHING_ASKED: Any = SimpleNamespace(
-    model=None, alias=None, target="", tier=None, attempts=(), troubles=None, gpu_s=0.0
-)
-"""What is recorded of an exchange without a request; below, of one without an answer, and of an answer
-without trailers."""
-_NOTHING_ANSWERED: Any = SimpleNamespace(version=None, queue_s=None, trailers=None)
 _NOTHING_TOLD: Any = SimpleNamespace(usage=None, ran_by="", device="")
 
 

@@ -14,6 +14,7 @@ import structlog
 
 from shared.process.logs import BATCH_S, batched_log, configure_logs, keep_lines
 from shared.process.utc_text import to_microseconds
+from tests.support.logged_facts import LoggedFacts
 
 
 @pytest.fixture(autouse=True)
@@ -130,20 +131,20 @@ def test_lines_of_a_batch_are_written_together_and_masked() -> None:
         waiting.append(flush)
 
     log = batched_log("gateway.request", later)
-    log.add("info", "request", {"id": "one", "path": "/tlj_0123456789abcdef"})
-    log.add("debug", "request", {"id": "unwanted"})
-    log.add("info", "request", {"id": "two"})
+    log.add("info", "request", LoggedFacts(id="one", path="/tlj_0123456789abcdef"))
+    log.add("debug", "request", LoggedFacts(id="unwanted"))
+    log.add("info", "request", LoggedFacts(id="two"))
     assert not disk.getvalue()
     [flush] = waiting
     flush()
     one, two = [json.loads(line) for line in disk.getvalue().splitlines()]
     assert (one["id"], one["path"], one["level"], two["id"]) == ("one", "/tlj_***", "info", "two")
     disk.full = True
-    log.add("info", "request", {"id": "lost"})
-    log.add("info", "request", {"id": "lost"})
+    log.add("info", "request", LoggedFacts(id="lost"))
+    log.add("info", "request", LoggedFacts(id="lost"))
     flush()
     disk.full = False
-    log.add("info", "request", {"id": "after"})
+    log.add("info", "request", LoggedFacts(id="after"))
     flush()
     note, after = [json.loads(line) for line in disk.getvalue().splitlines()[2:]]
     assert (note["lines"], after["id"]) == (2, "after")
@@ -153,14 +154,14 @@ def test_lines_of_a_batch_are_written_together_and_masked() -> None:
 def test_lines_of_a_batch_say_what_those_of_a_logger_do() -> None:
     kept: list[bytes] = []
     configure_logs("info", "json", stream=io.TextIOWrapper(io.BytesIO()), process="host-1")
-    keep_lines(kept.extend)
+    keep_lines(lambda lines, count: kept.extend(lines.splitlines()))
     waiting: list[Callable[[], None]] = []
     facts: dict[str, Any] = {"id": "one", "place": Path("/x"), "key": "sk-tl-" + "a" * 40}
     try:
         structlog.get_logger("gateway.request").warning("request", **facts)
         batched = batched_log("gateway.request", lambda seconds, flush: waiting.append(flush))
-        batched.add("warning", "request", facts)
-        batched.add("warning", "request", {"id": "two"})
+        batched.add("warning", "request", LoggedFacts(**facts))
+        batched.add("warning", "request", LoggedFacts(id="two"))
         waiting.pop()()
     finally:
         keep_lines(None)
@@ -182,7 +183,7 @@ def test_times_of_a_batch_are_written_as_those_of_a_logger(microseconds: int) ->
 def test_lines_for_people_are_written_at_once() -> None:
     file = io.StringIO()
     configure_logs("info", "text", stream=file)
-    batched_log("gateway.request", lambda seconds, flush: None).add("info", "request", {"id": "one"})
+    batched_log("gateway.request", lambda seconds, flush: None).add("info", "request", LoggedFacts(id="one"))
     assert "id=one" in file.getvalue()
 
 
@@ -215,12 +216,12 @@ def test_the_stack_of_a_blocked_loop_is_shown_to_people() -> None:
 def test_who_keeps_lines_gets_them_as_json_with_their_logger(style: str) -> None:
     kept: list[bytes] = []
     configure_logs("info", style, stream=io.StringIO())
-    keep_lines(kept.extend)
+    keep_lines(lambda lines, count: kept.extend(lines.splitlines()))
     try:
         structlog.get_logger("gateway.fleet").warning("odd", key="sk-tl-" + "a" * 40)
         logging.getLogger("library").error("broken")
         batched = batched_log("gateway.request", lambda seconds, flush: flush())
-        batched.add("info", "request", {"id": "one"})
+        batched.add("info", "request", LoggedFacts(id="one"))
     finally:
         keep_lines(None)
     structlog.get_logger("x").info("kept by nobody")

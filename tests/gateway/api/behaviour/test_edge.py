@@ -105,7 +105,7 @@ async def test_a_trusted_proxy_says_who_the_client_is() -> None:
     async with served(surface) as address:
         assert await _ask(address, f"x-forwarded-for: 6.6.6.6, {CLIENT}") == OK
     exchange, status, failure = surface.finished[0]
-    assert facts(exchange, status, failure, 0.0, None, 0)["client"] == CLIENT
+    assert facts(exchange, status, failure, 0.0, None, 0).client == CLIENT
 
 
 async def test_nobody_else_does() -> None:

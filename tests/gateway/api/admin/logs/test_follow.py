@@ -54,9 +54,8 @@ class Process:
         self.following = LogFollowing(LogSource(self.ring), name, tick_s=0.01, **options)
 
     def log(self, *events: str, at: str = "2026-05-01T12:00:00Z") -> None:
-        self.ring.add(
-            [json.dumps({"event": each, "level": "info", "timestamp": at}).encode() for each in events]
-        )
+        lines = [json.dumps({"event": each, "level": "info", "timestamp": at}) for each in events]
+        self.ring.add("".join(line + "\n" for line in lines).encode(), len(lines))
 
 
 async def test_the_last_lines_come_and_then_those_that_are_written() -> None:

@@ -13,7 +13,7 @@ EVEN = LineFilter.read({"id": "0", "lines": "3"})
 def source_of(count: int) -> LogSource:
     """Of lines whose ids are 0 and 1 in turns."""
     ring = LogRing(1_000_000)
-    ring.add([b'{"id":"%d","n":%d}' % (number % 2, number) for number in range(count)])
+    ring.add(b"".join(b'{"id":"%d","n":%d}\n' % (number % 2, number) for number in range(count)), count)
     return LogSource(ring)
 
 
