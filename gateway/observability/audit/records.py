@@ -98,8 +98,7 @@ _encode = json.Encoder().encode
 
 
 class RequestFacts(Struct, frozen=True, gc=False):
-    """Who asked, where it ran and why, and what it used. Put together at a request's end, which is cheap, and
-    made into a line later. No content."""
+    """Who asked, where it ran and why, and what it used, put together at a request's end. No content."""
 
     at_s: float
     """Seconds since 1970."""

@@ -1,7 +1,8 @@
 """Writes the audit log of a running gateway, in batches, from a thread of its own.
 
-What happens on the event loop is put into a bounded buffer, which costs it a microsecond; the thread makes
-lines of it every ``tick_s`` and syncs them. It also takes up what other processes noted in the database.
+What happens on the event loop is put into a bounded buffer, a request as its line but for number and hash; the
+thread numbers, chains and syncs them every ``tick_s``. It also takes up what other processes noted in the
+database.
 """
 
 import contextlib
@@ -94,7 +95,7 @@ class AuditWriter:
         self._thread = threading.Thread(target=self._run, name="audit", daemon=True)
 
     def add(self, record: AuditEntry | RequestFacts) -> None:
-        """Take a record; the thread makes a line of it. Never waits, never raises."""
+        """Take a record; the thread writes it. Never waits, never raises."""
         if len(self._buffer) < self.settings.buffer_records:
             self._buffer.append(record if isinstance(record, AuditEntry) else record.line())
         else:
