@@ -1,8 +1,8 @@
 """Writes the audit log of a running gateway, in batches, from a thread of its own.
 
-What happens on the event loop is put into a bounded buffer, a request as its line but for number and hash; the
-thread numbers, chains and syncs them every ``tick_s``. It also takes up what other processes noted in the
-database.
+What happens on the event loop is put into a bounded buffer, a request as its line but for number and hash;
+the thread numbers, chains and syncs them every ``tick_s``. It also takes up what other processes noted in
+the database.
 """
 
 import contextlib
