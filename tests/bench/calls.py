@@ -78,8 +78,8 @@ WITHOUT_NATIVE = {
 """What each may take besides where functions run in Python that are native otherwise
 (:mod:`shared.speedups`)."""
 
-GROUP_BUDGETS = {"log and metrics": 7, "scheduler and admission": 77, "tunnel": 50.5, "HTTP": 57.5}
-"""Python calls of the groups. They take 6, 75, 49 and 56, and up to a fortieth more where something recurs
+GROUP_BUDGETS = {"log and metrics": 8, "scheduler and admission": 77, "tunnel": 50.5, "HTTP": 57.5}
+"""Python calls of the groups. They take 7.8, 75, 49 and 56, and up to a fortieth more where something recurs
 meanwhile; the goals are 25, 90, 80 and 60."""
 
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import orjson
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-from msgspec import Struct, json
+from msgspec import Struct, json, to_builtins
 
 from gateway.domain.quotas import FREE, Price
 from gateway.domain.request import Tier
@@ -65,7 +65,7 @@ class AuditEntry(Struct, frozen=True, gc=False):
 
 
 class _RequestLine(Struct, frozen=True, omit_defaults=True, gc=False):
-    """The line of a request but for its number and its hash: what :func:`facts_of` says, in its order."""
+    """The line of a request but for its number and its hash. What is None is left out."""
 
     at: str
     kind: str
@@ -132,12 +132,22 @@ class RequestFacts(Struct, frozen=True, gc=False):
 
     def line(self) -> "AuditEntry | bytes":
         """What :func:`lines_of` is given: usually the line but for its number and its hash, made while all
-        this is in the processor's caches; later it is not. It says what :func:`facts_of` says."""
+        this is in the processor's caches; later it is not."""
+        try:
+            line = _encode(self.whole())
+        except UnicodeEncodeError:  # text that is no Unicode
+            line = b""
+        if 0 < len(line) <= REQUEST_BYTES:
+            return line[1:]
+        return AuditEntry(self.at_s, "request", facts_of(self))
+
+    def whole(self) -> _RequestLine:
+        """The line but for its number and its hash. Times become milliseconds."""
         usage, gpu_s, price, ran_by = self.usage, self.gpu_s, self.price, self.ran_by
         queue_s, first_s = self.queue_s, self.first_byte_s
         deployments, alias = self.deployments, self.alias
         cost = None if price is None or price is FREE else cost_of(price, gpu_s, usage)
-        found = _RequestLine(
+        return _RequestLine(
             to_milliseconds(self.at_s),
             "request",
             self.id,
@@ -145,6 +155,7 @@ class RequestFacts(Struct, frozen=True, gc=False):
             self.tenant,
             self.status,
             self.route,
+            # here and below: a round to decimals would be made by way of text
             round(self.total_s * 100_000) / 100,
             self.error,
             self.model,
@@ -164,13 +175,6 @@ class RequestFacts(Struct, frozen=True, gc=False):
             round(gpu_s * 1_000_000) / 1_000_000 if gpu_s else None,
             round(cost, 9) if cost else None,
         )
-        try:
-            line = _encode(found)
-        except UnicodeEncodeError:  # text that is no Unicode
-            line = b""
-        if 0 < len(line) <= REQUEST_BYTES:
-            return line[1:]
-        return AuditEntry(self.at_s, "request", facts_of(self))
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,52 +248,9 @@ def _type_name(value: object) -> str:
 
 def facts_of(request: RequestFacts) -> dict[str, Any]:
     """As the line has them; times in milliseconds. What is not known is left out."""
-    found: dict[str, Any] = {
-        "id": request.id,
-        "who": "key:" + request.key_id,
-        "tenant": request.tenant,
-        "status": request.status,
-        "route": request.route,
-        # here and below: a round to decimals would be made by way of text
-        "total_ms": round(request.total_s * 100_000) / 100,
-    }
-    if request.error is not None:
-        found["error"] = request.error
-    if request.model is not None:
-        found["model"] = request.model
-    if request.alias is not None:
-        found["alias"] = request.alias
-        found["target"] = request.target
-    if request.version:
-        found["version"] = request.version
-    if request.tier is not None:
-        found["tier"] = str(request.tier)
-    _add_run(found, request)
+    found: dict[str, Any] = to_builtins(request.whole())
+    del found["at"], found["kind"]
     return found
-
-
-def _add_run(found: dict[str, Any], request: RequestFacts) -> None:
-    """Where it ran, and what it used."""
-    usage, gpu_s, price = request.usage, request.gpu_s, request.price
-    if request.queue_s is not None:
-        found["queue_ms"] = round(request.queue_s * 100_000) / 100
-    if request.first_byte_s is not None:
-        found["first_byte_ms"] = round(request.first_byte_s * 100_000) / 100
-    if request.deployments:
-        found["ran"] = request.deployments
-        if request.troubles:
-            found["why_not"] = why_not(request.deployments, request.troubles)
-    if request.ran_by:
-        found |= {"ran_by": request.ran_by, "device": request.device}
-    if usage is not None:
-        found["tokens_in"] = usage.prompt_tokens
-        found["tokens_out"] = usage.completion_tokens
-        if usage.cached_tokens:
-            found["tokens_cached"] = usage.cached_tokens
-    if gpu_s:
-        found["gpu_s"] = round(gpu_s * 1_000_000) / 1_000_000
-    if price is not None and (cost := cost_of(price, gpu_s, usage)):
-        found["cost"] = round(cost, 9)
 
 
 def cost_of(price: Price, gpu_s: float, usage: Usage | None) -> float:
