@@ -32,6 +32,10 @@ class Driver:
         self._window: list[float] = []
         """When counting began and ended."""
         self._workers: list[asyncio.Task[None]] = []
+        self._timer: asyncio.Task[None] | None = None
+        """Opens and closes the window."""
+        self._uncounted: set[asyncio.Task[None]] = set()
+        """Workers whose request began in the warm-up: of no use to anyone once the window is over."""
         self._cpu_s = 0.0
 
     @property
@@ -52,20 +56,28 @@ class Driver:
 
     def stop(self) -> None:
         """End early; what runs is cut off and counted as such."""
-        for worker in self._workers:
-            worker.cancel()
+        for task in self._tasks:
+            task.cancel()
+
+    @property
+    def _tasks(self) -> list[asyncio.Task[None]]:
+        return self._workers if self._timer is None else [self._timer, *self._workers]
 
     async def run(self) -> BenchTally:
-        """Until all that was asked for is answered or has failed."""
+        """Until all that was asked for is answered or has failed; not less than the plan's duration.
+
+        The window opens a moment after the load began. A load that ends by its duration lasts until the
+        window is over too, so that rates are never over less than was asked for.
+        """
         self._began_s = self._time()
-        timer = asyncio.create_task(self._keep_window())
+        self._timer = asyncio.create_task(self._keep_window())
         self._workers = [asyncio.create_task(self._work()) for _ in range(self._plan.most_running)]
+        awaited = self._tasks if self._plan.requests is None else self._workers
         try:
-            await asyncio.wait(self._workers, return_when=asyncio.FIRST_EXCEPTION)
+            await asyncio.wait(awaited, return_when=asyncio.FIRST_EXCEPTION)
         finally:
             self.stop()
-            timer.cancel()
-            await asyncio.gather(timer, *self._workers, return_exceptions=True)
+            await asyncio.gather(*self._tasks, return_exceptions=True)
             self._close_window()
         for worker in self._workers:
             if not worker.cancelled() and (error := worker.exception()) is not None:
@@ -80,6 +92,8 @@ class Driver:
         if self._plan.duration_s is not None:
             await asyncio.sleep(self._plan.duration_s)
             self._close_window()
+            for worker in self._uncounted:
+                worker.cancel()
 
     def _open_window(self) -> None:
         if not self._window:
@@ -110,10 +124,13 @@ class Driver:
     # --- the workers ---
 
     async def _work(self) -> None:
+        worker = asyncio.current_task()
+        assert worker is not None
         connection: BenchConnection | None = None
         try:
             while (start := self._next_start()) is not None:
                 start_s, counts = start
+                self._uncounted.discard(worker) if counts else self._uncounted.add(worker)
                 if start_s > self._time():
                     await asyncio.sleep(start_s - self._time())
                 connection = await self._once(connection, start_s, counts)
