@@ -188,7 +188,7 @@ class Inbound:
             self._filled.set()
             if isinstance(self._fault, ClientGone):
                 return
-            if self._fault is None:
+            if self._fault is None and not self.complete:
                 await self._emptied.wait()
                 self._emptied.clear()
         while (await self._receive())["type"] != "http.disconnect":

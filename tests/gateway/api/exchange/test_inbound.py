@@ -294,6 +294,29 @@ async def test_time_in_which_nobody_takes_the_rest_is_not_its_clients(clock: Man
     watch.cancel()
 
 
+@pytest.mark.parametrize("last", [b"", b"b"])
+async def test_a_client_that_leaves_is_noticed_though_nobody_took_the_last_piece(last: bytes) -> None:
+    feed = Feed(piece(b"a"), piece(last, more=False), DISCONNECT)
+    async with asyncio.timeout(60):
+        await (await begun(inbound(feed)))
+
+
+@pytest.mark.parametrize("last", [b"", b"b"])
+async def test_the_last_piece_can_be_taken_while_leaving_is_waited_for(last: bytes) -> None:
+    feed = Feed(piece(b"a"), piece(last, more=False))
+    body = inbound(feed)
+    await body.read(first)
+    rest = body.rest()
+    assert rest is not None
+    watch = asyncio.create_task(body.until_gone())
+    while feed.taken < 2:  # noqa: ASYNC110  it has no event
+        await asyncio.sleep(0)
+    assert [chunk async for chunk in rest] == [last][: len(last)]
+    assert not watch.done()
+    feed.queue.put_nowait(DISCONNECT)
+    await watch
+
+
 async def test_after_the_body_only_leaving_is_waited_for() -> None:
     feed = Feed(piece(b"", more=False))
     body = inbound(feed)
