@@ -85,7 +85,7 @@ class Site:
     def until_kept(self, job_id: str, text: bytes) -> None:
         def kept() -> bool:
             pieces = (self.gateway.state / "objects" / "jobs" / job_id).glob("output/*")
-            return text in b"".join(each.read_bytes() for each in pieces)
+            return text in b"".join(each.read_bytes() for each in pieces if "#" not in each.name)
 
         until(f"{text!r} is kept", kept, 60.0)
 
