@@ -5,7 +5,10 @@ A program may use a database of a later version than its own if that version's `
 the gateways of a site can be upgraded one after the other.
 """
 
-from sqlalchemy import Connection, LargeBinary, MetaData, insert, select
+from functools import lru_cache
+from typing import Any
+
+from sqlalchemy import Connection, LargeBinary, MetaData, create_mock_engine, insert, select
 
 from gateway.storage import schema
 from gateway.storage.errors import StateTooNew
@@ -236,9 +239,26 @@ def _read_number(connection: Connection, name: str) -> int | None:
     return int(value) if value is not None and value.isdecimal() else None
 
 
+@lru_cache(maxsize=2)
+def _statements(tables: MetaData, dialect: str) -> tuple[str, ...]:
+    """What makes the tables in a database of that kind: the same for each, and long in the making."""
+    made: list[str] = []
+
+    def note(statement: Any, *_: object, **__: object) -> None:
+        made.append(str(statement.compile(dialect=engine.dialect)))
+
+    engine = create_mock_engine(f"{dialect}://", note)
+    tables.create_all(engine, checkfirst=False)
+    return tuple(made)
+
+
 def create_schema(connection: Connection, tables: MetaData = schema.metadata) -> None:
     """Make every table, for a new database; ``tables`` as the database is to have them."""
-    tables.create_all(connection, checkfirst=False)
+    statements = _statements(tables, connection.dialect.name)
+    if connection.dialect.name != "sqlite":  # whose cursors take one at a time
+        statements = (";\n".join(statements),)
+    for statement in statements:
+        connection.exec_driver_sql(statement, execution_options={"no_parameters": True})
     connection.execute(
         insert(schema.revisions), [{"topic": topic.value, "value": 0} for topic in schema.Topic]
     )

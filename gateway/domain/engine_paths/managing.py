@@ -12,6 +12,7 @@ import re
 import unicodedata
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
+from functools import lru_cache
 from urllib.parse import unquote
 
 from gateway.domain.engine_paths.tables import EVERYWHERE, OTHERS, TABLES
@@ -41,8 +42,9 @@ _Compiled = Mapping[str, re.Pattern[str]]
 """Rules as one expression for each method."""
 
 
-def _compiled(rules: Iterable[str], *, anchored: bool = False) -> _Compiled:
-    """``anchored``: a rule is for the whole path, not for its end."""
+@lru_cache(maxsize=2 * len(KINDS))
+def _compiled(rules: tuple[str, ...], *, anchored: bool = False) -> _Compiled:
+    """``anchored``: a rule is for the whole path, not for its end. Most kinds have the same rules."""
     by_method: dict[str, list[str]] = defaultdict(list)
     for rule in rules:
         methods, expression = _expression(rule)
@@ -79,8 +81,8 @@ class EnginePaths:
         self._allowed: dict[str, _Compiled] = {}
         known = [*EVERYWHERE, *(rule for table in TABLES.values() for rule in table), *OTHERS]
         for kind in KINDS:
-            self._managing[kind] = _compiled([*known, *more.get(ALL, ()), *more.get(kind, ())])
-            self._allowed[kind] = _compiled([*free.get(ALL, ()), *free.get(kind, ())], anchored=True)
+            self._managing[kind] = _compiled((*known, *more.get(ALL, ()), *more.get(kind, ())))
+            self._allowed[kind] = _compiled((*free.get(ALL, ()), *free.get(kind, ())), anchored=True)
 
     def manages(self, kind: str, method: str, path: str, *, overridden: bool = False) -> bool:
         """Whether a request manages an engine of ``kind``. ``path`` is the engine's, with its query;

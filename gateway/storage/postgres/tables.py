@@ -1,5 +1,7 @@
 """The tables in PostgreSQL: made, upgraded, and recognised."""
 
+from functools import cache
+
 from sqlalchemy import Connection, MetaData, String
 
 from gateway.storage import schema
@@ -84,6 +86,7 @@ def _has_facts(connection: Connection) -> bool:
     return bool(connection.exec_driver_sql(_TABLES, (["facts"],)).scalar_one())
 
 
+@cache
 def _tables() -> MetaData:
     """The tables as PostgreSQL is to have them: text in the order of its bytes, partial indexes."""
     copied = MetaData()
