@@ -7,6 +7,8 @@ import pytest
 from tests.chaos.many.plan import ManyPlan, Strike
 from tests.chaos.many.run import run_many
 
+pytestmark = pytest.mark.long
+
 SEED = 58
 KINDS = tuple(kind for kind in Strike if kind is not Strike.WORKERS_ROLL)
 """Replacing workers takes as long as the rest together; ``tests/integration/test_workers.py`` does it."""

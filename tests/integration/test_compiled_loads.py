@@ -13,6 +13,7 @@ from tests.support.processes import House
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.long,
     pytest.mark.skipif(tools.missing() is not None, reason=str(tools.missing())),
 ]
 

@@ -9,10 +9,13 @@ import sys
 from pathlib import Path
 
 import aiohttp
+import pytest
 
 from shared.process.ports import free_port
 from tests.integration.asking import CHAT, chat
 from tests.support.processes import House, answer_to, fetch, until
+
+pytestmark = pytest.mark.long
 
 MODEL = "wanted"
 ANSWER_S = 20

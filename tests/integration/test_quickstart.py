@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.processes import command, fetch, until
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 
 def _descendants(pid: int) -> set[int]:

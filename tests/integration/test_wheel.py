@@ -20,6 +20,8 @@ from shared import __version__
 from shared.process.ports import free_port
 from tests.support.processes import START_S, until
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[2]
 _SOURCES = ("pyproject.toml", "README.md", "LICENSE")
 _PACKAGES = ("gateway", "agent", "shared")

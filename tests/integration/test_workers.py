@@ -22,6 +22,8 @@ from tests.integration.workers import SLOTS, WorkersSite, both_offer, workers_of
 from tests.support.processes import House, until
 from tests.support.tls import make_certificate
 
+pytestmark = pytest.mark.long
+
 DONE = "data: [DONE]\n\n"
 
 

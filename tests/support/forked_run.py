@@ -11,7 +11,7 @@ import gc
 import os
 import warnings
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from multiprocessing import Pipe
@@ -228,7 +228,12 @@ class _ForkedTests:
         return deque(self._connection.recv())
 
 
-def _by_file(items: Iterable[pytest.Item]) -> Iterator[list[int]]:
-    """The numbers of the tests of each file."""
-    for _, group in groupby(enumerate(items), lambda numbered: numbered[1].path):
-        yield [number for number, _ in group]
+def _by_file(items: Sequence[pytest.Item]) -> list[list[int]]:
+    """The numbers of the tests of each file. Those of long files come first: begun at the end, one of them
+    would leave the other processes without work."""
+    files = [
+        [number for number, _ in group]
+        for _, group in groupby(enumerate(items), lambda numbered: numbered[1].path)
+    ]
+    files.sort(key=lambda numbers: items[numbers[0]].get_closest_marker("long") is None)
+    return files

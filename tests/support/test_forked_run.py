@@ -14,6 +14,8 @@ _FILES = {
         import os
         import pytest
 
+        def pytest_configure(config): config.addinivalue_line("markers", "long: begun first")
+
         @pytest.fixture(scope="session", autouse=True)
         def place(tmp_path_factory):
             place = tmp_path_factory.getbasetemp()
@@ -40,7 +42,13 @@ _FILES = {
         def test_behind(): assert SEEN == []
     """,
     "test_two.py": "def test_fine(place): pass",
-    "test_three.py": "def test_fine(place): pass",
+    "test_three.py": """
+        import pytest
+
+        pytestmark = pytest.mark.long
+
+        def test_fine(place): pass
+    """,
 }
 """Name of a file → its text. One of the tests kills its process."""
 
@@ -71,6 +79,12 @@ def test_all_is_well_if_all_tests_pass(tmp_path: Path) -> None:
     ended = run(tmp_path, "-k", "fine")
     assert ended.returncode == 0, ended
     assert "2 passed" in ended.stdout
+
+
+def test_long_files_are_begun_first(tmp_path: Path) -> None:
+    ended = run(tmp_path, "-v", "-k", "fine or first", "--forks=1")
+    began = [line.split("::")[0] for line in ended.stdout.splitlines() if "PASSED" in line]
+    assert [name.rpartition("/")[2] for name in began] == ["test_three.py", "test_one.py", "test_two.py"]
 
 
 def test_nothing_new_begins_after_enough_failures(tmp_path: Path) -> None:
