@@ -13,7 +13,7 @@ import os
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import obstore
@@ -105,15 +105,22 @@ class ObjectStore:
         """Write an object, in place of an earlier one of this name. It is on the disk when this returns.
 
         Raises ObjectTooLarge after ``most_bytes``, ObjectStorageFull, ObjectStorageError, and whatever
-        ``pieces`` raises; nothing is left behind then.
+        ``pieces`` raises; nothing is left behind then. Whoever is cancelled does not know whether the object
+        is there; in a directory none appears afterwards.
         """
         source = _CountedPieces(pieces, most_bytes)
         chunk_bytes = PIECE_BYTES if self._directory is not None else _REMOTE_PIECE_BYTES
         with _errors(self.place):
             try:
-                await obstore.put_async(
-                    self._backend, name, source, chunk_size=chunk_bytes, max_concurrency=_WRITTEN_AT_ONCE
+                writing = asyncio.ensure_future(
+                    obstore.put_async(
+                        self._backend, name, source, chunk_size=chunk_bytes, max_concurrency=_WRITTEN_AT_ONCE
+                    )
                 )
+                if self._directory is None:
+                    await writing
+                else:
+                    await _to_its_end(writing, source)
             except Exception:
                 if source.error is None:
                     raise
@@ -198,12 +205,24 @@ class _CountedPieces:
         self.digest = hashlib.sha256()
         self.error: Exception | None = None
         self._pieces, self._most_bytes = aiter(pieces), most_bytes
+        self._waiting: asyncio.Task[Any] | None = None
+        """Whoever waits for the next piece."""
+        self._ended = False
 
     def __aiter__(self) -> "_CountedPieces":
         return self
 
+    def end(self) -> None:
+        """Nobody wants it any more: there is no further piece, and none is waited for."""
+        self._ended = True
+        if self._waiting is not None:
+            self._waiting.cancel()
+
     async def __anext__(self) -> bytes:
+        self._waiting = asyncio.current_task()
         try:
+            if self._ended:
+                raise asyncio.CancelledError
             piece = await anext(self._pieces)
             self.size_bytes += len(piece)
             if self._most_bytes is not None and self.size_bytes > self._most_bytes:
@@ -213,8 +232,21 @@ class _CountedPieces:
         except Exception as error:
             self.error = error
             raise
+        finally:
+            self._waiting = None
         self.digest.update(piece)
         return piece
+
+
+async def _to_its_end(writing: "asyncio.Future[Any]", source: _CountedPieces) -> None:
+    """Wait for a write of files, also when cancelled meanwhile: what its threads do goes on, and a file that
+    appeared later would be nobody's."""
+    try:
+        await asyncio.shield(writing)
+    except asyncio.CancelledError:
+        source.end()
+        await asyncio.gather(writing, return_exceptions=True)
+        raise
 
 
 async def _unless_missing(deletion: Awaitable[None]) -> None:

@@ -3,8 +3,9 @@
 import asyncio
 import hashlib
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
+from typing import Any
 
 import obstore
 import pytest
@@ -18,7 +19,6 @@ from gateway.storage.errors import (
     ObjectTooLarge,
 )
 from gateway.storage.objects import PIECE_BYTES, ObjectStore
-from tests.support.processes import until
 
 
 async def pieces(*given: bytes, error: Exception | None = None) -> AsyncIterator[bytes]:
@@ -99,9 +99,37 @@ async def test_a_writer_that_is_cancelled_leaves_nothing(objects: ObjectStore, d
     writing.cancel()
     with pytest.raises(asyncio.CancelledError):
         await writing
-    await asyncio.to_thread(until, "the backend's thread has cleaned up", lambda: not files(directory))
+    assert not files(directory), "its threads are done"
     with pytest.raises(ObjectMissing):
         await objects.size_bytes("files/a")
+
+
+async def test_no_object_appears_once_its_writer_was_cancelled(
+    objects: ObjectStore, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread of the backend that gives the file its name cannot be stopped."""
+    named, may_end, put = asyncio.Event(), asyncio.Event(), obstore.put_async
+
+    async def slowly(*arguments: Any, **more: Any) -> None:
+        named.set()
+        await asyncio.shield(_late(may_end, put(*arguments, **more)))
+
+    monkeypatch.setattr(obstore, "put_async", slowly)
+    writing = asyncio.create_task(objects.put_bytes("files/a", b"-"))
+    await named.wait()
+    writing.cancel()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not writing.done()
+    may_end.set()
+    with pytest.raises(asyncio.CancelledError):
+        await writing
+    assert not files(directory), "there was no further piece for it"
+
+
+async def _late(event: asyncio.Event, written: Awaitable[Any]) -> None:
+    await event.wait()
+    await written
 
 
 async def test_names_are_listed_by_their_directory(objects: ObjectStore) -> None:
