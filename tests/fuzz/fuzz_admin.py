@@ -6,7 +6,6 @@ refused changes nothing in the store, its notes for the audit log included.
 """
 
 import asyncio
-import gc
 import math
 import sqlite3
 import tempfile
@@ -40,6 +39,7 @@ from tests.gateway.scheduling.placement.loadable import (
     fleet_of,
     loadable,
 )
+from tests.support.collection import no_collection
 from tests.support.loop_stops import LoopStops
 
 STOP_S = 0.05
@@ -225,14 +225,8 @@ async def _requests(random: Random, count: int) -> None:
 
 def fuzz(random: Random, inputs: int) -> int:
     """Requests are fewer than ``inputs``: each is a transaction."""
-    gc.collect()
-    gc.freeze()
-    gc.disable()  # a collection is as long as this process is large, and not what is measured
-    try:
+    with no_collection():
         wanted = max(1, inputs // COSTS)
         for done in range(0, wanted, _REQUESTS_OF_A_HOUSE):
             asyncio.run(_requests(random, min(_REQUESTS_OF_A_HOUSE, wanted - done)))
         return wanted * COSTS
-    finally:
-        gc.enable()
-        gc.unfreeze()

@@ -5,7 +5,6 @@ accuses nobody. What comes of the call is looked at as well, where it is simple:
 """
 
 import asyncio
-import gc
 import time
 from collections.abc import Callable
 from random import Random
@@ -23,6 +22,7 @@ from agent.requests.event_usage import EventUsage
 from agent.requests.usage import reader_for
 from shared.protocol.messages import UsageMode
 from shared.protocol.progress import Progress
+from tests.support.collection import no_collection
 
 STOP_S = 0.025
 """The longest a call may take. What is meant is about 5 ms; the rest is for slow machines."""
@@ -262,11 +262,5 @@ async def _round(random: Random, inputs: int) -> int:
 
 def fuzz(random: Random, inputs: int) -> int:
     """``inputs`` are fewer than asked for: each is long."""
-    gc.collect()
-    gc.freeze()
-    gc.disable()  # a collection is as long as this process is large, and not what is measured
-    try:
+    with no_collection():
         return 2 * asyncio.run(_round(random, max(1, inputs // 2)))
-    finally:
-        gc.enable()
-        gc.unfreeze()

@@ -8,7 +8,6 @@ nobody. Long bodies are read by a process of their own, as in a gateway.
 """
 
 import asyncio
-import gc
 import logging
 import time
 from collections.abc import Callable
@@ -25,6 +24,7 @@ from tests.fuzz.documented import documented_statuses
 from tests.fuzz.lost_streams import Lost, measured
 from tests.gateway.api.calls import Call
 from tests.gateway.api.support import BEARER, MIB, FakeKeys, FakeResponse, Surface, json_response
+from tests.support.collection import no_collection
 from tests.support.loop_stops import LoopStops
 
 STOP_S = 0.01
@@ -194,12 +194,6 @@ def _lost(random: Random, inputs: int) -> None:
 def fuzz(random: Random, inputs: int) -> int:
     """``inputs`` are fewer than asked for: each is long."""
     logging.getLogger("python_multipart.multipart").setLevel(logging.CRITICAL)
-    gc.collect()
-    gc.freeze()
-    gc.disable()  # a collection is as long as this process is large, and not what is measured
-    try:
+    with no_collection():
         _lost(random, max(1, inputs // LOST_COSTS))
         return COSTS * asyncio.run(_round(random, max(1, inputs // COSTS)))
-    finally:
-        gc.enable()
-        gc.unfreeze()

@@ -24,6 +24,7 @@ from shared.protocol import limits
 from shared.protocol.errors import ControlFrameFlood, ErrorCode, ProtocolError, TrunklineError
 from tests.fuzz.storm_house import StormHouse
 from tests.fuzz.storms import STORMS, Pieces
+from tests.support.collection import no_collection
 from tests.support.lines import Line
 from tests.support.loop_stops import LoopStops
 from tests.support.tunnels import Recorder
@@ -242,17 +243,12 @@ def fuzz(random: Random, inputs: int) -> int:
     """Storms are fewer than ``inputs``: each is thousands of frames."""
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)
     storms = max(1, inputs // COSTS)
-    gc.collect()
-    gc.freeze()
-    gc.disable()  # a collection is as long as this process is large, and not what is measured
     try:
-        with capture_logs():
+        with no_collection(), capture_logs():
             for number in range(storms):
                 _one(random.getrandbits(32))
                 if number % 4 == 0:
                     _memory(random.getrandbits(32))
         return storms * COSTS
     finally:
-        gc.enable()
-        gc.unfreeze()
         asyncio.set_event_loop(None)
