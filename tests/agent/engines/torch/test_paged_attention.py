@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
+from transformers.generation.continuous_batching.continuous_api import ContinuousBatchProcessor
 
 from agent.engines.torch import batching, decoding, models, paged_attention
 from agent.engines.torch.generation import Prompt, TextGenerator
@@ -65,25 +66,28 @@ async def test_texts_are_the_same_and_the_same_as_the_models_own(
     model = models.load(EngineOptions(model=tmp_path, name="m", device="cpu", slots=4))
     model, manager = batching.start(model)
     calls: list[int] = []
-    all_there = threading.Event()  # no text is computed before: the number of calls depends on it
-    forward = paged_attention._sdpa
+    beginning = threading.Lock()  # all are in the first batch: the number of calls depends on it
+    forward, prepare = paged_attention._sdpa, ContinuousBatchProcessor.prepare_next_batch
 
     def counting(module: Any, query: torch.Tensor, *arguments: Any, **options: Any) -> Any:
-        assert all_there.wait(60)
         calls.append(query.size(2))
         return forward(module, query, *arguments, **options)
+
+    def prepared(processor: ContinuousBatchProcessor) -> bool:
+        with beginning:
+            return bool(prepare(processor))
 
     async def texts(prompts: list[list[int]]) -> list[str]:
         decode = partial(plain_text, model.tokenizer)
         generator = TextGenerator(manager, decode, eos_ids=model.eos_ids, slots=4)
         manager.deliver_to(asyncio.get_running_loop(), generator)
         how: dict[str, Any] = {"max_tokens": 20, "sampling": Sampling(), "ignore_eos": True}
-        all_there.clear()
-        begun = [begin(generator, Prompt(ids=tuple(ids), **how)) for ids in prompts]
-        all_there.set()
+        with beginning:
+            begun = [begin(generator, Prompt(ids=tuple(ids), **how)) for ids in prompts]
         return list(await asyncio.gather(*map(rest_of, begun)))
 
     monkeypatch.setattr(paged_attention, "_sdpa", counting)
+    monkeypatch.setattr(ContinuousBatchProcessor, "prepare_next_batch", prepared)
     monkeypatch.setattr(decoding, "FILL_SHARE", -1.0)  # every step is the library's
     found = {}
     for way, pairs in (("together", 10**9), ("one by one", -(10**9))):
