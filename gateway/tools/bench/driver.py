@@ -130,7 +130,10 @@ class Driver:
         try:
             while (start := self._next_start()) is not None:
                 start_s, counts = start
-                self._uncounted.discard(worker) if counts else self._uncounted.add(worker)
+                if counts:
+                    self._uncounted.discard(worker)
+                else:
+                    self._uncounted.add(worker)
                 if start_s > self._time():
                     await asyncio.sleep(start_s - self._time())
                 connection = await self._once(connection, start_s, counts)
