@@ -9,7 +9,7 @@ import ast
 import sys
 from collections.abc import Iterable
 
-_LISTS = {"extra-index-url": "--index", "find-links": "--find-links"}
+_LISTS = {"constraint": "--constraints", "extra-index-url": "--index", "find-links": "--find-links"}
 _VALUES = {"index-url": "--default-index", "cert": "--cert"}
 _SWITCHES = {"no-index": "--no-index", "no-cache-dir": "--no-cache"}
 _OF_PIP_ALONE = {

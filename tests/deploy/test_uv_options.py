@@ -15,6 +15,7 @@ def test_indexes_links_and_certificates_are_those_of_pip() -> None:
         "global.cert='/etc/ca.pem'\n",
         "global.timeout='60'\n",
         "install.no-index='true'\n",
+        "global.constraint='/etc/pip/constraints.txt'\n",
     ]
     assert uv_options(lines) == [
         "--default-index=https://packages.example/simple",
@@ -23,6 +24,7 @@ def test_indexes_links_and_certificates_are_those_of_pip() -> None:
         "--find-links=/wheels",
         "--cert=/etc/ca.pem",
         "--no-index",
+        "--constraints=/etc/pip/constraints.txt",
     ]
 
 
