@@ -177,12 +177,16 @@ class Publisher:
         endpoint = self._endpoint
         if endpoint is None or endpoint.closed:
             return
-        state = self._registry.state(self._gpus())
-        if self._labels:
-            state = replace(state, labels=self._labels)
+        wait_s = self._state_limiter.wait_s(self._clock()) if self._state is not None else 0.0
         try:
-            if differ(self._state, state):
-                self._send_state(endpoint, state)
+            if wait_s:  # nor is it put together before it may be sent: that takes long where it is large
+                self._send_later(wait_s)
+            else:
+                state = self._registry.state(self._gpus())
+                if self._labels:
+                    state = replace(state, labels=self._labels)
+                if differ(self._state, state):
+                    self._send_state(endpoint, state)
             self._publish_levels(endpoint)
         except TrunklineError as error:
             log.warning("state not sent", reason=str(error))
@@ -196,12 +200,7 @@ class Publisher:
             self._moves = self._registry.moves
 
     def _send_state(self, endpoint: SessionEndpoint, state: AgentState) -> None:
-        """Now, or later when it would be more than a gateway takes."""
         now = self._clock()
-        wait_s = self._state_limiter.wait_s(now)
-        if wait_s and self._state is not None:
-            self._send_later(wait_s)
-            return
         endpoint.send_state(state)
         units = control_frame_units(len(state.to_payload()))
         self._state, self._sent_s = state, now

@@ -12,7 +12,7 @@ from shared.protocol.credit import AGENT_WINDOWS, GATEWAY_WINDOWS, own_limits
 from shared.protocol.endpoint import SessionEndpoint, Stream
 from shared.protocol.errors import ControlFrameFlood, ErrorCode
 from shared.protocol.frames import TunnelRole
-from shared.protocol.messages import DeploymentState, DeploymentStatus
+from shared.protocol.messages import AgentState, DeploymentState, DeploymentStatus, GpuState
 from shared.protocol.session import ProtocolSession
 from tests.agent.support.joined import PlayedBackend
 from tests.support.clock import ManualClock
@@ -100,6 +100,23 @@ async def test_an_agent_whose_models_all_fail_and_come_each_second_keeps_its_ses
     await pair.turn()
     await flap(pair, 6)
     assert pair.sent("slots") > 12, "it is told several times a second all the same"
+
+
+async def test_a_state_is_put_together_only_when_it_may_be_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    pair = Pair()
+    pair.publisher.attach(pair.agent, "s")
+    await pair.turn()
+    seconds, state, made = 3, pair.registry.state, 0
+
+    def counted(gpus: tuple[GpuState, ...] = ()) -> AgentState:
+        nonlocal made
+        made += 1
+        return state(gpus)
+
+    monkeypatch.setattr(pair.registry, "state", counted)
+    sent = pair.sent("state")
+    await flap(pair, seconds)
+    assert 0 < pair.sent("state") - sent <= made <= pair.sent("state") - sent + 2 * seconds, "of 192 changes"
 
 
 async def test_what_is_told_in_the_end_is_what_is_so() -> None:
