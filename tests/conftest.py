@@ -23,6 +23,10 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 
 os.environ.setdefault("TRUNKLINE_AGENT_LOG_FORMAT", "text")  # agents' logs are read as text, in files too
+for _name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+    # Where other tests have the processors too, threads of one computation wait for each other in loops: some
+    # take twice the time of all processors.
+    os.environ.setdefault(_name, "1")
 
 
 @pytest.hookimpl(wrapper=True)
