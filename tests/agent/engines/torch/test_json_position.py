@@ -56,10 +56,10 @@ def test_where_no_bracket_is_allowed_a_comma_ends_a_value() -> None:
 
 @given(VALUES)
 def test_a_position_knows_strings_in_any_json(value: object) -> None:
-    text = json.dumps(value)
+    text, position = json.dumps(value), JSONPosition(STARTS)
     for cut in range(len(text) + 1):
-        begun = text[:cut]
-        assert (closing(after(begun)) != {b"}", b"]", b"}]"}) == _in_string(begun)
+        assert (closing(position) != {b"}", b"]", b"}]"}) == _in_string(text[:cut])
+        position.follow(TOKENS.index(character.encode()) for character in text[cut : cut + 1])
 
 
 def _in_string(begun: str) -> bool:
