@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Generator, Iterator
 from typing import TYPE_CHECKING
 
 import pytest
+import structlog
 from hypothesis import HealthCheck, settings
 
 from tests.support.clock import ManualClock
@@ -27,6 +28,13 @@ for _name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     # Where other tests have the processors too, threads of one computation wait for each other in loops: some
     # take twice the time of all processors.
     os.environ.setdefault(_name, "1")
+
+
+# Where a test has nothing else, exceptions are logged as programs log them: in colours and with the values of
+# variables each would take half a second.
+_default_logger = structlog.get_config()["processors"][-1]
+if isinstance(_default_logger, structlog.dev.ConsoleRenderer):
+    _default_logger.exception_formatter = structlog.dev.plain_traceback
 
 
 @pytest.hookimpl(wrapper=True)

@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 
@@ -77,6 +78,7 @@ def raise_file_limit(most: int = OPEN_FILES) -> int | None:
     return file_limit()
 
 
+@cache
 def program_version() -> str:
     """The installed distribution's version, or ``(not installed)`` for a checkout that is not installed."""
     from importlib.metadata import PackageNotFoundError, version  # not at every start

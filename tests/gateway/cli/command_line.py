@@ -1,6 +1,7 @@
 """Commands that work on a state directory, run in this process."""
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -10,12 +11,24 @@ from typer.testing import CliRunner, Result
 from gateway.cli.resources import register
 
 Run = Callable[..., Result]
+Register = Callable[[typer.Typer], None]
+
+_parser_of = cache(typer.main.get_command)
+"""To put one together takes as long as most commands."""
 
 
-def running(state: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """``trunkline ARGUMENTS`` with the state directory in the environment."""
+@cache
+def _app(*registers: Register) -> typer.Typer:
     app = typer.Typer()
-    register(app)
+    for each in registers:
+        each(app)
+    return app
+
+
+def running(state: Path, monkeypatch: pytest.MonkeyPatch, *more: Register) -> Run:
+    """``trunkline ARGUMENTS`` with the state directory in the environment, and with ``more`` commands."""
+    app = _app(register, *more)
+    monkeypatch.setattr("typer.testing._get_command", _parser_of)
     monkeypatch.setenv("TRUNKLINE_STATE", str(state))
     monkeypatch.setenv("TERM", "dumb")
     monkeypatch.setenv("COLUMNS", "200")

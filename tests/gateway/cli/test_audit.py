@@ -1,32 +1,23 @@
 """``trunkline audit``, as scripts and people use it."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import typer
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 from gateway.cli import audit as cli_audit
-from gateway.cli import resources as cli_resources
 from gateway.observability.audit import AuditUnwritable, Retention, audit_files
 from gateway.observability.audit.records import AuditEntry
 from gateway.storage import Store
 from gateway.storage.audit_heads import AuditHead
+from tests.gateway.cli.command_line import Run, running
 from tests.gateway.observability.audit.logs import DAY_S, NOON_S, append
-
-Run = Callable[..., Result]
 
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    app = typer.Typer()
-    cli_audit.register(app)
-    cli_resources.register(app)
-    monkeypatch.setenv("TRUNKLINE_STATE", str(tmp_path))
-    monkeypatch.setenv("TERM", "dumb")
-    return lambda *arguments: CliRunner().invoke(app, list(arguments))
+    return running(tmp_path, monkeypatch, cli_audit.register)
 
 
 @pytest.fixture
