@@ -1,6 +1,7 @@
 """Fixtures every test may use."""
 
 import gc
+import logging
 import os
 from collections.abc import AsyncIterator, Generator, Iterator
 from typing import TYPE_CHECKING
@@ -57,6 +58,29 @@ def _run_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRUNKLINE_TEST_RUN", str(shared / "run"))
         yield
+
+
+class _KeptRecords(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(record)
+
+
+@pytest.fixture
+def log_records() -> Iterator[list[logging.LogRecord]]:
+    """What is logged by ``logging`` meanwhile. pytest's own plugin for it is off: it goes through all loggers
+    there are six times for each test, a millisecond."""
+    kept = _KeptRecords()
+    named = [each for each in logging.root.manager.loggerDict.values() if isinstance(each, logging.Logger)]
+    loggers = [logging.root, *(each for each in named if not each.propagate)]
+    for logger in loggers:
+        logger.addHandler(kept)
+    yield kept.records
+    for logger in loggers:
+        logger.removeHandler(kept)
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """The server ends: who is idle goes at once, who is not is cut in time, and no line blames anybody."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -26,7 +27,7 @@ async def client_of(surface: Surface) -> AsyncIterator[tuple[GatewayServer, "asy
 
 
 async def test_idle_connections_are_closed_at_once(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    log_records: list[logging.LogRecord], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gateway.api.server.server.LAST_WORDS_S", 3600.0)
     async with client_of(Surface()) as (server, serving, client):
@@ -36,7 +37,7 @@ async def test_idle_connections_are_closed_at_once(
         assert await client.rest() == b""
         async with asyncio.timeout(60):
             await serving
-    assert not caplog.records
+    assert not log_records
 
 
 async def test_a_timer_that_wakes_before_a_client_was_quiet_for_long_waits_again() -> None:
@@ -79,7 +80,7 @@ async def test_no_timer_ends_a_connection_whose_request_is_being_answered() -> N
 
 
 async def test_a_half_sent_request_does_not_keep_it(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    log_records: list[logging.LogRecord], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gateway.api.server.server.LAST_WORDS_S", 3600.0)
     async with client_of(Surface()) as (server, serving, client):
@@ -89,11 +90,11 @@ async def test_a_half_sent_request_does_not_keep_it(
         assert await client.rest() == b""
         async with asyncio.timeout(60):
             await serving
-    assert not caplog.records
+    assert not log_records
 
 
 async def test_an_answer_under_way_is_cut_after_the_last_words(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    log_records: list[logging.LogRecord], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gateway.api.server.server.LAST_WORDS_S", 0.05)
     surface = Surface()
@@ -107,7 +108,7 @@ async def test_an_answer_under_way_is_cut_after_the_last_words(
         assert not server.server_state.connections
         with pytest.raises((asyncio.IncompleteReadError, ConnectionResetError)):
             await client.until(b"0\r\n\r\n")
-    assert not caplog.records
+    assert not log_records
 
 
 async def test_an_answer_that_ends_in_time_is_whole() -> None:

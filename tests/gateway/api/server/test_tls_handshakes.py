@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import ssl
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
@@ -140,7 +141,7 @@ def test_half_open_handshakes_are_counted(
 
 
 def test_a_handshake_that_fails_makes_room(
-    run: Run, files: TlsFiles, caplog: pytest.LogCaptureFixture
+    run: Run, files: TlsFiles, log_records: list[logging.LogRecord]
 ) -> None:
     async def scenario(port: int, server: GatewayServer) -> None:
         for sent in (b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x00\x05hello", b""):
@@ -153,7 +154,7 @@ def test_a_handshake_that_fails_makes_room(
         assert b" 200 " in await ask(port, trusting(files.cert))
 
     run(scenario, ConnectionLimits(), PerAddressLimiter(1))
-    assert not caplog.records
+    assert not log_records
 
 
 def test_nobody_begins_one_when_descriptors_run_out(run: Run) -> None:
