@@ -64,7 +64,7 @@ class AgentEndpointSettings:
     """Connections before WELCOME; each may hold 65 KiB for 5 s."""
     max_strangers_per_address: int = 256
     """From one address, or one /64 of IPv6: a whole fleet may be behind it and reconnect at once."""
-    revocation_tick_s: float = 0.25
+    revocation_tick_s: float = 0.125  # with ``LOOK_S`` of the store's changes less than their ``KNOWN_S``
     seen_tick_s: float = 15.0
     """How often the agents that are connected are recorded."""
     renewal_tick_s: float = 5.0
@@ -125,15 +125,14 @@ class AgentEndpoint:
         self._past = TunnelFigures()
         """The traffic of tunnels that are closed."""
         self._threads = ThreadPoolExecutor(DATABASE_THREADS, thread_name_prefix="admit")
-        self._looks = ThreadPoolExecutor(1, thread_name_prefix="look")
-        """Reads what has changed, without waiting behind threads that write."""
+        self._looks = ThreadPoolExecutor(1, thread_name_prefix="look")  # waits behind no thread that writes
         self._keys = StoreRefresher(directory.changes, "identity")
         """Keeps the gateway's keys fresh, also when another process changes them."""
         self._keys.add(self._read_keys)
         self._draining: Drain | None = None
         self._closed = False
-        self._changed = asyncio.Event()
-        """Set when names or keys may have changed since certificates were last checked."""
+        self._followed: int | None = None  # the number of the store's changes that sessions followed last
+        self._changed = asyncio.Event()  # set when certificates are to be checked for new names or keys
         metrics.gauges.tunnels = self.figures
         metrics.gauges.agent_certificates = lambda: [each.certificate for each in self._agents.values()]
 
@@ -319,7 +318,10 @@ class AgentEndpoint:
         self._registry.give_up_lost(limits.RESUME_WINDOW_S)
         for session in [session for session in self._agents if session.closed]:
             del self._agents[session]
-        await self.follow_store()
+        number = self._directory.changes.cached()
+        if number is None or number != self._followed:  # else no thread needs to be asked
+            await self.follow_store()
+            self._followed = number
 
     async def follow_store(self) -> None:
         """Has the sessions follow what the store says of their agents now. Raises StateError."""
@@ -356,7 +358,6 @@ class AgentEndpoint:
         await self._note(names)
 
     async def _note(self, names: set[str]) -> None:
-        """Raises StateError."""
         if names:
             loop = asyncio.get_running_loop()
             await loop.run_in_executor(self._threads, self._note_seen, sorted(names), self._wall())

@@ -2,6 +2,8 @@
 
 import re
 import tomllib
+from collections.abc import Mapping
+from functools import cache
 from importlib.metadata import distribution, packages_distributions
 from pathlib import Path
 
@@ -48,8 +50,14 @@ def _project() -> dict[str, list[str]]:
     return found
 
 
-def _sources() -> list[Path]:
-    return [path for package in ("gateway", "agent", "shared") for path in (_ROOT / package).rglob("*.py")]
+@cache
+def _sources() -> Mapping[Path, str]:
+    """The text of each file of the programs."""
+    folders = [_ROOT / package for package in ("gateway", "agent", "shared")]
+    return {path: path.read_text() for folder in folders for path in folder.rglob("*.py")}
+
+
+_distributions_of_packages = cache(packages_distributions)
 
 
 def _names(requirements: list[str]) -> set[str]:
@@ -62,9 +70,8 @@ def test_each_extra_has_a_row_here() -> None:
 
 def test_every_extra_that_is_named_anywhere_exists() -> None:
     pages = [_ROOT / "README.md", *(_ROOT / "docs").glob("*.md"), *(_ROOT / "deploy").rglob("*")]
-    texts = {
-        path: path.read_text() for path in [*_sources(), *pages] if path.suffix in (".py", ".md", ".toml")
-    }
+    shown = {path: path.read_text() for path in pages if path.suffix in (".py", ".md", ".toml")}
+    texts = {**_sources(), **shown}
     named = {extra for text in texts.values() for names in _NAMED.findall(text) for extra in names.split(",")}
     assert {"torch", "postgres", "redis", "otel"} <= named
     assert named | set(EXTRAS.values()) <= set(_project())
@@ -72,9 +79,9 @@ def test_every_extra_that_is_named_anywhere_exists() -> None:
 
 @pytest.mark.parametrize("extra", _IMPORTS)
 def test_the_programs_import_what_an_extra_brings(extra: str) -> None:
-    installed = packages_distributions()
+    installed = _distributions_of_packages()
     wanted = _names(_project()[extra])
-    text = "\n".join(path.read_text() for path in _sources())
+    text = "\n".join(_sources().values())
     for name in _IMPORTS[extra]:
         found = _DISTRIBUTIONS.get(name)
         provided = {each.lower().replace("_", "-") for each in ([found] if found else installed[name])}

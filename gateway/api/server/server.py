@@ -29,6 +29,9 @@ LAST_WORDS_S = 1
 
 _LOOK_S = 0.02
 
+_DATE_S = 1.0
+"""How often the date of answers is written anew."""
+
 
 @dataclass(frozen=True, slots=True)
 class Address:
@@ -67,6 +70,7 @@ class GatewayServer(uvicorn.Server):
         self, config: Config, tls: Tls | None = None, handshakes: TlsHandshakeLimiter | None = None
     ) -> None:
         """With ``handshakes``, TLS is ended here; ``tls`` looks after its certificate."""
+        self._exit = asyncio.Event()
         super().__init__(config)
         self.tls = tls
         self._handshakes = handshakes
@@ -87,6 +91,25 @@ class GatewayServer(uvicorn.Server):
         self._taken_over: set[asyncio.BaseTransport] = set()
         self._prune_at = 64
         self._sent_on: set[Redirect] = set()
+
+    @property
+    def should_exit(self) -> bool:
+        """It stops serving as soon as this is set, which is for the event loop's thread."""
+        return self._exit.is_set()
+
+    @should_exit.setter
+    def should_exit(self, exits: bool) -> None:
+        if exits:
+            self._exit.set()
+        else:
+            self._exit.clear()
+
+    async def main_loop(self) -> None:
+        """As uvicorn's own, which looks ten times a second whether it is to exit."""
+        while not await self.on_tick(0):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_DATE_S):
+                    await self._exit.wait()
 
     def send_on(self, listener: socket.socket) -> None:
         """Answer plain HTTP at ``listener`` with where HTTPS is. To be called before it serves."""

@@ -19,7 +19,7 @@ from gateway.domain.slices import run_at_once
 from gateway.fleet.endpoint import CHECKED_AT_ONCE, RETRY_AFTER_S, AgentEndpointSettings
 from gateway.fleet.registry import RegistrySettings
 from gateway.fleet.session import AgentSession
-from gateway.storage import AgentRecord, AgentStore, Store
+from gateway.storage import AgentRecord, AgentStore, Store, changes
 from gateway.storage.identity import IdentityStore
 from shared.identity import JoinToken
 from shared.protocol import limits
@@ -78,8 +78,31 @@ async def test_an_agent_comes_back_with_its_certificate_and_replaces_its_tunnel(
         assert second.welcome.generation > first.welcome.generation
 
 
-def test_sessions_are_looked_after_several_times_in_a_second() -> None:
-    assert AgentEndpointSettings().revocation_tick_s <= 0.25
+def test_what_anybody_changed_counts_for_sessions_as_soon_as_for_all_else() -> None:
+    assert AgentEndpointSettings().revocation_tick_s + changes.LOOK_S < changes.KNOWN_S
+
+
+async def test_no_thread_is_asked_for_changes_while_there_are_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running_gateway(tmp_path, SELDOM_ALL) as gateway:
+        endpoint, asked, follow = gateway.agents, 0, gateway.agents.follow_store
+
+        async def counted() -> None:
+            nonlocal asked
+            asked += 1
+            await follow()
+
+        monkeypatch.setattr(endpoint, "follow_store", counted)
+        await Host(gateway).dial()
+        await endpoint._look_after_sessions()
+        before = asked
+        for _ in range(3):
+            await endpoint._look_after_sessions()
+        assert asked == before
+        gateway.store.agents.hold("gpu-1", time.time(), held=True)
+        await endpoint._look_after_sessions()
+        assert asked == before + 1
 
 
 async def test_a_revoked_agent_loses_its_tunnel_and_its_running_streams_are_told(tmp_path: Path) -> None:

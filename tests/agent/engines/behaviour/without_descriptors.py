@@ -4,6 +4,7 @@ descriptor.
 In a process of its own, as nothing else works then either."""
 
 import asyncio
+import logging
 import os
 import resource
 from collections.abc import Callable
@@ -44,6 +45,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 async def main() -> None:
+    logging.getLogger("asyncio").disabled = True  # it writes a hundred lines for each accept that fails
     connections.KEEP_IDLE_S = 0.0  # else questions go on over the connection that they have
     async with ScriptedEngine() as engine:
         backend = OpenAIHTTPBackend(EngineSettings(url=engine.url, name="e", refresh_s=0.01))

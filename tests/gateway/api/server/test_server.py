@@ -361,3 +361,26 @@ async def test_one_that_leaves_covers_nobody(no_leaks: None, surface: Surface) -
     assert other.fileno() == -1
     server.should_exit = True
     await serving
+
+
+async def test_it_looks_seldom_and_stops_serving_as_soon_as_it_is_told(surface: Surface) -> None:
+    server = build_server(surface.app, Address("127.0.0.1", 0), ConnectionLimits(), lambda **options: None)
+    loop = asyncio.get_running_loop()
+    looked, tick, looks = asyncio.Event(), server.on_tick, 0
+
+    async def counted(counter: int) -> bool:
+        nonlocal looks
+        looks += 1
+        if looks == 2:
+            looked.set()
+        return await tick(counter)
+
+    server.on_tick = counted  # type: ignore[method-assign]
+    serving, began_s = loop.create_task(server.main_loop()), loop.time()
+    await looked.wait()
+    assert loop.time() - began_s >= 1.0
+    assert dict(server.server_state.default_headers)[b"date"]
+    server.should_exit = True
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert serving.done(), "nor does it wait for its next look"
