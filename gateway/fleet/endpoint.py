@@ -6,9 +6,10 @@ Implements ``shared.tunnel.TunnelAcceptor`` (PROTOCOL §8).
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from secrets import token_hex
 from typing import Any
 
@@ -19,6 +20,7 @@ from gateway.auth.refresher import StoreRefresher
 from gateway.domain.slices import Stepwise
 from gateway.fleet.registry import Registry
 from gateway.fleet.renewals import Renewals, RenewalThreads
+from gateway.fleet.repetition import repeat_in
 from gateway.fleet.session import AgentSession
 from gateway.fleet.unauthenticated_tunnels import UnauthenticatedTunnels
 from gateway.observability.gauges import TunnelFigures
@@ -64,7 +66,7 @@ class AgentEndpointSettings:
     """Connections before WELCOME; each may hold 65 KiB for 5 s."""
     max_strangers_per_address: int = 256
     """From one address, or one /64 of IPv6: a whole fleet may be behind it and reconnect at once."""
-    revocation_tick_s: float = 0.125  # with ``LOOK_S`` of the store's changes less than their ``KNOWN_S``
+    revocation_tick_s: float = 0.25
     seen_tick_s: float = 15.0
     """How often the agents that are connected are recorded."""
     renewal_tick_s: float = 5.0
@@ -151,11 +153,17 @@ class AgentEndpoint:
     async def watch(self) -> None:
         """Ends the sessions of revoked agents and those without a tunnel for too long, and records when
         agents were last seen. Runs until cancelled or :meth:`close`."""
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._repeat(self._look_after_sessions, self._settings.revocation_tick_s))
-            tasks.create_task(self._repeat(self._record_seen, self._settings.seen_tick_s))
-            tasks.create_task(self._repeat(self._record_arrivals, self._settings.seen_tick_s, self._arrival))
-            tasks.create_task(self._repeat(self._renew, self._settings.renewal_tick_s, self._changed))
+        loop, found, settings = asyncio.get_running_loop(), asyncio.Event(), self._settings
+        end = self._directory.changes.listen(lambda: loop.call_soon_threadsafe(found.set))
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                begin = partial(repeat_in, tasks, lambda: self._closed)
+                begin(self._look_after_sessions, settings.revocation_tick_s, found)
+                begin(self._record_seen, settings.seen_tick_s)
+                begin(self._record_arrivals, settings.seen_tick_s, self._arrival)
+                begin(self._renew, settings.renewal_tick_s, self._changed)
+        finally:
+            end()
 
     def drain(self, reason: str, deadline_s: float) -> None:
         """Tell every agent to take its new work elsewhere, and turn away those that come from now on."""
@@ -293,26 +301,6 @@ class AgentEndpoint:
         return session
 
     # --- Steps ---
-
-    async def _repeat(
-        self, look: Callable[[], Awaitable[None]], every_s: float, wake: asyncio.Event | None = None
-    ) -> None:
-        """Calls ``look`` for ever, sooner when ``wake`` is set; a database that fails is logged once, until
-        it works again."""
-        failing, wake = False, wake or asyncio.Event()
-        while True:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(wake.wait(), every_s)
-            wake.clear()
-            if self._closed:
-                return
-            try:
-                await look()
-                failing = False
-            except StateError as error:
-                if not failing:
-                    _log.error("state_failed", doing=look.__name__.strip("_"), error=str(error))
-                failing = True
 
     async def _look_after_sessions(self) -> None:
         self._registry.give_up_lost(limits.RESUME_WINDOW_S)

@@ -59,6 +59,17 @@ class ChangeCounter:
         self._written_s: float | None = None
         self._thread: threading.Thread | None = None
         self._stopping = threading.Event()
+        self._listeners: list[Callable[[], object]] = []
+
+    def listen(self, listener: Callable[[], object]) -> Callable[[], None]:
+        """``listener`` is called in the thread that looks, after each look that finds another number than the
+        one before it. Call what is returned to end that."""
+        self._listeners = [*self._listeners, listener]
+
+        def end() -> None:
+            self._listeners = [each for each in self._listeners if each is not listener]
+
+        return end
 
     @property
     def away(self) -> StateUnreachable | None:
@@ -146,11 +157,16 @@ class ChangeCounter:
         return number
 
     def _run(self) -> None:
-        wait = self._wait or _pause
+        wait, told = self._wait or _pause, self._latest
         while not self._stopping.is_set():
             wait(self._interval_s, self._stopping)
-            if not self._stopping.is_set():
-                self._try_to_look()
+            if self._stopping.is_set():
+                return
+            self._try_to_look()
+            if (latest := self._latest) is not None and (told is None or latest[0] != told[0]):
+                told = latest
+                for listener in self._listeners:
+                    listener()
 
     def _try_to_look(self) -> None:
         """Whoever needs the number looks again, and is told why there is none."""

@@ -1,6 +1,7 @@
 """A number tells of every change, and a request that compares it reads no database."""
 
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -250,3 +251,32 @@ def test_a_change_in_the_gateways_own_process_counts_at_once(
         assert before is not None
         store.keys.create("made", "default", 1.0)
         assert store.changes.cached() not in (before, None)
+
+
+def test_who_listens_is_told_of_another_number_until_that_is_ended(source: Source) -> None:
+    heard, told = threading.Event(), 0
+
+    def listener() -> None:
+        nonlocal told
+        told += 1
+        heard.set()
+
+    counter = ChangeCounter(source.read, look_s=0.001)
+    end = counter.listen(listener)
+    counter.start_polling()
+    try:
+        for number in (2, 3):
+            heard.clear()
+            source.number = number
+            assert heard.wait(60)
+        looks = len(source.readers)
+        while len(source.readers) < looks + 3:
+            time.sleep(0.001)
+        assert told == 2, "once for each"
+        end()
+        source.number, looks = 4, len(source.readers)
+        while len(source.readers) < looks + 3:
+            time.sleep(0.001)
+        assert told == 2
+    finally:
+        counter.close()
