@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gateway.domain.store_address import StoreAddress
     from tests.support.postgres import PostgresServer
 
-settings.register_profile("default", deadline=None, max_examples=60, derandomize=True)
+settings.register_profile("default", deadline=None, max_examples=40, derandomize=True)
 settings.register_profile(
     "long", deadline=None, max_examples=2000, suppress_health_check=[HealthCheck.too_slow]
 )

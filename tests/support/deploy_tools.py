@@ -200,11 +200,18 @@ def kubernetes_schema(kind: str, api_version: str) -> dict[str, Any] | None:
     """That of an object; None if it is none of Kubernetes' own."""
     group, _, version = api_version.rpartition("/")
     name = "-".join(filter(None, [kind.lower(), group.partition(".")[0], version]))
+    try:
+        return _object(_kubernetes_schemas().read(f"{_SCHEMAS}/{name}.json"))
+    except KeyError:
+        return None
+
+
+@cache
+def _kubernetes_schemas() -> zipfile.ZipFile:
+    """The wheel in memory: to read what it holds, which is ten thousand files, takes long."""
     with _wheel("kubernetes-validate") as wheel:
-        try:
-            return _object(wheel.read(f"{_SCHEMAS}/{name}.json"))
-        except KeyError:
-            return None
+        assert wheel.filename is not None
+        return zipfile.ZipFile(io.BytesIO(Path(wheel.filename).read_bytes()))
 
 
 def _object(text: bytes) -> dict[str, Any]:
