@@ -1,5 +1,6 @@
 """Which handler answers which path."""
 
+import re
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import cache, partial
 from inspect import isfunction
@@ -51,12 +52,13 @@ class PathRouter(Router):
     def __init__(self, routes: Sequence[Route], unknown: Any) -> None:
         super().__init__(routes, redirect_slashes=False, default=unknown)
         self._exact: dict[str, Any] = {}
+        patterns: list[re.Pattern[str]] = []
         for route in routes:
-            if not route.param_convertors:
-                first = next(each for each in routes if each.path_regex.match(route.path))
-                if first is route:  # no pattern before it takes the path
-                    app: Any = route.app  # its method is called faster
-                    self._exact[route.path] = app if isfunction(app) else app.__call__
+            if route.param_convertors:
+                patterns.append(route.path_regex)
+            elif route.path not in self._exact and not any(each.match(route.path) for each in patterns):
+                app: Any = route.app  # its method is called faster
+                self._exact[route.path] = app if isfunction(app) else app.__call__
 
     def __call__(self, scope: Any, receive: Any, send: Any) -> Coroutine[Any, Any, None]:
         found = self._exact.get(scope["path"])

@@ -100,6 +100,7 @@ class SharedForks:
             listener.bind(address)  # fails where another process did that
             listener.listen(64)
             self._started.append(_start(listener, module, self.environment, self._alive))
+            atexit.register(_leave, self._started[-1])
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         connection.connect(address)
         return connection
@@ -110,6 +111,12 @@ class SharedForks:
         os.close(self._writable)
         for process in self._started:
             process.wait()
+
+
+def _leave(process: "subprocess.Popen[bytes]") -> None:
+    """This process ends before one that it started for others, too: ``subprocess`` would complain."""
+    if process.poll() is None:
+        process.returncode = 0
 
 
 def _start(
