@@ -124,17 +124,18 @@ class AgentEndpoint:
         self._arrival = asyncio.Event()  # set when an agent connected
         self._left: set[str] = set()
         """Agents that left since the connected ones were last recorded; no more than are enrolled."""
-        self._past = TunnelFigures()
-        """The traffic of tunnels that are closed."""
+        self._past = TunnelFigures()  # the traffic of tunnels that are closed
         self._threads = ThreadPoolExecutor(DATABASE_THREADS, thread_name_prefix="admit")
-        self._looks = ThreadPoolExecutor(1, thread_name_prefix="look")  # waits behind no thread that writes
+        self._looks = ThreadPoolExecutor(1, thread_name_prefix="look")
+        """Reads what has changed, without waiting behind threads that write."""
         self._keys = StoreRefresher(directory.changes, "identity")
         """Keeps the gateway's keys fresh, also when another process changes them."""
         self._keys.add(self._read_keys)
         self._draining: Drain | None = None
         self._closed = False
-        self._followed: int | None = None  # the number of the store's changes that sessions followed last
-        self._changed = asyncio.Event()  # set when certificates are to be checked for new names or keys
+        self._followed: int | None = None  # the store's number of changes that sessions followed last
+        self._changed = asyncio.Event()
+        """Set when names or keys may have changed since certificates were last checked."""
         metrics.gauges.tunnels = self.figures
         metrics.gauges.agent_certificates = lambda: [each.certificate for each in self._agents.values()]
 
@@ -154,7 +155,12 @@ class AgentEndpoint:
         """Ends the sessions of revoked agents and those without a tunnel for too long, and records when
         agents were last seen. Runs until cancelled or :meth:`close`."""
         loop, found, settings = asyncio.get_running_loop(), asyncio.Event(), self._settings
-        end = self._directory.changes.listen(lambda: loop.call_soon_threadsafe(found.set))
+
+        def tell() -> None:
+            with contextlib.suppress(RuntimeError):  # it was closed meanwhile
+                loop.call_soon_threadsafe(found.set)
+
+        end = self._directory.changes.listen(tell)
         try:
             async with asyncio.TaskGroup() as tasks:
                 begin = partial(repeat_in, tasks, lambda: self._closed)
@@ -346,6 +352,7 @@ class AgentEndpoint:
         await self._note(names)
 
     async def _note(self, names: set[str]) -> None:
+        """Raises StateError."""
         if names:
             loop = asyncio.get_running_loop()
             await loop.run_in_executor(self._threads, self._note_seen, sorted(names), self._wall())

@@ -59,11 +59,11 @@ class ChangeCounter:
         self._written_s: float | None = None
         self._thread: threading.Thread | None = None
         self._stopping = threading.Event()
-        self._listeners: list[Callable[[], object]] = []
+        self._listeners: list[Callable[[], None]] = []
 
-    def listen(self, listener: Callable[[], object]) -> Callable[[], None]:
+    def listen(self, listener: Callable[[], None]) -> Callable[[], None]:
         """``listener`` is called in the thread that looks, after each look that finds another number than the
-        one before it. Call what is returned to end that."""
+        one before it; it raises nothing. Call what is returned to end that."""
         self._listeners = [*self._listeners, listener]
 
         def end() -> None:
