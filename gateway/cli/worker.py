@@ -1,16 +1,25 @@
 """``python -m gateway.cli.worker CHANNEL STACKS``: one worker of ``trunkline gateway --workers``. Started by
-the supervisor, and of no use to people. Both are numbers of descriptors that it inherits."""
+the supervisor, or a fork of it, and of no use to people. Both are numbers of descriptors that it inherits."""
 
 import faulthandler
 import signal
 import socket
 import sys
+from importlib import import_module
 from pathlib import Path
 
 from shared.process.startup import without_collection, without_optional
 
 WRONG_USAGE = 2
 FAILED = 1
+
+
+def prepare() -> None:
+    """Import what a worker begins with."""
+    from shared.process.event_loop import event_loop_factory
+
+    import_module("gateway.app.run")
+    event_loop_factory()
 
 
 def main(arguments: list[str]) -> int:
@@ -32,7 +41,7 @@ def main(arguments: list[str]) -> int:
             return WRONG_USAGE
 
         from gateway.app.run import run
-        from gateway.cli.gateway import announce
+        from gateway.cli.announcement import announce
         from gateway.observability.logging import configure
         from gateway.runtime.config import ConfigError, Settings, load
         from gateway.runtime.listeners import ListenFailed

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from gateway.cli import access as cli_access
-from gateway.cli.gateway import FIRST_KEY
+from gateway.cli.announcement import FIRST_KEY
 from gateway.domain.scopes import AdminRole
 from gateway.observability.audit import append_pending_acts
 from gateway.storage import DEFAULT_TENANT, Account, Amount, Enrolment, Store

@@ -3,13 +3,14 @@
 import contextlib
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from gateway.domain.state_dir import PID_NAME
 from gateway.runtime.config.settings import Settings
 from gateway.runtime.listeners import listen_for_each
+from gateway.runtime.workers.forked import can_fork
 from gateway.runtime.workers.role import LIMITS_NAME, WorkerRole, process_names
 from gateway.runtime.workers.supervisor import Supervisor
 from gateway.runtime.workers.worker_process import WorkerProcess
@@ -21,22 +22,30 @@ class NotStarted(Exception):
 
 
 def run_workers(
-    settings: Settings, state_dir: Path, count: int, flags: Mapping[str, Any], config: Path | None
+    settings: Settings,
+    state_dir: Path,
+    count: int,
+    flags: Mapping[str, Any],
+    config: Path | None,
+    serve: Callable[[list[str]], int] | None = None,
 ) -> int:
     """Run ``count`` workers until a signal ends them; the exit status. ``flags`` and ``config`` are what the
-    settings were read from, besides the environment.
+    settings were read from, besides the environment. With ``serve`` workers are forks that call it, where
+    that can be, until they are replaced: what replaces them may be a later version, which only a new process
+    has, and so do those that follow.
 
     Raises ListenFailed and NotStarted.
     """
+    forked = serve
     with contextlib.ExitStack() as held:
         lock = held.enter_context(contextlib.closing(_lock(state_dir)))
         listeners = _listen(held, settings.address, count)
         redirects = [] if settings.tls.redirect is None else _listen(held, settings.tls.redirect, count)
-        for name in (LIMITS_NAME, f"{LIMITS_NAME}-wal", f"{LIMITS_NAME}-shm"):
-            (state_dir / name).unlink(missing_ok=True)  # no host may have left it half written
-        (state_dir / LIMITS_NAME).touch(mode=0o600)  # SQLite's own would have the umask's mode
+        _forget_limits(state_dir)
 
         def start(index: int, names: list[str], replaces: bool) -> WorkerProcess:
+            nonlocal forked
+            forked = None if replaces or not can_fork() else forked
             role = WorkerRole(
                 index=index,
                 count=count,
@@ -51,22 +60,20 @@ def run_workers(
                 flags=flags,
                 config=None if config is None else str(config),
             )
-            inherited = [role.listener, *([] if role.redirect is None else [role.redirect]), lock.fileno()]
-            return WorkerProcess(role, inherited)
+            return WorkerProcess(role, [*listening(index), lock.fileno()], serve=forked)
 
         def left(index: int) -> None:
             """Nobody is to wait there while others still drain."""
-            listeners[index].close()
-            if redirects:
-                redirects[index].close()
+            for each in (listeners, redirects):
+                if each:
+                    each[index].close()
 
         def listening(index: int) -> list[int]:
             return [each[index].fileno() for each in (listeners, redirects) if each]
 
-        names = process_names(settings, count, _kept_name(settings, state_dir))
         supervisor = Supervisor(
             start,
-            names,
+            process_names(settings, count, _kept_name(settings, state_dir)),
             settings.drain_s,
             silence_s=settings.worker_silence_s,
             start_s=settings.worker_start_s,
@@ -74,6 +81,12 @@ def run_workers(
             listening=listening,
         )
         return supervisor.run()
+
+
+def _forget_limits(state_dir: Path) -> None:
+    for name in (LIMITS_NAME, f"{LIMITS_NAME}-wal", f"{LIMITS_NAME}-shm"):
+        (state_dir / name).unlink(missing_ok=True)  # no host may have left it half written
+    (state_dir / LIMITS_NAME).touch(mode=0o600)  # SQLite's own would have the umask's mode
 
 
 def _listen(held: contextlib.ExitStack, address: tuple[str, int], count: int) -> list[socket.socket]:

@@ -1,4 +1,4 @@
-"""A worker, as its supervisor sees it: a fresh process that inherits sockets and nothing else."""
+"""A worker, as its supervisor sees it: a new process, or a fork, that inherits sockets and nothing else."""
 
 import contextlib
 import os
@@ -6,10 +6,12 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from functools import partial
 
 import gateway
 from gateway.runtime.workers.channel import BEAT, END, LEAVE, READY, SETTLED, STOP
+from gateway.runtime.workers.forked import ForkedProcess
 from gateway.runtime.workers.role import WorkerRole
 from shared.process.startup import environment_of_child
 
@@ -23,10 +25,16 @@ class WorkerProcess:
     """Leads a process group: a Ctrl-C on a terminal is for the supervisor, which passes on what it means."""
 
     def __init__(
-        self, role: WorkerRole, descriptors: Collection[int], command: Collection[str] = COMMAND
+        self,
+        role: WorkerRole,
+        descriptors: Collection[int],
+        command: Collection[str] = COMMAND,
+        *,
+        serve: Callable[[list[str]], int] | None = None,
     ) -> None:
         """Starts it. ``descriptors`` are those that it inherits, with the same numbers; ``command`` gets the
-        numbers of two more: of the channel, and of a file for :meth:`stacks`. Raises OSError."""
+        numbers of two more: of the channel, and of a file for :meth:`stacks`. With ``serve`` it is a fork,
+        which calls this with the two numbers, and ends with the status that comes. Raises OSError."""
         self.index = role.index
         self.process = role.process
         self.is_ready = False
@@ -43,13 +51,7 @@ class WorkerProcess:
         with theirs:
             inherited = (theirs.fileno(), self._stacks.fileno())
             try:
-                self._process = subprocess.Popen(  # noqa: S603  our own interpreter and modules
-                    [*command, *map(str, inherited)],
-                    stdin=subprocess.DEVNULL,
-                    pass_fds=(*descriptors, *inherited),
-                    env=environment_of_child(gateway),
-                    process_group=0,
-                )
+                self._process = _start([*map(str, inherited)], (*descriptors, *inherited), command, serve)
             except BaseException:
                 self.close()
                 raise
@@ -102,3 +104,20 @@ class WorkerProcess:
         """Let go of the channel. Idempotent."""
         self.channel.close()
         self._stacks.close()
+
+
+def _start(
+    numbers: list[str],
+    descriptors: Collection[int],
+    command: Collection[str],
+    serve: Callable[[list[str]], int] | None,
+) -> subprocess.Popen[bytes] | ForkedProcess:
+    if serve is not None:
+        return ForkedProcess(partial(serve, numbers), descriptors)
+    return subprocess.Popen(  # noqa: S603  our own interpreter and modules
+        [*command, *numbers],
+        stdin=subprocess.DEVNULL,
+        pass_fds=descriptors,
+        env=environment_of_child(gateway),
+        process_group=0,
+    )

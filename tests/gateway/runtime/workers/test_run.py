@@ -49,7 +49,7 @@ class PlayedSupervisor:
 @pytest.fixture
 def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[list[WorkerRole]], None]], None]:
     monkeypatch.setattr(running, "Supervisor", PlayedSupervisor)
-    monkeypatch.setattr(running, "WorkerProcess", lambda role, inherited: (role, inherited))
+    monkeypatch.setattr(running, "WorkerProcess", lambda role, inherited, serve: (role, inherited))
 
     def set_it(act: Callable[[list[WorkerRole]], None]) -> None:
         monkeypatch.setattr(PlayedSupervisor, "meanwhile", staticmethod(act))
@@ -81,6 +81,30 @@ def test_the_state_is_locked_and_each_worker_has_a_socket(tmp_path: Path, meanwh
         (3, os.getpid(), str(tmp_path / "c.toml"))
     }
     assert running_gateway(state) is None
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_workers_are_forks_until_they_are_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: bool
+) -> None:
+    serves: list[object] = []
+
+    class Rolling:
+        began = False
+
+        def __init__(self, start: Callable[..., object], names: list[str], *_: object, **__: object) -> None:
+            self._start, self._names = start, names
+
+        def run(self) -> int:
+            for replaces in (False, False, True, False):
+                self._start(0, self._names, replaces)
+            return 0
+
+    monkeypatch.setattr(running, "Supervisor", Rolling)
+    monkeypatch.setattr(running, "WorkerProcess", lambda role, inherited, serve: serves.append(serve))
+    monkeypatch.setattr(running, "can_fork", lambda: whole)
+    run_workers(SETTINGS, tmp_path, 2, {}, None, len)
+    assert serves == [len if whole else None] * 2 + [None] * 2
 
 
 def test_workers_keep_a_name_of_their_own_where_the_store_is_on_a_server(

@@ -4,6 +4,7 @@ import os
 import select
 import signal
 import socket
+import subprocess
 import sys
 from pathlib import Path
 
@@ -44,6 +45,35 @@ def test_it_leads_a_process_group_and_inherits_what_it_is_given_and_nothing_else
         assert f"'{given.fileno()}'" in said
         assert f"'{kept.fileno()}'" not in said
     worker.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are forked on Linux only")
+def test_a_fork_is_told_its_role_and_says_that_it_serves(tmp_path: Path) -> None:
+    program = """
+import os, select, signal, socket, sys
+from gateway.runtime.workers.channel import READY, SupervisorLink
+from gateway.runtime.workers.worker_process import WorkerProcess
+from tests.gateway.runtime.workers.played_worker import role
+
+def serve(numbers):
+    channel, stacks = map(int, numbers)
+    link = SupervisorLink(socket.socket(fileno=channel))
+    os.write(stacks, b"where it is")
+    link.report(READY)
+    return 5 if link.role.process == given.process else 6
+
+given = role(sys.argv[1], os.getpid())
+worker = WorkerProcess(given, [], ["/nowhere"], serve=serve)
+while worker.read():
+    select.select([worker.channel], [], [], 10)
+while worker.status() is None:
+    pass
+print(worker.is_ready, worker.status(), worker.stacks())
+"""
+    said = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert said.stdout == "True 5 where it is\n"
 
 
 def test_what_cannot_be_started_is_an_error_and_leaves_nothing_open(tmp_path: Path) -> None:

@@ -1,0 +1,115 @@
+"""A process that is forked from this one: it has imported already what a new one would begin with.
+
+Only where this process has one thread, on Linux: a fork has none of the others, and locks that they held stay
+locked in it.
+"""
+
+import atexit
+import gc
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+_THREADS = Path("/proc/self/task")
+_STANDARD = 3
+"""Of input, output and errors, which have the first descriptors."""
+_FAILED = 1
+
+
+def can_fork() -> bool:
+    """Whether a fork of this process would be whole."""
+    return sys.platform == "linux" and _THREADS.is_dir() and len(list(_THREADS.iterdir())) == 1
+
+
+class ForkedProcess:
+    """What a supervisor needs of :class:`subprocess.Popen`, for a fork of this process."""
+
+    def __init__(self, run: Callable[[], int], descriptors: Collection[int]) -> None:
+        """Forks. The fork leads a process group, has no file but standard output and errors and
+        ``descriptors``, which it passes on to no child, does at a signal what a process does by default, and
+        ends with what ``run`` returns. Raises OSError."""
+        self.returncode: int | None = None
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()  # or what waits there would be written twice
+        blocked = signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
+        try:
+            self.pid = os.fork()
+            if self.pid == 0:
+                _become(run, descriptors, blocked)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+    def poll(self) -> int | None:
+        """Its exit status, or minus the number of the signal that ended it; None while it runs."""
+        if self.returncode is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        """Nothing where it has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+
+def _become(run: Callable[[], int], descriptors: Collection[int], mask: Collection[int]) -> None:
+    """In the fork: run, and end. The frames behind this one are never returned to, so nothing that they hold
+    is closed, whose descriptor may be another file's by now."""
+    code = _FAILED
+    try:
+        gc.freeze()  # nor may it be found later that something is garbage
+        atexit._clear()
+        os.setpgid(0, 0)
+        _forget_signals(mask)
+        _close_others(descriptors)
+        code = run()
+    except SystemExit as end:
+        if not isinstance(end.code, int | None):
+            print(end.code, file=sys.stderr)  # noqa: T201  as Python does
+            end.code = _FAILED
+        code = end.code or 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(_ended(code))
+
+
+def _ended(code: int) -> int:
+    """Do what Python does at its end, as far as others can see."""
+    try:
+        threading._shutdown()  # type: ignore[attr-defined]  # waits for threads that are no daemons
+        atexit._run_exitfuncs()
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+    except BaseException:
+        traceback.print_exc()
+        return code or _FAILED
+    return code
+
+
+def _forget_signals(mask: Collection[int]) -> None:
+    """What was received before is not meant for the fork; what comes now does what it does by default."""
+    signal.set_wakeup_fd(-1)
+    for number in signal.valid_signals():
+        if callable(signal.getsignal(number)):
+            signal.signal(number, signal.SIG_DFL)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def _close_others(descriptors: Collection[int]) -> None:
+    """Standard input is at its end, and of all other files only these stay open."""
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    first = _STANDARD
+    for number in sorted(descriptors):
+        os.closerange(first, number)
+        os.set_inheritable(number, False)
+        first = number + 1
+    os.closerange(first, max(first, os.sysconf("SC_OPEN_MAX")))
