@@ -2,6 +2,7 @@
 
 import sys
 import time
+from collections.abc import Coroutine
 from pathlib import Path
 
 import pytest
@@ -205,6 +206,12 @@ async def a_page_goes_on_when_the_gateway_was_restarted(
     await page.wait_for_selector("tl-fleet tr:has-text('gpu-1') .badge:has-text('ready')")
 
 
+async def alone(browser: Browser, shown: Coroutine[object, object, None]) -> None:
+    """A scene with no other's pages open."""
+    await shown
+    await browser.close_pages()
+
+
 async def test_a_browser_shows_and_does_what_the_keys_role_allows(tmp_path: Path) -> None:
     with House(tmp_path / "house") as house:
         gateway, engine = house.gateway(), house.engine("--model", MODEL)
@@ -215,15 +222,17 @@ async def test_a_browser_shows_and_does_what_the_keys_role_allows(tmp_path: Path
             house.wait_for_model(gateway, known[None], model)
         operator, admin = known[AdminRole.OPERATOR], known[AdminRole.ADMIN]
         async with chromium() as browser:
-            await sign_in_and_out(browser, gateway, known)
-            await a_viewer_gets_no_actions(browser, gateway, known[AdminRole.VIEWER])
-            await an_operator_drains(browser, gateway, operator)
-            await an_operator_switches_a_canary(browser, gateway, operator)
-            await an_operator_loads_and_evicts_a_model(browser, gateway, operator)
-            await an_operator_repeats_a_job_of_another_tenant(browser, gateway, operator)
-            await an_admin_makes_a_key_whose_secret_is_shown_once(browser, gateway, admin)
-            await a_decision_record_is_told_in_words(browser, gateway, admin)
-            await a_viewer_asks_what_if(browser, gateway, known[AdminRole.VIEWER])
-            await every_page_opens(browser, gateway, admin)
-            await a_page_goes_on_when_the_gateway_was_restarted(browser, house, gateway, admin)
+            await alone(browser, sign_in_and_out(browser, gateway, known))
+            await alone(browser, a_viewer_gets_no_actions(browser, gateway, known[AdminRole.VIEWER]))
+            await alone(browser, an_operator_drains(browser, gateway, operator))
+            await alone(browser, an_operator_switches_a_canary(browser, gateway, operator))
+            await alone(browser, an_operator_loads_and_evicts_a_model(browser, gateway, operator))
+            await alone(browser, an_operator_repeats_a_job_of_another_tenant(browser, gateway, operator))
+            await alone(browser, an_admin_makes_a_key_whose_secret_is_shown_once(browser, gateway, admin))
+            await alone(browser, a_decision_record_is_told_in_words(browser, gateway, admin))
+            await alone(browser, a_viewer_asks_what_if(browser, gateway, known[AdminRole.VIEWER]))
+            await alone(browser, every_page_opens(browser, gateway, admin))
+            await alone(
+                browser, a_page_goes_on_when_the_gateway_was_restarted(browser, house, gateway, admin)
+            )
             assert browser.problems == []

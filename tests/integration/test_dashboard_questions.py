@@ -26,10 +26,16 @@ REQUESTS = 16
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def browser() -> AsyncIterator[Browser]:
+async def opened() -> AsyncIterator[Browser]:
     async with chromium() as opened:
         yield opened
         assert opened.problems == []
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def browser(opened: Browser) -> AsyncIterator[Browser]:
+    yield opened
+    await opened.close_pages()
 
 
 class Clicks:

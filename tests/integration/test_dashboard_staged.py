@@ -26,10 +26,16 @@ _MODULES = Path(__file__).with_name("dashboard_modules.js")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def browser() -> AsyncIterator[Browser]:
+async def opened() -> AsyncIterator[Browser]:
     async with chromium() as opened:
         yield opened
         assert opened.problems == []
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def browser(opened: Browser) -> AsyncIterator[Browser]:
+    yield opened
+    await opened.close_pages()
 
 
 async def test_no_text_from_outside_becomes_markup_or_runs(browser: Browser) -> None:

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping
 
 WHOLE_RUN = {
-    "chromium": "chromium",
+    "chromium-headless-shell": "chromium-headless-shell",
     "nginx": "nginx-light",
     "haproxy": "haproxy",
     "promtool": "prometheus",
