@@ -276,7 +276,7 @@ def readers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[dict[str
         house.children.stop(gateway.child)
         house.gateway(environment=environment, port=gateway.port)
         for kind, reader in readers.items():
-            until(f"{kind} has all replies", partial(reader.has, MESSAGES), LIMIT_S)
+            until(f"{kind} has all replies", partial(reader.has, MESSAGES), LIMIT_S, most_s=0.5)
         yield readers, gateway
 
 

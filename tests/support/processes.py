@@ -39,15 +39,20 @@ def fetch(url: str, *, body: object = None, key: str | None = None, timeout_s: f
 
 _LOOK_S = 0.5
 """What one look at a condition counts for at most: a machine that stands still uses up no patience."""
+_LEAST_S, _MOST_S, _SHARE = 0.01, 0.05, 0.05
+"""Between two looks, and what part of the time waited so far: looks take CPU time from what is waited for."""
 
 
-def until(what: str, condition: Callable[[], object], timeout_s: float = 60.0) -> None:
-    """Return as soon as ``condition`` holds; fail the test naming ``what`` if it does not in time."""
+def until(
+    what: str, condition: Callable[[], object], timeout_s: float = 60.0, *, most_s: float = _MOST_S
+) -> None:
+    """Return as soon as ``condition`` holds; fail the test naming ``what`` if it does not in time. ``most_s``
+    is the longest time between two looks."""
     left_s, looked_s = timeout_s, time.monotonic()
     while not condition():
         if left_s < 0.0:
             raise AssertionError(f"not within {timeout_s} s: {what}")
-        time.sleep(0.01)
+        time.sleep(min(most_s, max(_LEAST_S, _SHARE * (timeout_s - left_s))))
         before_s, looked_s = looked_s, time.monotonic()
         left_s -= min(looked_s - before_s, _LOOK_S)
 

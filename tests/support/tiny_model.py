@@ -91,4 +91,7 @@ def _tokenizer() -> tuple[Any, dict[str, int]]:
 
 
 if __name__ == "__main__":
+    from agent.engines.torch.compiler import leave_out_compiler
+
+    leave_out_compiler()  # to import it takes a fifth of this process's time
     make(Path(sys.argv[1]))
