@@ -15,11 +15,13 @@ FAILED = 1
 
 
 def prepare() -> None:
-    """Import what a worker begins with."""
+    """Do what every worker begins with and what a fork keeps: imports, the rules for engines' paths."""
+    from gateway.domain.engine_paths import EnginePaths
     from shared.process.event_loop import event_loop_factory
 
     import_module("gateway.app.run")
     event_loop_factory()
+    EnginePaths()
 
 
 def main(arguments: list[str]) -> int:

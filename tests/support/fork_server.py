@@ -1,9 +1,10 @@
 """``python -m tests.support.fork_server SOCKET MODULE``: forks processes that run ``python -m MODULE``.
 
-A gateway spends most of its start on imports. The fork server has done these once, and nothing else: it has
-one thread and no open file, event loop or database, so what it forks is as new as a process that was just
-started. A fork is a session of its own, has no file but the three standard ones, and ends with SIGTERM when
-the fork server ends, which ends with its client. ``tests.support.forks`` is the client.
+A gateway spends most of its start on imports. The fork server has done these once, and what a supervisor
+does before it forks workers: it has one thread and no open file, event loop or database, so what it forks
+is as new as a process that was just started. A fork is a session of its own, has no file but the three
+standard ones, and ends with SIGTERM when the fork server ends, which ends with its client.
+``tests.support.forks`` is the client.
 
 SOCKET is the descriptor of a socket with packets of JSON in both directions, one answer to each.
 ``{"run": {...}}`` with the three standard files begins a process: the answer is ``{"pid": NUMBER}``.
@@ -26,6 +27,7 @@ import socket
 import sys
 import threading
 from importlib import import_module
+from pkgutil import resolve_name
 from typing import Any
 
 from shared.process.startup import without_collection, without_optional
@@ -36,7 +38,7 @@ PACKET_BYTES = 200_000
 _PR_SET_PDEATHSIG = 1
 """From linux/prctl.h."""
 
-_GATEWAY = ("gateway.cli.gateway", "gateway.app.run", "gateway.observability.logging", "uvloop")
+_GATEWAY = ("gateway.cli.gateway", "gateway.cli.worker:prepare", "gateway.observability.logging")
 _AGENT = ("agent.cli", "agent.app", "agent.config.sources", "uvloop")
 _COMMANDS = tuple(f"gateway.cli.{name}" for name in ("resources", "usage", "live", "store", "audit"))
 _IMPORTS = {
@@ -46,7 +48,8 @@ _IMPORTS = {
     "tests.support.fleet": _AGENT,
     "tests.support.scripted_engine": ("tests.support.scripted_engine.engine", "uvloop"),
 }
-"""Module → what it imports at its start or later, but not itself: that is what a fork runs."""
+"""Module → what it imports at its start or later, but not itself: that is what a fork runs. Functions among
+these are called."""
 
 MODULES = frozenset(_IMPORTS)
 """Those that can be forked."""
@@ -84,7 +87,9 @@ def _prepare(module: str) -> None:
     import_module(first)
     with without_collection(), without_optional("rich"):
         for name in others:
-            import_module(name)
+            found = resolve_name(name)
+            if callable(found):
+                found()
     if not hasattr(sys.modules.get(module), "__path__"):
         sys.modules.pop(module, None)  # it is run anew, as __main__
     threads = len(os.listdir("/proc/self/task"))
