@@ -195,24 +195,18 @@ def _serve(settings: Settings, again: Callable[[], Settings]) -> None:
 
 
 def _supervise(settings: Settings, count: int, flags: dict[str, Any], config: Path | None) -> NoReturn:
-    """What a gateway needs is imported for its workers, which are forks; where they cannot be, little is."""
-    from gateway.runtime.workers.forked import can_fork
-
-    forks = can_fork()
+    """Little is imported before the address and the state are had: a supervisor needs of what a gateway does
+    only what its workers, which are forks of it, begin with."""
     with without_collection(), without_optional("rich"):
         from gateway.cli import worker
         from gateway.observability.logging import configure
         from gateway.runtime.listeners import ListenFailed
         from gateway.runtime.workers.run import NotStarted, run_workers
 
-        if forks:
-            worker.prepare()
-
     configure(settings.log.level, settings.log.style)
     state_dir = settings.state or own_state_dir()
     try:
-        serve = worker.main if forks else None
-        status = run_workers(settings, state_dir, count, flags, config, serve)
+        status = run_workers(settings, state_dir, count, flags, config, worker.prepare)
     except (NotStarted, ListenFailed) as error:
         fail(str(error))
     raise typer.Exit(status)

@@ -5,6 +5,7 @@ import faulthandler
 import signal
 import socket
 import sys
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 
@@ -14,14 +15,17 @@ WRONG_USAGE = 2
 FAILED = 1
 
 
-def prepare() -> None:
-    """Do what every worker begins with and what a fork keeps: imports, the rules for engines' paths."""
-    from gateway.domain.engine_paths import EnginePaths
-    from shared.process.event_loop import event_loop_factory
+def prepare() -> Callable[[list[str]], int]:
+    """Do what every worker begins with and what a fork keeps: imports, the rules for engines' paths. Returns
+    what is to be called in the fork."""
+    with without_collection(), without_optional("rich"):
+        from gateway.domain.engine_paths import EnginePaths
+        from shared.process.event_loop import event_loop_factory
 
-    import_module("gateway.app.run")
-    event_loop_factory()
-    EnginePaths()
+        import_module("gateway.app.run")
+        event_loop_factory()
+        EnginePaths()
+    return main
 
 
 def main(arguments: list[str]) -> int:

@@ -55,9 +55,9 @@ def test_one_that_cannot_be_had_keeps_the_others_from_nobody(
 
     def install(packages: dict[str, str]) -> str | None:
         asked.append(dict(packages))
-        return "chromium is not to be had" if "chromium" in packages else None
+        return "nginx is not to be had" if "nginx" in packages else None
 
     monkeypatch.setattr(programs, "install", install)
     programs.main()
     assert asked == [programs.WHOLE_RUN, *({name: programs.WHOLE_RUN[name]} for name in programs.WHOLE_RUN)]
-    assert capsys.readouterr().err.count("chromium is not to be had") == 1
+    assert capsys.readouterr().err.count("nginx is not to be had") == 1

@@ -5,6 +5,7 @@ locked in it.
 """
 
 import atexit
+import contextlib
 import gc
 import os
 import signal
@@ -14,9 +15,9 @@ import traceback
 from collections.abc import Callable, Collection
 from pathlib import Path
 
-_THREADS = Path("/proc/self/task")
-_STANDARD = 3
-"""Of input, output and errors, which have the first descriptors."""
+_THREADS, _FILES = Path("/proc/self/task"), Path("/proc/self/fd")
+_STANDARD = frozenset({0, 1, 2})
+"""The descriptors of input, output and errors."""
 _FAILED = 1
 
 
@@ -33,8 +34,7 @@ class ForkedProcess:
         ``descriptors``, which it passes on to no child, does at a signal what a process does by default, and
         ends with what ``run`` returns. Raises OSError."""
         self.returncode: int | None = None
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()  # or what waits there would be written twice
+        _flush()  # or what waits there would be written twice
         blocked = signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
         try:
             self.pid = os.fork()
@@ -46,9 +46,12 @@ class ForkedProcess:
     def poll(self) -> int | None:
         """Its exit status, or minus the number of the signal that ended it; None while it runs."""
         if self.returncode is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            if pid:
-                self.returncode = os.waitstatus_to_exitcode(status)
+            try:
+                pid, status = os.waitpid(self.pid, os.WNOHANG)
+            except ChildProcessError:  # somebody else has waited for it, and knows how it ended
+                self.returncode = _FAILED
+            else:
+                self.returncode = os.waitstatus_to_exitcode(status) if pid else None
         return self.returncode
 
     def send_signal(self, number: int) -> None:
@@ -84,8 +87,7 @@ def _ended(code: int) -> int:
     try:
         threading._shutdown()  # type: ignore[attr-defined]  # waits for threads that are no daemons
         atexit._run_exitfuncs()
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
+        _flush()
     except BaseException:
         traceback.print_exc()
         return code or _FAILED
@@ -105,11 +107,17 @@ def _forget_signals(mask: Collection[int]) -> None:
 
 def _close_others(descriptors: Collection[int]) -> None:
     """Standard input is at its end, and of all other files only these stay open."""
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    first = _STANDARD
-    for number in sorted(descriptors):
-        os.closerange(first, number)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    for number in descriptors:
         os.set_inheritable(number, False)
-        first = number + 1
-    os.closerange(first, max(first, os.sysconf("SC_OPEN_MAX")))
+    for number in {int(name) for name in os.listdir(_FILES)} - {*_STANDARD, *descriptors}:
+        with contextlib.suppress(OSError):  # the one by which they were listed
+            os.close(number)
+
+
+def _flush() -> None:
+    """A process may have none of these, and who reads them may be gone."""
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            with contextlib.suppress(OSError):
+                stream.flush()

@@ -27,21 +27,21 @@ def run_workers(
     count: int,
     flags: Mapping[str, Any],
     config: Path | None,
-    serve: Callable[[list[str]], int] | None = None,
+    prepare: Callable[[], Callable[[list[str]], int]] | None = None,
 ) -> int:
     """Run ``count`` workers until a signal ends them; the exit status. ``flags`` and ``config`` are what the
-    settings were read from, besides the environment. With ``serve`` workers are forks that call it, where
-    that can be, until they are replaced: what replaces them may be a later version, which only a new process
-    has, and so do those that follow.
+    settings were read from, besides the environment. With ``prepare`` workers are forks, where that can be:
+    it is called once, and gives what they call (:class:`WorkerProcess`). They are until they are replaced:
+    what replaces them may be a later version, which only new processes have, as all that follow are.
 
     Raises ListenFailed and NotStarted.
     """
-    forked = serve
     with contextlib.ExitStack() as held:
         lock = held.enter_context(contextlib.closing(_lock(state_dir)))
         listeners = _listen(held, settings.address, count)
         redirects = [] if settings.tls.redirect is None else _listen(held, settings.tls.redirect, count)
         _forget_limits(state_dir)
+        forked = prepare() if prepare is not None and can_fork() else None
 
         def start(index: int, names: list[str], replaces: bool) -> WorkerProcess:
             nonlocal forked

@@ -164,3 +164,28 @@ def test_a_process_with_several_threads_is_not_to_be_forked() -> None:
         """
     )
     assert told == [{"can_fork": [True, False, True]}]
+
+
+def test_a_process_may_have_no_standard_files() -> None:
+    told, _ = run(
+        """
+        kept = os.dup(1)
+        sys.stdout = sys.stderr = None
+        for number in (0, 2):
+            os.close(number)
+        code = over(ForkedProcess(lambda: len(os.read(0, 9)), []))
+        os.write(kept, json.dumps({"code": code}).encode())
+        """
+    )
+    assert told == [{"code": 0}]
+
+
+def test_one_that_somebody_else_has_waited_for_has_ended() -> None:
+    told, _ = run(
+        """
+        process = ForkedProcess(lambda: 0, [])
+        os.waitpid(process.pid, 0)
+        tell(code=process.poll(), again=process.poll())
+        """
+    )
+    assert told == [{"code": 1, "again": 1}]

@@ -103,7 +103,7 @@ def test_workers_are_forks_until_they_are_replaced(
     monkeypatch.setattr(running, "Supervisor", Rolling)
     monkeypatch.setattr(running, "WorkerProcess", lambda role, inherited, serve: serves.append(serve))
     monkeypatch.setattr(running, "can_fork", lambda: whole)
-    run_workers(SETTINGS, tmp_path, 2, {}, None, len)
+    run_workers(SETTINGS, tmp_path, 2, {}, None, lambda: len)
     assert serves == [len if whole else None] * 2 + [None] * 2
 
 
