@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -49,6 +50,11 @@ async def ask(client: aiohttp.ClientSession, tokens: int, tokens_per_s: float) -
 
 async def eventually(what: str, condition: Callable[[], object], timeout_s: float = 60.0) -> None:
     await asyncio.to_thread(until, what, condition, timeout_s)
+
+
+def command_lines(*pids: int) -> list[bytes]:
+    """Of these processes: that of a fork is its supervisor's."""
+    return [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in pids]
 
 
 async def serves_again(site: WorkersSite, began: int) -> None:
@@ -296,6 +302,7 @@ async def test_one_that_is_killed_harms_nobody_elses_streams_and_refuses_nobody(
 async def test_all_are_replaced_without_a_lost_stream_or_a_failed_request(site: WorkersSite) -> None:
     replaced = len(site.events("workers_replaced"))
     before = {site.pid(0), site.pid(1)}
+    assert len(set(command_lines(site.supervisor.pid, *before))) == 1, "they are forks"
     served, over = Counter[int](), asyncio.Event()
 
     async def go_on(client: aiohttp.ClientSession) -> None:
@@ -316,8 +323,11 @@ async def test_all_are_replaced_without_a_lost_stream_or_a_failed_request(site: 
         await asyncio.gather(*asking)
         assert all(answer.endswith(DONE) for answer in await asyncio.gather(*streams))
     assert served[200] > 10
-    assert not before & {site.pid(0), site.pid(1)}
+    after = {site.pid(0), site.pid(1)}
+    assert not before & after
     assert site.events("workers_not_replaced") == []
+    lines = command_lines(*after)
+    assert all(b"\0gateway.cli.worker\0" in line for line in lines), "these may be of a later version"
 
 
 async def test_settings_are_read_again_by_both(site: WorkersSite) -> None:

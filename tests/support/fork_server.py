@@ -15,7 +15,6 @@ by a fork of its own, which is to its client as a fork server. ALIVE is the desc
 connections are taken once nobody can write to it.
 """
 
-import atexit
 import contextlib
 import ctypes
 import json
@@ -25,11 +24,11 @@ import select
 import signal
 import socket
 import sys
-import threading
 from importlib import import_module
 from pkgutil import resolve_name
 from typing import Any
 
+from gateway.runtime.workers.forked import end_fork
 from shared.process.startup import without_collection, without_optional
 
 PACKET_BYTES = 200_000
@@ -66,8 +65,7 @@ def main() -> None:
 
 
 def _run(module: str) -> None:
-    """As ``python -m`` does, but at its end a fork only does what others can see of it: to take apart all
-    that was imported, most of which it shares with others, takes as long as a third of its start."""
+    """As ``python -m`` does."""
     code = 0
     try:
         runpy.run_module(module, run_name="__main__", alter_sys=True)
@@ -75,11 +73,7 @@ def _run(module: str) -> None:
         if not isinstance(end.code, int | None):
             raise
         code = end.code or 0
-    threading._shutdown()  # type: ignore[attr-defined]  # waits for threads that are no daemons
-    atexit._run_exitfuncs()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
+    end_fork(code)
 
 
 def _prepare(module: str) -> None:
