@@ -70,20 +70,30 @@ def leave(house: House) -> None:
 
 
 _LONG = (
-    *("test_compiled_loads", "test_openai_python", "test_going_on", "test_path", "test_uplinks"),
-    *("test_chaos_small", "test_workers", "test_postgres", "test_quickstart", "test_failover"),
-    *("test_many_gateways", "test_shared_limits", "test_real_habits", "test_stopping", "test_cluster"),
-    *("test_many_small", "test_wheel", "test_engines", "test_live_loads", "test_placement"),
-    *("test_administration", "test_queueing", "test_store_faults", "test_access", "test_slow_readers"),
-    *("test_version_before", "test_shared_knowledge", "test_restarts", "test_bad_tunnels"),
+    *("test_queues", "test_hung_engines", "test_compiled_loads", "test_job_loads", "test_workers"),
+    *("test_cancels", "test_shared_limits", "test_wheel", "test_postgres", "test_uplinks"),
+    *("test_scale_down", "test_websockets", "test_quickstart", "test_python_models", "test_dialects"),
+    *("test_version_before", "test_chaos_small", "test_job_runs", "test_regions_small", "test_many_small"),
+    *("test_checks", "test_budgets_of_gateways", "test_going_on", "test_dashboard", "test_bad_batches"),
+    *("test_doctor", "test_whatif", "test_openai_python", "test_placement", "test_shared_knowledge"),
 )
 """Files that take long, the longest first: begun last, they would keep one process busy at the end."""
 
 
+_STARTING_MUCH = [Path(__file__).parents[1] / name for name in ("integration", "chaos")]
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The order in which several processes take the files."""
+    """The order in which several processes take the files. Unit tests come first: what a process starts for
+    all its integration tests would take CPU time from those behind them."""
     places = {name: place for place, name in enumerate(_LONG)}
-    items.sort(key=lambda item: places.get(item.path.stem, len(places)))
+
+    def place(item: pytest.Item) -> int:
+        if not any(item.path.is_relative_to(each) for each in _STARTING_MUCH):
+            return -1
+        return places.get(item.path.stem, len(places))
+
+    items.sort(key=place)
 
 
 @pytest.fixture(scope="session", autouse=True)
