@@ -18,7 +18,7 @@ from gateway.runtime.config import (
     Settings,
     load,
 )
-from gateway.runtime.workers.role import worker_count
+from gateway.runtime.workers.settings import worker_count
 from shared.process.command_line import CommandApp
 from shared.process.startup import without_collection, without_optional
 

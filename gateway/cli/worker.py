@@ -51,7 +51,7 @@ def main(arguments: list[str]) -> int:
         from gateway.observability.logging import configure
         from gateway.runtime.config import ConfigError, Settings, load
         from gateway.runtime.listeners import ListenFailed
-        from gateway.runtime.workers.role import worker_settings
+        from gateway.runtime.workers.settings import worker_settings
         from gateway.storage import Store
         from gateway.storage.errors import StateError
 

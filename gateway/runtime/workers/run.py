@@ -11,7 +11,8 @@ from gateway.domain.state_dir import PID_NAME
 from gateway.runtime.config.settings import Settings
 from gateway.runtime.listeners import listen_for_each
 from gateway.runtime.workers.forked import can_fork
-from gateway.runtime.workers.role import LIMITS_NAME, WorkerRole, process_names
+from gateway.runtime.workers.role import WorkerRole
+from gateway.runtime.workers.settings import LIMITS_NAME, process_names
 from gateway.runtime.workers.supervisor import Supervisor
 from gateway.runtime.workers.worker_process import WorkerProcess
 from shared.process.file_lock import FileLock

@@ -12,8 +12,9 @@ from gateway.domain.state_dir import PID_NAME
 from gateway.runtime.config import load
 from gateway.runtime.listeners import ListenFailed, listen
 from gateway.runtime.workers import run as running
-from gateway.runtime.workers.role import LIMITS_NAME, WorkerRole
+from gateway.runtime.workers.role import WorkerRole
 from gateway.runtime.workers.run import NotStarted, run_workers
+from gateway.runtime.workers.settings import LIMITS_NAME
 from gateway.storage.locks import ServerLock, running_gateway
 
 SETTINGS = load({"listen": "127.0.0.1:0", "drain_s": 3}, None, {}).settings
