@@ -30,21 +30,27 @@ def test_every_command_in_the_table_is_in_its_module(module: str) -> None:
     assert not any(command.hidden for command in found.values())
 
 
-def imported(*arguments: str) -> set[str]:
-    """Which of the heavy packages ``trunkline ARGUMENTS`` imports."""
+def imported(*lines: str) -> dict[str, set[str]]:
+    """Which of the heavy packages each ``trunkline LINE``, or one before it, imports. All run in one process,
+    in this order, so that it takes a second: the first that imports something names it."""
     program = (
-        "import sys; from shared.process.cli import build\n"
-        f"try: build()({list(arguments)!r})\n"
-        f"except SystemExit: print('imported:', *[name for name in {HEAVY!r} if name in sys.modules])"
+        "import sys; from shared.process.cli import build; trunkline = build()\n"
+        f"for line in {list(lines)!r}:\n"
+        "  try: trunkline(line.split())\n"
+        f"  except SystemExit: print('imported:', *[name for name in {HEAVY!r} if name in sys.modules])"
     )
     process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
-    (line,) = [each for each in process.stdout.splitlines() if each.startswith("imported:")]
-    return set(line.split()[1:])
+    found = [set(each.split()[1:]) for each in process.stdout.splitlines() if each.startswith("imported:")]
+    return dict(zip(lines, found, strict=True))
 
 
-@pytest.mark.parametrize("arguments", [("--help",), ("--version",)])
-def test_the_root_imports_no_command(arguments: tuple[str, ...]) -> None:
-    assert imported(*arguments) == set()
+def nothing(*lines: str) -> dict[str, set[str]]:
+    """What :func:`imported` says where none imports anything heavy."""
+    return {line: set() for line in lines}
+
+
+def test_the_root_imports_no_command() -> None:
+    assert imported("--help", "--version") == nothing("--help", "--version")
 
 
 ASKING = ["status", "models", "drain x", "load x", "evict x"]
@@ -52,36 +58,30 @@ ASKING += ["key list", "token list", "agents list", "alias list", "price list"]
 ASKING += ["usage", "identity show", "audit verify", "audit export"]
 
 
-@pytest.mark.parametrize("command", ASKING)
-def test_what_asks_a_running_gateway_imports_no_store(command: str) -> None:
-    assert imported(*command.split(), "--url", "http://127.0.0.1:1", "--key", "k") == set()
+def test_what_asks_a_running_gateway_imports_no_store() -> None:
+    lines = [f"{command} --url http://127.0.0.1:1 --key k" for command in ASKING]
+    assert imported(*lines) == nothing(*lines)
 
 
 LOOKING = ["key list", "usage", "identity show", "audit verify", "audit export", "tenant set acme --rpm 5"]
 
 
-@pytest.mark.parametrize("command", LOOKING)
-def test_what_works_on_the_state_imports_no_server(tmp_path: Path, command: str) -> None:
+def test_what_works_on_the_state_imports_no_server(tmp_path: Path) -> None:
     with Store.open(tmp_path / "state") as store:
         append_pending_acts(store)
         append(audit_files(store), [AuditEntry(1.0, "test", {})], 1.0)
-    found = imported(*command.split(), "--state", str(tmp_path / "state"))
-    assert found == {"asyncio", "cryptography", "sqlalchemy"}
+    found = imported(*(f"{command} --state {tmp_path / 'state'}" for command in LOOKING))
+    assert list(found.values()) == [{"asyncio", "cryptography", "sqlalchemy"}] * len(LOOKING)
 
 
 def test_no_help_imports_what_its_command_needs() -> None:
-    """In one process, so that it takes a second; the first that imports something names it."""
     last = ["simulate", "simulate-week", "gateway", "bench"]
     names = [name for commands in COMMANDS.values() for name in commands if name not in last]
-    program = (
-        "import sys; from shared.process.cli import build\n"
-        f"for name in {[*names, *last]!r}:\n"
-        "  try: build()([name, '--help'])\n"
-        f"  except SystemExit: print('imported:', name, *[each for each in {HEAVY!r} if each in sys.modules])"
-    )
-    process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
-    lines = [line.split()[1:] for line in process.stdout.splitlines() if line.startswith("imported:")]
-    assert lines == [*([name] for name in names), *([name, "asyncio"] for name in last)]
+    found = imported(*(f"{name} --help" for name in [*names, *last]))
+    assert found == {
+        **nothing(*(f"{name} --help" for name in names)),
+        **{f"{name} --help": {"asyncio"} for name in last},
+    }
 
 
 def commands_below(group: Any, *path: str) -> Iterator[tuple[tuple[str, ...], Any]]:
