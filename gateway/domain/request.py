@@ -277,7 +277,7 @@ class Request(Struct):
     endless: bool = False
     """Where it does not say, each of them is as long as there is room."""
     prefix: tuple[int, ...] = ()
-    """The prompt's chain of fingerprints (:mod:`gateway.scheduling.learning.prefix`)."""
+    """The prompt's chain of fingerprints (:mod:`gateway.domain.fingerprints`)."""
     deadline_s: float | None = None
     """Absolute, on the same clock as ``arrived_s``."""
     work_tokens: int = 0

@@ -15,6 +15,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from gateway.domain.fingerprints import BLOCK_BYTES
 from gateway.domain.request import Request, Tier
 from gateway.domain.residency import Residency
 from gateway.scheduling.load import DeploymentLoad
@@ -32,11 +33,8 @@ FIXED_WORK = 8.0
 NO_CAP = 1 << 30
 """More slots than any deployment has."""
 
-BLOCK_BYTES = 1024
-"""Bytes of a prompt that one fingerprint of ``PendingRequest.prefix`` stands for."""
-
 BLOCK_TOKENS = BLOCK_BYTES // 4
-"""Tokens in such a block where nothing better is known."""
+"""Tokens in a block of ``PendingRequest.prefix`` where nothing better is known."""
 
 
 def estimated_work(input_tokens: int, output_tokens: int) -> float:

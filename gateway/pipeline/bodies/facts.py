@@ -7,6 +7,7 @@ import orjson
 from msgspec import Struct
 
 from gateway.domain.errors import BadRequest
+from gateway.domain.fingerprints import BLOCK_BYTES, fingerprints
 from gateway.domain.json_members import (
     OPTIONS,
     Place,
@@ -18,8 +19,6 @@ from gateway.domain.json_members import (
     text_places,
     value_starts,
 )
-from gateway.scheduling.base import BLOCK_BYTES
-from gateway.scheduling.learning.prefix import fingerprints
 from shared.protocol import limits
 
 ANSWER_BYTES = 512 * 1024

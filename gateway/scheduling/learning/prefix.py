@@ -1,8 +1,7 @@
 """Which deployment has read which beginnings of prompts.
 
-A prompt's beginning is known by a chain of fingerprints, one for each whole block: a fingerprint stands
-for its block and all before it, so two prompts have equal fingerprints exactly as far as they are equal
-in whole blocks. The index maps fingerprints to the deployments that read them. A deployment's chains are
+A prompt's beginning is known by a chain of fingerprints (:mod:`gateway.domain.fingerprints`), one for each
+whole block. The index maps fingerprints to the deployments that read them. A deployment's chains are
 remembered with the shallow blocks as the most recent ones, so that it forgets the ends of chains first
 and what it remembers is always a beginning: how far it matches can be found by bisection.
 """
@@ -10,12 +9,6 @@ and what it remembers is always a beginning: how far it matches can be found by 
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Collection, Sequence
-from hashlib import blake2b
-
-from gateway.scheduling.base import BLOCK_BYTES
-
-MOST_BLOCKS = 1024
-"""Blocks of one prompt that are looked at: a million bytes."""
 
 DEPLOYMENT_BLOCKS = 4096
 """Blocks remembered of one deployment at most, some million tokens: more than engines keep."""
@@ -28,19 +21,6 @@ LEAST_BLOCKS = 128
 
 STEPS = 4
 """Matches of different length that one search distinguishes."""
-
-
-def fingerprints(prompt: bytes | memoryview, block_bytes: int = BLOCK_BYTES) -> tuple[int, ...]:
-    """The chain of ``prompt``'s whole blocks, up to ``MOST_BLOCKS``. Equal in every process."""
-    data = memoryview(prompt)
-    chain: list[int] = []
-    link = b""
-    for end in range(block_bytes, min(len(data), MOST_BLOCKS * block_bytes) + 1, block_bytes):
-        state = blake2b(link, digest_size=8)
-        state.update(data[end - block_bytes : end])
-        link = state.digest()
-        chain.append(int.from_bytes(link, "little"))
-    return tuple(chain)
 
 
 class PrefixIndex:

@@ -4,6 +4,7 @@ import orjson
 import pytest
 
 from gateway.domain.errors import BadRequest
+from gateway.domain.fingerprints import fingerprints
 from gateway.domain.json_members import only_model
 from gateway.pipeline.bodies.facts import (
     BYTES_PER_US,
@@ -14,7 +15,6 @@ from gateway.pipeline.bodies.facts import (
     prompt_of,
     read_facts,
 )
-from gateway.scheduling.learning.prefix import fingerprints
 
 
 def body(**members: Any) -> bytes:

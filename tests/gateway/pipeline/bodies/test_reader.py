@@ -1,5 +1,6 @@
 import asyncio
 import signal
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import closing, contextmanager
@@ -54,6 +55,15 @@ async def test_much_text_beside_the_prompt_is_refused(reader: BodyReader) -> Non
         await reader.read([orjson.dumps({"model": "m", **much})])
     few = {f"x{n}": "z" * 500 for n in range(900)}
     assert (await reader.read([orjson.dumps({"model": "m", **few})])).members["x0"] == "z" * 500
+
+
+def test_a_child_imports_no_more_than_it_needs() -> None:
+    """A long body waits for its start."""
+    tells = "import sys; from gateway.pipeline.bodies import child; print(*sys.modules)"
+    ended = subprocess.run([sys.executable, "-c", tells], capture_output=True, text=True, check=True)
+    packages = {name.partition(".")[0] for name in ended.stdout.split()}
+    assert "msgspec" in packages
+    assert packages.isdisjoint({"asyncio", "pydantic", "structlog"})
 
 
 async def test_a_reader_that_dies_costs_one_request(tmp_path: Path) -> None:
