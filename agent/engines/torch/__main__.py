@@ -25,8 +25,8 @@ from agent.engines.engine_program import (
     log_to_standard_error,
     take_standard_output,
 )
-from agent.engines.torch.compiler import leave_out_compiler
 from agent.engines.torch.errors import ModelUnusable
+from agent.engines.torch.lean_imports import import_transformers
 from agent.engines.torch.startup import (
     IMPORTING,
     NOT_INSTALLED,
@@ -82,10 +82,10 @@ def _load(options: EngineOptions, progress: LoadProgress) -> "TorchEngine":
 
 
 def _load_by(options: EngineOptions, progress: LoadProgress) -> "TorchEngine":
-    leave_out_compiler()
     # After the environment is set. To look for garbage would take a quarter of the time of these imports;
     # afterwards it is looked for as often as ever, since it may hold tensors.
     with without_collection(gc.get_threshold()):
+        import_transformers()
         from transformers.utils import logging as library
 
         from agent.engines.torch.engine import TorchEngine
