@@ -151,12 +151,14 @@ def run(flags: Flags, file: Path | None) -> int:
     return 0
 
 
+app = typer.Typer(
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(agent)
+
+
 def main() -> None:
     """``python -m agent``."""
-    app = typer.Typer(
-        add_completion=False,
-        pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"]},
-    )
-    app.command()(agent)
     app(prog_name="python -m agent")

@@ -47,8 +47,8 @@ def build_site(
     _HOUSES.append(house)
     gateway = house.gateway(environment=gateway_environment)
     engine = house.engine("--model", MODEL)
-    key = gateway.key("tests")
-    house.agent(gateway, engine.url, *agent_arguments)
+    key, token = gateway.key_and_token("tests")
+    house.agent(gateway, engine.url, *agent_arguments, token=token)
     house.wait_for_model(gateway, key, MODEL)
     return Site(house, gateway, engine, key)
 

@@ -1,9 +1,10 @@
 """``python -m tests.support.fork_server SOCKET MODULE``: forks processes that run ``python -m MODULE``.
 
-A gateway spends most of its start on imports. The fork server has done these once, and what a supervisor
-does before it forks workers: it has one thread and no open file, event loop or database, so what it forks
-is as new as a process that was just started. A fork is a session of its own, has no file but the three
-standard ones, and ends with SIGTERM when the fork server ends, which ends with its client.
+A gateway spends most of its start on imports. The fork server has done these once, what a supervisor does
+before it forks workers, and what is made at its first use and kept (``tests.support.first_uses``): it has one
+thread and no open file, event loop or database, so what it forks is as new as a process that was just
+started. A fork is a session of its own, has no file but the three standard ones, and ends with SIGTERM when
+the fork server ends, which ends with its client.
 ``tests.support.forks`` is the client.
 
 SOCKET is the descriptor of a socket with packets of JSON in both directions, one answer to each.
@@ -41,11 +42,11 @@ _GATEWAY = ("gateway.cli.gateway", "gateway.cli.worker:prepare", "gateway.observ
 _AGENT = ("agent.cli", "agent.app", "agent.config.sources", "uvloop")
 _COMMANDS = tuple(f"gateway.cli.{name}" for name in ("resources", "usage", "live", "store", "audit"))
 _IMPORTS = {
-    "gateway": _GATEWAY,
-    "agent": _AGENT,
+    "gateway": (*_GATEWAY, "tests.support.first_uses:of_gateway"),
+    "agent": (*_AGENT, "tests.support.first_uses:of_agent"),
     "shared.process.cli": (*_COMMANDS, *_GATEWAY),
     "tests.support.fleet": _AGENT,
-    "tests.support.scripted_engine": ("tests.support.scripted_engine.engine", "uvloop"),
+    "tests.support.scripted_engine": ("tests.support.scripted_engine.http", "argparse", "gettext", "uvloop"),
 }
 """Module → what it imports at its start or later, but not itself: that is what a fork runs. Functions among
 these are called."""

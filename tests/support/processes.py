@@ -123,6 +123,12 @@ class Gateway:
         with Store.open(self.state) as store:
             return store.tokens.create(600.0, uses, list(models), dict(labels or {}), time.time())[1]
 
+    def key_and_token(self, name: str) -> tuple[str, str]:
+        """A new API key and a new join token, made at once: each waits for the gateway."""
+        with Store.open(self.state) as store:
+            key = store.keys.create(name, "tests", time.time())
+            return key, store.tokens.create(600.0, 1, ["*"], {}, time.time())[1]
+
     def models(self, key: str) -> list[str]:
         """The models on offer."""
         return [entry["id"] for entry in fetch(f"{self.base_url}/models", key=key)["data"]]
