@@ -56,6 +56,9 @@ class BatchReader:
             if await self._size_bytes(batch) > MOST_INPUT_BYTES:
                 message = f"The input file has more than {MOST_INPUT_BYTES // MIB} MB."
                 return (BatchError("file_too_large", message),)
+            if await self._has_too_many_lines(batch, renew):
+                message = "The batch input file contains too many requests. "
+                return (BatchError("too_many_requests", f"{message}At most {MOST_LINES} are allowed."),)
             async for lines in self._lines(batch, renew):
                 requests = await asyncio.to_thread(checked.take, lines)
                 for place, request in enumerate(requests):
@@ -141,6 +144,24 @@ class BatchReader:
             await renew()
         yield list(splitter.finish())
 
+    async def _has_too_many_lines(self, batch: BatchRecord, renew: Renew) -> bool:
+        """Asked before any line is understood, which takes much longer than to count them. Raises
+        StateError."""
+        ends = 0
+        objects = await self._objects()
+        async for piece in objects.read(_object_of(batch), 0):
+            ends += piece.count(b"\n")
+            await renew()
+        if ends < MOST_LINES:  # the last line may have no end
+            return False
+        total = 0
+        try:
+            async for lines in self._lines(batch, renew):  # those that are not blank
+                total += len(lines)
+        except LineTooLong:
+            return False  # which is what is wrong, if nothing before it is
+        return total > MOST_LINES
+
     async def _size_bytes(self, batch: BatchRecord) -> int:
         return await (await self._objects()).size_bytes(_object_of(batch))
 
@@ -163,7 +184,7 @@ class _Check:
     @property
     def full(self) -> bool:
         """There is no need to read on."""
-        return len(self.errors) >= MOST_ERRORS or self._lines > MOST_LINES
+        return len(self.errors) >= MOST_ERRORS
 
     def take(self, lines: Sequence[InputLine]) -> list[LineRequest]:
         """Those lines that are good by themselves and beside the others."""
@@ -202,9 +223,6 @@ class _Check:
         self._work = self._work.with_request(predicted_s)
 
     def verdict(self) -> GoodFile | tuple[BatchError, ...]:
-        if self._lines > MOST_LINES:
-            message = f"The batch input file contains too many requests. At most {MOST_LINES} are allowed."
-            return (BatchError("too_many_requests", message),)
         if self.errors:
             return tuple(sorted(self.errors, key=lambda error: error.line or 0)[:MOST_ERRORS])
         if self._model is None:

@@ -57,7 +57,29 @@ async def test_there_are_so_many_lines_and_no_more(
     monkeypatch.setattr(submission, "MOST_LINES", 5)
     lines = [request_line(str(number)) for number in range(6)]
     assert await failed(workshop, jsonl(*lines)) == [("too_many_requests", None, None)]
+    assert await failed(workshop, jsonl(*lines).strip()) == [("too_many_requests", None, None)]
     assert (await looked_at(workshop, jsonl(*lines[:5]))).state is BatchState.IN_PROGRESS
+    assert (await looked_at(workshop, jsonl(*lines[:5]) + b"\n \n")).state is BatchState.IN_PROGRESS
+
+
+async def test_where_there_are_too_many_lines_none_is_understood(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(submission, "MOST_LINES", 5)
+    read: list[object] = []
+    monkeypatch.setattr(submission, "read_line", lambda *given: read.append(given))
+    content = b"{\n" * MOST_ERRORS
+    assert await failed(workshop, content) == [("too_many_requests", None, None)]
+    assert not read
+
+
+async def test_a_line_that_is_too_long_is_named_however_many_there_are(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(submission, "MOST_LINES", 2)
+    monkeypatch.setattr(submission, "MOST_LINE_BYTES", 150)
+    lines = jsonl(request_line("a"), request_line("b" * 99), *map(request_line, "cdef"))
+    assert await failed(workshop, lines) == [("line_too_long", 2, None)]
 
 
 async def test_there_are_so_many_bytes_and_no_more(
