@@ -1,7 +1,12 @@
-"""A process that writes a line each time it acts as the owner: ``python -m``, with a place for the state, the
-store's address or "", a name, and the file for the lines. Leases are short."""
+"""Processes that write a line each time they act as the owner: ``python -m``, with a place for the state, the
+store's address or "", the file for the lines, and their names. Leases are short.
+
+Each is a fork of this process, says ``ready NAME PID``, and is killed when standard input ends.
+"""
 
 import asyncio
+import os
+import signal
 import sys
 from pathlib import Path
 
@@ -26,7 +31,7 @@ async def _act(store: Store, name: str, lines: Path) -> None:
     )
     made.begin()
     running = asyncio.create_task(made.run())
-    sys.stdout.write("ready\n")
+    sys.stdout.write(f"ready {name} {os.getpid()}\n")
     sys.stdout.flush()
     with lines.open("a", buffering=1) as file:
         while not running.done():
@@ -35,12 +40,26 @@ async def _act(store: Store, name: str, lines: Path) -> None:
             await asyncio.sleep(ACT_S)
 
 
-def main() -> None:
-    state, url, name, lines = sys.argv[1:]
-    ownership.TTL_S = member.TTL_S = TTL_S  # type: ignore[attr-defined]
-    ownership.MARGIN_S = MARGIN_S
+def _run(state: str, url: str, lines: str, name: str) -> None:
     with Store.open(Path(state), address=StoreAddress(url) if url else None) as store:
         asyncio.run(_act(store, name, Path(lines)))
+
+
+def main() -> None:
+    state, url, lines, *names = sys.argv[1:]
+    ownership.TTL_S = member.TTL_S = TTL_S  # type: ignore[attr-defined]
+    ownership.MARGIN_S = MARGIN_S
+    forks = []
+    for name in names:
+        fork = os.fork()
+        if fork == 0:
+            _run(state, url, lines, name)
+            sys.exit(1)
+        forks.append(fork)
+    sys.stdin.read()
+    for fork in forks:
+        os.kill(fork, signal.SIGKILL)
+        os.waitpid(fork, 0)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Processes that are killed and frozen: another one owns soon, and never two at once."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -23,29 +24,32 @@ SLACK_S = 3.0
 class Site:
     def __init__(self, state: Path, address: StoreAddress | None, lines: Path, opened: ExitStack) -> None:
         self._store = opened.enter_context(Store.open(state, address=address))
-        self._where = [str(state), "" if address is None else address.url]
+        self._where = [str(state), "" if address is None else address.url, str(lines)]
         self._lines = lines
         self._opened = opened
-        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._processes: dict[str, int] = {}
 
     def start(self, *names: str) -> None:
-        for name in names:
-            program = [sys.executable, "-m", "tests.gateway.cluster.acting_process"]
-            process = subprocess.Popen(
-                [*program, *self._where, name, str(self._lines)], stdout=subprocess.PIPE
-            )
-            self._opened.callback(_end, process)
-            self.processes[name] = process
-        for name in names:
-            output = self.processes[name].stdout
-            assert output is not None
-            assert b"ready\n" in iter(output.readline, b"")
+        program = [sys.executable, "-m", "tests.gateway.cluster.acting_process"]
+        line, pipe = [*program, *self._where, *names], subprocess.PIPE
+        started = subprocess.Popen(line, stdin=pipe, stdout=pipe, text=True)
+        self._opened.enter_context(started)  # its standard input is closed, and it ends with its forks
+        assert started.stdout is not None
+        while self._processes.keys() != set(names):
+            said = started.stdout.readline()
+            assert said, "it has ended"
+            match said.split():
+                case "ready", name, pid:
+                    self._processes[name] = int(pid)
+
+    def signal(self, name: str, number: signal.Signals) -> None:
+        os.kill(self._processes[name], number)
 
     def freeze(self, name: str) -> None:
         """Not while it holds the lock of the row, which a server ends after seconds and a file never."""
         with self._store.database.write_concurrently() as connection:
             connection.execute(select(schema.leases).with_for_update())
-            self.processes[name].send_signal(signal.SIGSTOP)
+            self.signal(name, signal.SIGSTOP)
 
     def acts(self) -> list[tuple[float, str, int]]:
         """When who acted, by which epoch, in the order of time."""
@@ -59,15 +63,8 @@ class Site:
             for _, name, _ in self.acts()[began:]:
                 if name != other_than:
                     return name
-            time.sleep(0.02)
+            time.sleep(0.05)
         raise AssertionError(f"nobody but {other_than!r} has acted")
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    process.kill()
-    process.wait()
-    assert process.stdout is not None
-    process.stdout.close()
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -82,13 +79,13 @@ def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
 def test_one_is_killed_and_one_frozen_and_no_two_act_at_once(site: Site) -> None:
     site.start("a", "b", "c")
     first = site.owner()
-    site.processes[first].send_signal(signal.SIGKILL)
+    site.signal(first, signal.SIGKILL)
     second = site.owner(other_than=first)
     site.freeze(second)
     third = site.owner(other_than=second)
-    site.processes[second].send_signal(signal.SIGCONT)
+    site.signal(second, signal.SIGCONT)
     assert site.owner() == third, "the one that was frozen acts no more"
-    site.processes[third].send_signal(signal.SIGKILL)
+    site.signal(third, signal.SIGKILL)
     assert site.owner(other_than=third) == second
     acts = site.acts()
     turns = [acts[0], *(act for before, act in pairwise(acts) if before[2] != act[2])]
