@@ -21,7 +21,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 @pytest.fixture
 def access(store: Store, tmp_path: Path) -> JobAccess:
-    return job_access(store, tmp_path / "objects", queued=1500)
+    return job_access(store, tmp_path / "objects", queued=150)
 
 
 @pytest.fixture
