@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 _INPUTS = 1_000_000
 _FLAGS = (
     "-g",
-    "-O1",
+    "-O0",
     "-fsanitize=address,undefined",
     "-fno-sanitize-recover=undefined",
     "-fno-omit-frame-pointer",

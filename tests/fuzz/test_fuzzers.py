@@ -13,7 +13,7 @@ from shared.speedups import NATIVE, native
 from tests.fuzz import fuzz_native, native_arguments, native_callbacks, native_reads, sanitized
 from tests.fuzz.runner import names, run_round
 
-_SMALL_INPUTS = 1000
+_SMALL_INPUTS = 500
 _LEAKED_BLOCKS = 300
 """Fewer come and go with caches. One kept by each input that uses some function would be more."""
 
