@@ -120,7 +120,7 @@ MEMBERS = [
         min_size=1,
     ),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_whatever_a_gateway_signs_the_agent_fails_only_as_documented(
     frame: FrameType, changes: dict[str, object]
 ) -> None:
