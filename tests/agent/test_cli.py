@@ -76,16 +76,29 @@ def python_m_agent(*arguments: str, **environment: str) -> "subprocess.Completed
     )
 
 
-def test_python_m_agent_is_the_same_command_and_errors_go_to_stderr(tmp_path: Path) -> None:
+def test_python_m_agent_is_the_same_command_and_errors_go_to_stderr() -> None:
     wrong = python_m_agent("--gateway", "http://10.0.0.1")
     assert (wrong.returncode, wrong.stdout) == (2, "")
     assert "http:// goes to loopback only" in wrong.stderr
-    stranger = python_m_agent("--gateway", URL, "--state", str(tmp_path), "--no-find-engines")
-    assert (stranger.returncode, stranger.stdout) == (1, "")
-    assert "has not joined a gateway yet" in stranger.stderr
-    misspelt = python_m_agent("--gateway", URL, TRUNKLINE_AGENT_JION=TOKEN.encode())
-    assert misspelt.returncode == 2
-    assert TOKEN.encode() not in misspelt.stderr
+
+
+@pytest.mark.usefixtures("_logging")
+def test_who_has_not_joined_is_told_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run({"gateway": URL, "state": tmp_path, "find_engines": False}, None) == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "has not joined a gateway yet" in said.err
+
+
+@pytest.mark.usefixtures("_logging")
+def test_a_secret_in_a_misspelt_variable_is_not_repeated(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TRUNKLINE_AGENT_JION", TOKEN.encode())
+    assert cli.run({"gateway": URL}, None) == 2
+    said = capsys.readouterr()
+    assert "JION" in said.err
+    assert TOKEN.encode() not in said.out + said.err
 
 
 def test_the_built_in_engine_without_its_packages_is_wrong_usage_in_one_line(
