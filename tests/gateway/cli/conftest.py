@@ -5,6 +5,13 @@ from pathlib import Path
 import pytest
 
 from tests.gateway.cli.command_line import Run, running
+from tests.support.forks import use_forks
+
+
+@pytest.fixture(scope="package", autouse=True)
+def _forked_commands() -> None:
+    """What becomes of a command does not depend on the imports of its process being its own."""
+    use_forks()
 
 
 @pytest.fixture

@@ -1,6 +1,4 @@
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +10,7 @@ from gateway import cli
 from gateway.runtime import machine
 from gateway.storage import Store
 from shared.process.cli import RootGroup
+from tests.support.forks import trunkline
 
 
 def run(*arguments: str, **environment: str) -> Result:
@@ -65,12 +64,7 @@ def test_settings_that_cannot_be_right_are_wrong_usage(arguments: tuple[str, ...
 def test_a_state_that_cannot_be_used_is_a_failure(tmp_path: Path) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("")
-    process = subprocess.run(
-        [sys.executable, "-m", "gateway", "--listen", "127.0.0.1:0", "--state", str(blocked / "state")],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    process = trunkline("gateway", "--listen", "127.0.0.1:0", "--state", str(blocked / "state"))
     assert process.returncode == 1
     assert "Traceback" not in process.stderr
     assert str(blocked) in process.stderr
@@ -101,12 +95,7 @@ def test_too_few_open_files_are_told_in_a_sentence_and_only_when_asked(
 
 def test_a_second_gateway_on_one_state_refuses_to_start_and_names_the_first(store: Store) -> None:
     with Store.open(store.state_dir, serve=True):
-        process = subprocess.run(
-            [sys.executable, "-m", "gateway", "--listen", "127.0.0.1:0", "--state", str(store.state_dir)],
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
+        process = trunkline("gateway", "--listen", "127.0.0.1:0", "--state", str(store.state_dir))
     assert (process.returncode, process.stdout) == (1, "")
     (line,) = process.stderr.splitlines()
     assert line.startswith(

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.forks import trunkline
+
 
 @pytest.mark.parametrize("arguments", [(), ("0",), ("nothing",), ("999",), ("999", "998")])
 def test_people_are_told_what_starts_workers(arguments: tuple[str, ...]) -> None:
@@ -32,13 +34,6 @@ def test_people_are_told_what_starts_workers(arguments: tuple[str, ...]) -> None
 def test_what_the_first_worker_finds_wrong_is_said_once_and_ends_all(
     tmp_path: Path, environment: dict[str, str], status: int, said: str
 ) -> None:
-    command = ["-m", "gateway", "--listen", "127.0.0.1:0", "--state", str(tmp_path / "s"), "--workers", "3"]
-    ended = subprocess.run(
-        [sys.executable, *command],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    command = ["gateway", "--listen", "127.0.0.1:0", "--state", str(tmp_path / "s"), "--workers", "3"]
+    ended = trunkline(*command, environment={**os.environ, **environment})
     assert (ended.returncode, ended.stderr.count(said)) == (status, 1), ended.stderr
