@@ -27,7 +27,9 @@ _SOURCES = ("pyproject.toml", "README.md", "LICENSE")
 _PACKAGES = ("gateway", "agent", "shared")
 _NOT_INSTALLED = {".c", ".h"}
 _LEFT_BY_BUILDS = shutil.ignore_patterns("__pycache__", "*.so", "*.pyd", "*.egg-info")
-_PIP = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check")
+_PIP_INSTALL = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "install")
+_WITHOUT = ("--no-compile", "--no-warn-conflicts")
+"""What takes most of its time: most of what is installed is never imported, and nobody else imports it."""
 
 
 def source_copy(directory: Path) -> Path:
@@ -52,40 +54,38 @@ def tracked(folders: tuple[str, ...]) -> set[str]:
     }
 
 
-def source_distribution(directory: Path) -> Path:
-    """Built by the package's own build system, from a copy of the sources."""
+@pytest.fixture(scope="module")
+def backend(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the packages are that the build asks for. The tests are skipped where they cannot be fetched."""
+    directory = tmp_path_factory.mktemp("backend")
     wanted = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
-    backend = directory / "backend"
-    _pip("install", "--target", str(backend), *wanted)
+    _pip_install(directory, *wanted)
+    return directory
+
+
+def built(what: str, directory: Path, backend: Path, **environment: str) -> Path:
+    """The ``wheel`` or ``sdist`` in ``directory``, built by the package's own build system from a copy of the
+    sources, with the packages that it asks for and no others."""
     subprocess.run(
         [
-            sys.executable,
-            "-c",
-            f"from setuptools.build_meta import build_sdist; build_sdist({str(directory)!r})",
+            *(sys.executable, "-S", "-c"),
+            f"from setuptools.build_meta import build_{what}; build_{what}({str(directory)!r})",
         ],
         cwd=source_copy(directory),
-        env={**os.environ, "PYTHONPATH": str(backend)},
+        env={**os.environ, "PYTHONPATH": str(backend), **environment},
         capture_output=True,
         timeout=300,
         check=True,
     )
-    (built,) = directory.glob("trunkline-*.tar.gz")
-    return built
+    (found,) = directory.glob("trunkline-*.*")
+    return found
 
 
-def wheel(directory: Path, sources: Path, **environment: str) -> Path:
-    """Built from a folder with the sources or from a source distribution."""
-    _pip("wheel", "--no-deps", "--wheel-dir", str(directory), str(sources), **environment)
-    (built,) = directory.glob("trunkline-*.whl")
-    return built
-
-
-def _pip(*arguments: str, **environment: str) -> None:
-    """Runs it; what it installs is compiled when it is imported, most of it never. The test is skipped where
-    packages cannot be fetched."""
+def _pip_install(target: Path, *arguments: str, **environment: str) -> None:
+    """The test is skipped where packages cannot be fetched."""
     done = subprocess.run(
-        [*_PIP, *arguments],
-        env={**os.environ, "PIP_NO_COMPILE": "1", **environment},
+        [*_PIP_INSTALL, *_WITHOUT, "--target", str(target), *arguments],
+        env={**os.environ, **environment},
         capture_output=True,
         text=True,
         timeout=300,
@@ -95,16 +95,16 @@ def _pip(*arguments: str, **environment: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def install(built: Path, directory: Path) -> Path:
-    """Where the wheel is installed."""
-    target = directory / "installed"
-    _pip("install", "--no-deps", "--target", str(target), str(built))
-    return target
+def install(distribution: Path, target: Path, backend: Path) -> None:
+    """From a source distribution, with what was fetched for its build. A C compiler that does not optimise
+    takes half the time."""
+    options = ("--no-deps", "--no-build-isolation", "--check-build-dependencies")
+    _pip_install(target, *options, str(distribution), PYTHONPATH=str(backend), CFLAGS="-O0")
 
 
-def metadata(built: Path) -> Message:
+def metadata(wheel: Path) -> Message:
     """What the wheel says of itself."""
-    with zipfile.ZipFile(built) as archive:
+    with zipfile.ZipFile(wheel) as archive:
         (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
         return email.message_from_bytes(archive.read(name))
 
@@ -132,36 +132,37 @@ def _with_native_functions() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name != "TRUNKLINE_NATIVE"}
 
 
-def test_a_source_distribution_is_whole_and_makes_a_wheel_elsewhere(tmp_path: Path) -> None:
-    built = source_distribution(tmp_path)
-    assert built.name == f"trunkline-{__version__}.tar.gz"
-    with tarfile.open(built) as archive:
+def test_a_source_distribution_is_whole_and_makes_a_wheel_elsewhere(tmp_path: Path, backend: Path) -> None:
+    distribution = built("sdist", tmp_path, backend)
+    assert distribution.name == f"trunkline-{__version__}.tar.gz"
+    with tarfile.open(distribution) as archive:
         held = {name.partition("/")[2] for name in archive.getnames()}
     assert tracked(_PACKAGES) - held == set()
     assert set(_SOURCES) - held == set()
     assert {name for name in held if name.endswith((".so", ".pyc"))} == set()
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    target = install(wheel(elsewhere, built), elsewhere)
+    target = tmp_path / "installed"
+    install(distribution, target, backend)
     name, build = version_of(target)
     assert name == f"trunkline {__version__}"
     if shutil.which("cc") is not None and (Path(sysconfig.get_path("include")) / "Python.h").is_file():
         assert build.startswith("native speedups in use")
 
 
-def test_a_wheel_is_whole_and_works_without_native_functions(tmp_path: Path) -> None:
-    built = wheel(tmp_path, source_copy(tmp_path), CC="false")
-    said = metadata(built)
+def test_a_wheel_is_whole_and_works_without_native_functions(tmp_path: Path, backend: Path) -> None:
+    wheel = built("wheel", tmp_path, backend, CC="false")
+    said = metadata(wheel)
     assert (said["Name"], said["Version"]) == ("trunkline", __version__)
     assert set(said.get_all("Provides-Extra", [])) == set(_extras())
-    with zipfile.ZipFile(built) as archive:
+    target = tmp_path / "installed"
+    with zipfile.ZipFile(wheel) as archive:
         held = set(archive.namelist())
+        archive.extractall(target)  # as a wheel is installed of which nothing belongs elsewhere
+    assert {name for name in held if name.partition("/")[0].endswith(".data")} == set()
     wanted = {name for name in tracked(_PACKAGES) if Path(name).suffix not in _NOT_INSTALLED}
     assert wanted - held == set()
     assert {f"{package}/py.typed" for package in _PACKAGES} <= held
     assert "agent/engines/torch/demo/model/model.safetensors" in held
     assert {name for name in held if name.startswith(("tests/", "deploy/", "docs/"))} == set()
-    target = install(built, tmp_path)
     name, build = version_of(target)
     assert name == f"trunkline {__version__}"
     assert build.startswith("no native speedups")
