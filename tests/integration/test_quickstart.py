@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,15 @@ def _descendants(pid: int) -> set[int]:
         for child in map(int, (task / "children").read_text().split()):
             found |= {child} | _descendants(child)
     return found
+
+
+def _runs_engine(pids: set[int]) -> bool:
+    """Whether one of these is an engine, and no longer the agent that is about to become one."""
+    lines = []
+    for pid in pids:
+        with suppress(OSError):
+            lines.append(Path(f"/proc/{pid}/cmdline").read_bytes())
+    return any(b"\0agent.engines.torch\0" in line for line in lines)
 
 
 def _hear_ctrl_c() -> None:
@@ -67,9 +77,10 @@ def test_a_directory_that_holds_no_model_is_wrong_usage(tmp_path: Path) -> None:
 def test_killed_it_takes_gateway_and_agent_with_it(
     started: "subprocess.Popen[bytes]", tmp_path: Path
 ) -> None:
-    log = tmp_path / "output"
-    until("it is up", lambda: "until Ctrl-C" in log.read_text(), 120)
+    """While the model loads: by then all are there."""
+    until("gateway, agent and engine run", lambda: _runs_engine(_descendants(started.pid)), 120)
     family = _descendants(started.pid)
+    assert len(family) >= 3
     started.kill()
     started.wait(60)
     until("they are gone", lambda: not [pid for pid in family if Path(f"/proc/{pid}").exists()])
