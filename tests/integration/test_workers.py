@@ -311,10 +311,10 @@ async def test_all_are_replaced_without_a_lost_stream_or_a_failed_request(site: 
                 assert response.status == 200, await response.text()
                 await response.read()
             served[response.status] += 1
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0.1)
 
     async with site.client(fresh=True) as fresh, site.client() as lasting:
-        streams = [asyncio.ensure_future(ask(fresh, 100, 20.0)) for _ in range(6)]
+        streams = [asyncio.ensure_future(ask(fresh, 25, 5.0)) for _ in range(6)]
         asking = [asyncio.ensure_future(go_on(client)) for client in (fresh, lasting, lasting)]
         await eventually("they run", lambda: site.engine.stats()["running"] >= 6)
         site.supervisor.signal(signal.SIGUSR2)
