@@ -211,7 +211,7 @@ class ManyHouse(BaseHouse):
         while not await self.is_whole(gateway):
             if time.monotonic() > deadline_s:
                 raise TimeoutError(f"not within {timeout_s:.0f} s: {what}: {await self.metrics(gateway)}")
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.1)
 
     def engine_stats(self, name: str) -> dict[str, Any]:
         """See :class:`tests.support.scripted_engine.Stats`."""

@@ -16,6 +16,8 @@ from tests.chaos.many.plan import OF_WORKERS, ManyPlan, Strike, Struck
 
 BACK_S = 45.0
 """After that nobody waits for what does not come back."""
+_LOOK_S = 0.1
+"""Between two looks at a gateway; each is answered by all of its processes, which have other things to do."""
 
 
 @dataclass(slots=True)
@@ -77,7 +79,7 @@ class Striker:
         gateways = range(self.house.count) if struck.gateway < 0 else (struck.gateway,)
         deadline_s = monotonic() + BACK_S
         while not (whole := await self._are_whole(gateways)) and monotonic() < deadline_s:  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(_LOOK_S)
         entry.whole_s, entry.whole = self.clock(), whole
         return entry
 
