@@ -67,6 +67,8 @@ class HalfLoadSizes:
     most_requests_per_s: float = 1000.0
     """An agent has 1,024 slots, and a stream of this size takes one second."""
     probe_s: float = 3.0
+    unary_s: float = 3.0
+    """Of unary requests one after the other."""
     seconds: float = 15.0
 
     @property
@@ -174,7 +176,7 @@ class _Asked:
         return self._ask("stream", *pace, "-w", f"{1 + sizes.stream_s:g}", "-d", f"{seconds:g}")
 
     def unary(self) -> dict[str, Any]:
-        return self._ask("unary", "-c", "1", "-w", "0.5", "-d", f"{self.sizes.probe_s:g}")
+        return self._ask("unary", "-c", "1", "-w", "0.5", "-d", f"{self.sizes.unary_s:g}")
 
     def _ask(self, kind: str, *arguments: str) -> dict[str, Any]:
         watched = ("-p", ",".join(map(str, self.watched))) if self.watched else ()

@@ -32,7 +32,6 @@ _SPARE_FILES = 512
 _CONNECTIONS = 16
 _FLAT = 1.3
 """A cost counts as flat when its largest is at most so many times its smallest."""
-_CALM_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +82,8 @@ class Sizes:
     tokens_per_s: int = TOKENS_PER_S
     seconds: float = 5.0
     agents_streams: int = _AGENTS_STREAMS
+    calm_s: float = 1.0
+    """Before it is measured, at least."""
 
 
 def missing(sizes: Sizes) -> str | None:
@@ -127,19 +128,19 @@ def _tokens(site: crowd.Crowd, size: int, streams: int, sizes: Sizes) -> Point:
     interval_s = streams / sizes.tokens_per_s
     site.engine.direct(interval_us=int(interval_s * 1e6))
     ramp_s = streams / _RAMP_PER_S
-    warm_s = ramp_s + max(_CALM_S, 2 * interval_s)
+    warm_s = ramp_s + max(sizes.calm_s, 2 * interval_s)
     pace = ("-g", f"{ramp_s:g}", "-w", f"{warm_s:g}", "-d", f"{max(sizes.seconds, interval_s * 2):g}")
     seen = site.ask("stream", "-c", str(streams), "-n", "10000000", *pace)
     site.until_idle()  # before the engine hurries, or it floods those whose client has just left
     site.engine.direct(interval_us=0)
-    time.sleep(_CALM_S)
+    time.sleep(sizes.calm_s)
     return _point(site, size, seen, seen["tokens"])
 
 
 def _requests(site: crowd.Crowd, size: int, sizes: Sizes) -> Point:
     """The cost of a short request for the model that the agent in the middle serves alone."""
     model = site.names[len(site.names) // 2]
-    pace = ("-c", str(_CONNECTIONS), "-w", f"{_CALM_S:g}", "-d", f"{sizes.seconds:g}")
+    pace = ("-c", str(_CONNECTIONS), "-w", f"{sizes.calm_s:g}", "-d", f"{sizes.seconds:g}")
     seen = site.ask("unary", "-m", model, *pace)
     return _point(site, size, seen, seen["right"])
 

@@ -18,7 +18,7 @@ pytestmark = [
 ]
 
 _SMALL = Scale(
-    seconds=0.5, streams=20, connections=8, stream_tokens=10, ramp_s=0.2, warm_s=0.1, body_bytes=5_000_000
+    seconds=0.2, streams=20, connections=8, stream_tokens=10, ramp_s=0.2, warm_s=0.1, body_bytes=5_000_000
 )
 
 
@@ -55,7 +55,7 @@ def test_memory_is_told_for_each_tunnel_client_and_stream(tmp_path: Path) -> Non
 
 
 def test_costs_are_told_for_each_size() -> None:
-    seen = scale.run(scale.Sizes((), (3,), (), tokens_per_s=200, seconds=1.0, agents_streams=10))
+    seen = scale.run(scale.Sizes((), (3,), (), tokens_per_s=200, seconds=0.3, agents_streams=10, calm_s=0.3))
     assert {name: [point.size for point in points] for name, points in seen.curves.items()} == {
         "a token, by agents": [3],
         "a request, by agents and models": [3],
@@ -65,7 +65,7 @@ def test_costs_are_told_for_each_size() -> None:
 
 def test_costs_are_told_for_each_kind_of_key(tmp_path: Path) -> None:
     with House(tmp_path) as house:
-        seen = access.run(house, rounds=1, seconds=0.5)
+        seen = access.run(house, rounds=1, seconds=0.2)
     assert len(seen.keys) == 3
     for cost in seen.keys:
         assert cost.failed == 0, cost
@@ -75,7 +75,13 @@ def test_costs_are_told_for_each_kind_of_key(tmp_path: Path) -> None:
 
 def test_latencies_are_told_at_half_of_what_is_carried(tmp_path: Path) -> None:
     sizes = half_load.HalfLoadSizes(
-        tokens=5, tokens_per_s=50, first_requests_per_s=2.0, probe_s=1.0, seconds=1.0, most_requests_per_s=4.0
+        tokens=5,
+        tokens_per_s=50,
+        first_requests_per_s=2.0,
+        probe_s=1.0,
+        unary_s=0.2,
+        seconds=1.0,
+        most_requests_per_s=4.0,
     )
     with House(tmp_path) as house:
         seen = half_load.run(house, sizes)
