@@ -56,12 +56,15 @@ def wait_chance(slots: int, utilisation: float) -> float:
 
 def late_share(fleet: Fleet, arriving_per_s: float, patience_s: float) -> float:
     """The share of requests that wait for longer than ``patience_s`` (>= 0)."""
-    per_s = fleet.per_s
+    return _late_share(fleet.slots, fleet.per_s, arriving_per_s, patience_s)
+
+
+def _late_share(slots: int, per_s: float, arriving_per_s: float, patience_s: float) -> float:
     if arriving_per_s <= 0.0:
-        return 0.0 if fleet.slots else 1.0
+        return 0.0 if slots else 1.0
     if per_s <= arriving_per_s:
         return 1.0
-    chance = wait_chance(fleet.slots, arriving_per_s / per_s)
+    chance = wait_chance(slots, arriving_per_s / per_s)
     return chance * math.exp(-(per_s - arriving_per_s) * patience_s)
 
 
@@ -84,4 +87,4 @@ def is_enough(fleet: Fleet, rule: ScalingRule, arriving_per_s: float, drained_pe
     if arriving_per_s > per_s * rule.utilisation or arriving_per_s + drained_per_s > per_s:
         return False
     patience_s = rule.first_token_s - fleet.first_s
-    return patience_s <= 0.0 or late_share(fleet, arriving_per_s, patience_s) <= LATE_SHARE
+    return patience_s <= 0.0 or _late_share(fleet.slots, per_s, arriving_per_s, patience_s) <= LATE_SHARE

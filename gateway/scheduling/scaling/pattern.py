@@ -152,10 +152,11 @@ def _penalties() -> Floats:
 
 
 def _ridge(features: Floats, roots: Floats, weights: Floats) -> Floats:
-    weighted = features * weights[:, None]
-    gram = weighted.T @ features
+    shares = numpy.sqrt(weights)
+    weighted = features * shares[:, None]
+    gram = weighted.T @ weighted  # numpy computes half of a product that is symmetric
     gram[numpy.diag_indices_from(gram)] += _penalties() * weights.sum() + 1e-9
-    found: Floats = numpy.linalg.solve(gram, weighted.T @ roots)
+    found: Floats = numpy.linalg.solve(gram, weighted.T @ (shares * roots))
     return found
 
 

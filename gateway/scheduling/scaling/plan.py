@@ -73,7 +73,7 @@ def _option(
 
     lasting = _fewest(lambda count: enough(count, 0.0), least, most)
     busy = min(most, facts.present, _filled(load, facts, base))
-    replicas = max(busy, _fewest(enough, lasting, most))
+    replicas = max(busy, _fewest(enough, lasting, most) if drained else lasting)
     missed = can_meet(facts, rule)
     meets = not missed and enough(lasting, 0.0)
     prices = [(each.price_hour, count) for each, count in [*base, (facts, lasting)] if count]

@@ -150,13 +150,13 @@ class _Site:
     def _needed(self, now: float, forecast_per_s: float) -> int:
         """As the plan says; what differs by less than ``FINENESS`` is asked once."""
         rates = list(self._rates)
-        last, before = (sum(each) / _SPAN_PIECES for each in (rates[_SPAN_PIECES:], rates[:_SPAN_PIECES]))
+        last, before = sum(rates[_SPAN_PIECES:]) / _SPAN_PIECES, sum(rates[:_SPAN_PIECES]) / _SPAN_PIECES
         filled = math.ceil(self._flow.running(self._ready) / self._facts.slots - 1e-9)
         waiting = _rounded(self._flow.waiting(self._ready))
         present = self._ready + len(self._starting)
         last, rising = _rounded(last), _rounded(max(0.0, last - before) / SPAN_S)
         ahead = _rounded(forecast_per_s)
-        if last > 0.0 and ahead <= expected_per_s(ModelLoad(last, rising), self._facts.lead_s):
+        if ahead and last > 0.0 and ahead <= expected_per_s(ModelLoad(last, rising), self._facts.lead_s):
             ahead = 0.0  # no more than is asked for anyway
         idle_s = now - self._came_s if self._came_s > -math.inf else 0.0
         is_idle = float(idle_s >= self._rule.idle_s)
