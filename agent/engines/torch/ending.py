@@ -7,6 +7,7 @@ end: what would leave too few tokens to end in is not taken any more.
 from collections.abc import Sequence
 from typing import Protocol, Self
 
+import numpy
 import torch
 
 from agent.engines.torch.json_position import JSONPosition, TokenStarts
@@ -37,11 +38,10 @@ class Matcher(Protocol):
 def tokens_allowed(matcher: Matcher, vocabulary: int) -> torch.Tensor:
     """Which tokens may come next: booleans of shape (vocabulary,). Raises ValueError if that cannot be
     computed."""
-    bits = bytearray(matcher.compute_bitmask())
+    bits = numpy.frombuffer(matcher.compute_bitmask(), dtype=numpy.uint8)
     if matcher.is_error():
         raise ValueError(matcher.get_error())
-    words = torch.frombuffer(bits, dtype=torch.uint8)
-    allowed = (words.unsqueeze(-1) >> torch.arange(8, dtype=torch.uint8)).bitwise_and_(1).flatten().bool()
+    allowed = torch.from_numpy(numpy.unpackbits(bits, bitorder="little").view(numpy.bool_))
     if allowed.size(0) < vocabulary:  # logits of no token, up to a round number
         allowed = torch.nn.functional.pad(allowed, (0, vocabulary - allowed.size(0)))
     return allowed[:vocabulary]
