@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -66,21 +66,48 @@ def prompt(place: int, **how: Any) -> Prompt:
     return Prompt(ids=tuple(PROMPTS[place]), **given)
 
 
-async def by_the_library(computing: Computing, monkeypatch: pytest.MonkeyPatch, **how: Any) -> list[str]:
-    """Each text alone, without a workspace."""
-    with monkeypatch.context() as changed:
-        changed.setattr(Decoder, "_takes", lambda self, requests: False)
-        texts = texts_of(computing)
-        return [await rest_of(begin(texts, prompt(place, **how))) for place in range(len(PROMPTS))]
+@pytest.fixture(scope="module")
+def known() -> dict[Sampling, list[str]]:
+    """What the library has computed already."""
+    return {}
+
+
+@pytest.fixture
+def by_the_library(
+    computing: Computing, monkeypatch: pytest.MonkeyPatch, known: dict[Sampling, list[str]]
+) -> Callable[[Sampling], Awaitable[list[str]]]:
+    """Computes each text alone, without a workspace."""
+
+    async def compute(sampling: Sampling) -> list[str]:
+        if sampling not in known:
+            with monkeypatch.context() as changed:
+                changed.setattr(Decoder, "_takes", lambda self, requests: False)
+                texts = texts_of(computing)
+                begun = (begin(texts, prompt(place, sampling=sampling)) for place in range(len(PROMPTS)))
+                known[sampling] = [await rest_of(each) for each in begun]
+        return known[sampling]
+
+    return compute
+
+
+@pytest.fixture
+async def expected(by_the_library: Callable[[Sampling], Awaitable[list[str]]], made: list[int]) -> list[str]:
+    """Each text, greedily, by the library."""
+    found = await by_the_library(Sampling())
+    assert made == []
+    return found
 
 
 @pytest.mark.parametrize(
     "sampling", [Sampling(), Sampling(temperature=1.2, top_p=0.9, seed=7)], ids=["greedy", "sampled"]
 )
 async def test_texts_that_join_and_leave_are_what_they_are_alone(
-    computing: Computing, monkeypatch: pytest.MonkeyPatch, made: list[int], sampling: Sampling
+    computing: Computing,
+    by_the_library: Callable[[Sampling], Awaitable[list[str]]],
+    made: list[int],
+    sampling: Sampling,
 ) -> None:
-    expected = await by_the_library(computing, monkeypatch, sampling=sampling)
+    expected = await by_the_library(sampling)
     assert made == []
     texts = texts_of(computing)
     running = [begin(texts, prompt(0, sampling=sampling))]
@@ -96,18 +123,16 @@ async def test_texts_that_join_and_leave_are_what_they_are_alone(
 
 
 async def test_a_text_alone_makes_a_workspace_only_where_the_last_one_is_full(
-    computing: Computing, monkeypatch: pytest.MonkeyPatch, made: list[int]
+    computing: Computing, expected: list[str], made: list[int]
 ) -> None:
-    expected = await by_the_library(computing, monkeypatch)
     assert await rest_of(begin(texts_of(computing), prompt(0))) == expected[0]
     # 40 tokens of prompt and the answer's first 149 have keys; there is room for 64, then 128, then 192.
     assert made == [1, 1, 1]
 
 
 async def test_a_text_that_is_given_up_leaves_the_others_as_they_are(
-    computing: Computing, monkeypatch: pytest.MonkeyPatch, made: list[int]
+    computing: Computing, expected: list[str], made: list[int]
 ) -> None:
-    expected = await by_the_library(computing, monkeypatch)
     texts = texts_of(computing)
     running: list[TextAnswer] = [begin(texts, prompt(place)) for place in (0, 2, 3)]
     for _ in range(3):
@@ -122,9 +147,8 @@ async def test_a_text_that_is_given_up_leaves_the_others_as_they_are(
 
 
 async def test_texts_go_on_after_a_step_that_failed(
-    computing: Computing, monkeypatch: pytest.MonkeyPatch, made: list[int]
+    computing: Computing, expected: list[str], made: list[int]
 ) -> None:
-    expected = await by_the_library(computing, monkeypatch)
     texts = texts_of(computing)
     running = begin(texts, prompt(0))
     said = await next_text(running) or ""
@@ -160,9 +184,8 @@ async def test_what_goes_on_from_anothers_answer_reads_what_was_kept_of_it(
 
 
 async def test_texts_of_too_different_lengths_or_too_many_tokens_take_the_librarys_steps(
-    computing: Computing, monkeypatch: pytest.MonkeyPatch, made: list[int]
+    computing: Computing, monkeypatch: pytest.MonkeyPatch, expected: list[str], made: list[int]
 ) -> None:
-    expected = await by_the_library(computing, monkeypatch)
     processor = computing[1].batch_processor
     assert processor is not None
     decoder = processor.inputs_and_outputs.prepare_batch_tensors.__self__  # type: ignore[attr-defined]

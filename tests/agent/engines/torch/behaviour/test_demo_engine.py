@@ -18,10 +18,11 @@ from agent.engines.torch.parsing import CompletionRequest
 from agent.engines.torch.startup import EngineOptions, locate
 from tests.agent.engines.torch.reading import rest_of
 
-ANSWERS = 24
+FULL = os.environ.get("TRUNKLINE_TEST_ENGINES") == "full"
+ANSWERS = 24 if FULL else 12
 """Of those recorded, evenly spread; all of them take the test of the model itself half a minute."""
 
-CUTS = 2000 if os.environ.get("TRUNKLINE_TEST_ENGINES") == "full" else 48
+CUTS = 2000 if FULL else 20
 """Places, of all in all recorded answers, at which an answer is continued."""
 
 
