@@ -115,9 +115,22 @@ def make_encoder(directory: Path, seed: int = 7) -> None:
         "num_attention_heads": 4,
     }
     network = BertModel(BertConfig(vocab_size=258, max_position_embeddings=512, pad_token_id=257, **sizes))
-    network.save_pretrained(directory)
+    save(network, directory)
     tokenizer: Any = PreTrainedTokenizerFast
     tokenizer(tokenizer_object=_tokenizer()[0], **_TOKENIZER).save_pretrained(directory)
+
+
+def save(network: Any, directory: Path) -> None:
+    """As ``network.save_pretrained`` does, which imports PyTorch's compiler."""
+    from safetensors.torch import save_file
+
+    directory.mkdir(parents=True, exist_ok=True)
+    network.config.architectures, network.config.dtype = [type(network).__name__], network.dtype
+    network.config.save_pretrained(directory)
+    if network.can_generate():
+        network.generation_config.save_pretrained(directory)
+    weights = {each.data_ptr(): (name, each) for name, each in reversed(network.state_dict().items())}
+    save_file(dict(weights.values()), directory / "model.safetensors", {"format": "pt"})  # shared ones once
 
 
 def _tokenizer() -> tuple[Any, dict[str, int]]:

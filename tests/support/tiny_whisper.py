@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tests.support.tiny_model import save
+
 _END = "<|endoftext|>"
 _CONTROL = (
     "<|startoftranscript|>",
@@ -54,7 +56,7 @@ def make(directory: Path, seed: int = 1) -> None:
         **ends,
         **start,
     )
-    network.save_pretrained(directory)
+    save(network, directory)
     library.WhisperProcessor(
         library.WhisperFeatureExtractor(), library.WhisperTokenizer(**how)
     ).save_pretrained(directory)

@@ -55,6 +55,11 @@ def choose(wanted: list[tuple[Sampling, int]], logits: torch.Tensor) -> list[int
     return chosen
 
 
+def draw(sampling: Sampling, logits: torch.Tensor, times: int) -> list[int]:
+    """The tokens chosen at so many positions, all of which have these scores."""
+    return choose([(sampling, position) for position in range(times)], logits.expand(times, -1))
+
+
 def test_greedy_requests_keep_their_likeliest_token_beside_sampled_ones() -> None:
     logits = scores(3)
     chosen = choose([(Sampling(), 9), (Sampling(temperature=1.0, seed=1), 9), (Sampling(), 9)], logits)
@@ -74,14 +79,14 @@ def test_the_same_seed_gives_the_same_token_in_any_batch() -> None:
 
 def test_draws_follow_the_distribution() -> None:
     logits = torch.log(torch.tensor([[0.5, 0.3, 0.2]]))
-    drawn = [choose([(Sampling(temperature=1.0, seed=3), n)], logits)[0] for n in range(2000)]
+    drawn = draw(Sampling(temperature=1.0, seed=3), logits, 2000)
     shares = torch.bincount(torch.tensor(drawn), minlength=3) / len(drawn)
     assert torch.allclose(shares, torch.tensor([0.5, 0.3, 0.2]), atol=0.04)
 
 
 def test_temperature_sharpens() -> None:
     logits = torch.log(torch.tensor([[0.5, 0.3, 0.2]]))
-    drawn = [choose([(Sampling(temperature=0.05, seed=3), n)], logits)[0] for n in range(200)]
+    drawn = draw(Sampling(temperature=0.05, seed=3), logits, 200)
     assert drawn.count(0) > 195
 
 
@@ -92,7 +97,7 @@ def test_temperature_sharpens() -> None:
 )
 def test_unlikely_tokens_are_left_out(sampling: Sampling) -> None:
     logits = 2 * torch.log(torch.tensor([[0.05, 0.45, 0.10, 0.40]]))  # at temperature 2: these probabilities
-    assert {choose([(sampling, n)], logits)[0] for n in range(200)} == {1, 3}
+    assert set(draw(sampling, logits, 200)) == {1, 3}
 
 
 def test_the_likeliest_token_is_never_left_out() -> None:
@@ -169,7 +174,7 @@ def test_draws_are_from_the_distribution_that_transformers_draws_from(wanted: Sa
         ]
     )
     expected = theirs(torch.tensor([[0]]), logits.clone()).softmax(dim=-1)[0]
-    drawn = [choose([(replace(wanted, seed=3), n)], logits)[0] for n in range(2500)]
+    drawn = draw(replace(wanted, seed=3), logits, 2500)
     shares = torch.bincount(torch.tensor(drawn), minlength=VOCABULARY) / len(drawn)
     assert set(shares.nonzero().flatten().tolist()) <= set(expected.nonzero().flatten().tolist())
     torch.testing.assert_close(shares, expected, atol=0.035, rtol=0)
