@@ -172,11 +172,8 @@ def test_a_gateway_goes_on_without_its_server_for_as_long_as_it_may(
     until("the strict one is back", lambda: status_with(strict, key)[0] == 200)
     made = printed("key", "create", "--name", "new", "--state", str(patient.state))
     until("a new key works", lambda: status_with(patient, made)[0] == 200, REVOKED_WITHIN_S)
-    until(
-        "the agent has joined",
-        lambda: "late" in trunkline("agents", "--state", str(patient.state)).stdout,
-        60.0,
-    )
+    until("the agent has joined", lambda: "connected" in late.log.read_text(), 60.0)
+    assert "late" in trunkline("agents", "--state", str(patient.state)).stdout
 
     def requests() -> int:
         with Store.open(patient.state) as store:

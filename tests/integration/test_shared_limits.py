@@ -118,7 +118,7 @@ class Load:
                 else:
                     assert response.status == 429, body
                     self.refused += 1
-                    await asyncio.sleep(0.02)
+                    await asyncio.sleep(0.1)
 
         async with self._session() as session, asyncio.TaskGroup() as tasks:
             for gateway in self.gateways:
@@ -164,6 +164,7 @@ async def test_two_gateways_admit_one_limit_of_requests_at_once(pair: Pair) -> N
     while not loading.done():
         stats = await asyncio.to_thread(pair.engine.stats)
         peak = max(peak, stats["running"])
+        await asyncio.sleep(0.02)  # an answer takes five times that
     await loading
     assert seen.refused
     assert 1 <= peak <= CONCURRENCY

@@ -6,7 +6,6 @@ of a handshake are the same in every gateway and agent. Making them takes a thir
 
 import asyncio
 from functools import cache
-from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -30,11 +29,9 @@ def of_gateway() -> None:
 
 
 def of_agent() -> None:
-    """Modules that it imports later, and what is read."""
+    """What is read."""
     from agent.cli import app
 
-    for name in ("agent.engines.http.client", "shared.process.logs"):
-        import_module(name)
     _of_command_line(app)
     _of_handshake()
 

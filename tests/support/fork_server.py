@@ -38,15 +38,24 @@ PACKET_BYTES = 200_000
 _PR_SET_PDEATHSIG = 1
 """From linux/prctl.h."""
 
-_GATEWAY = ("gateway.cli.gateway", "gateway.cli.worker:prepare", "gateway.observability.logging")
-_AGENT = ("agent.cli", "agent.app", "agent.config.sources", "uvloop")
+_NAMES = "encodings.idna"
+"""The codec by which names of hosts are looked up."""
+_GATEWAY = (
+    *("gateway.cli.gateway", "gateway.cli.worker:prepare", "gateway.observability.logging"),
+    *("gateway.storage.postgres", _NAMES),
+)
+_AGENT = (
+    *("agent.cli", "agent.app", "agent.config.sources", "uvloop", "shared.process.event_loop"),
+    *("shared.process.excerpt", "shared.process.logs", _NAMES),
+)
 _COMMANDS = tuple(f"gateway.cli.{name}" for name in ("resources", "usage", "live", "store", "audit"))
+_ENGINE = ("tests.support.scripted_engine.http", "argparse", "gettext", "uvloop", _NAMES)
 _IMPORTS = {
     "gateway": (*_GATEWAY, "tests.support.first_uses:of_gateway"),
     "agent": (*_AGENT, "tests.support.first_uses:of_agent"),
     "shared.process.cli": (*_COMMANDS, *_GATEWAY),
     "tests.support.fleet": _AGENT,
-    "tests.support.scripted_engine": ("tests.support.scripted_engine.http", "argparse", "gettext", "uvloop"),
+    "tests.support.scripted_engine": _ENGINE,
 }
 """Module → what it imports at its start or later, but not itself: that is what a fork runs. Functions among
 these are called."""
