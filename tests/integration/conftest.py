@@ -74,7 +74,7 @@ _LONG = (
     *("test_cancels", "test_shared_limits", "test_wheel", "test_postgres", "test_uplinks"),
     *("test_scale_down", "test_websockets", "test_quickstart", "test_python_models", "test_dialects"),
     *("test_version_before", "test_chaos_small", "test_job_runs", "test_regions_small", "test_many_small"),
-    *("test_checks", "test_budgets_of_gateways", "test_going_on", "test_dashboard", "test_bad_batches"),
+    *("test_checks", "test_budgets_of_gateways", "test_demo_model", "test_dashboard", "test_bad_batches"),
     *("test_doctor", "test_whatif", "test_openai_python", "test_placement", "test_shared_knowledge"),
 )
 """Files that take long, the longest first: begun last, they would keep one process busy at the end."""

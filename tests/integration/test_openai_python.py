@@ -12,7 +12,7 @@ import pytest
 from openai import AsyncOpenAI
 from openai.types.chat import ChatCompletionUserMessageParam
 
-from tests.integration.conftest import DEMO, MODEL, Site
+from tests.integration.conftest import MODEL, Site
 from tests.support.processes import answer_to
 from tests.support.scripted_engine import embedding_of
 
@@ -219,15 +219,3 @@ async def test_errors_have_openais_shape_byte_for_byte(site: Site) -> None:
     error = json.loads(response.content)["error"]
     assert set(error) == {"message", "type", "param", "code"}
     assert response.headers["x-request-id"]
-
-
-async def test_the_demo_model_streams_to_the_sdk(demo_site: Site) -> None:
-    async with AsyncOpenAI(base_url=demo_site.base_url, api_key=demo_site.key) as client:
-        stream = await client.chat.completions.create(
-            model=DEMO, messages=ask("What is an agent?"), max_tokens=30, temperature=0, stream=True
-        )
-        text = "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
-        vectors = await client.embeddings.create(model=DEMO, input=["an agent", "a gateway"])
-    assert len(text.split()) > 3
-    assert len(vectors.data) == 2
-    assert len(vectors.data[0].embedding) == len(vectors.data[1].embedding) > 0

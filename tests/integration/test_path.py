@@ -7,7 +7,7 @@ import json
 
 import aiohttp
 
-from tests.integration.conftest import DEMO, MODEL, Site
+from tests.integration.conftest import MODEL, Site
 from tests.support.processes import answer_to, fetch, until
 from tests.support.scripted_engine import embedding_of
 
@@ -146,15 +146,3 @@ async def test_health_readiness_and_metrics_are_served(site: Site) -> None:
         text = await (await session.get("/metrics")).text()
     assert "# TYPE" in text
     assert site.key not in text
-
-
-async def test_the_demo_model_answers_the_same_streamed_or_not(demo_site: Site) -> None:
-    body = {"model": DEMO, "messages": [{"role": "user", "content": "What is Trunkline?"}], "max_tokens": 40}
-    plain = await asyncio.to_thread(
-        fetch, f"{demo_site.base_url}/chat/completions", body=body, key=demo_site.key, timeout_s=60
-    )
-    async with client(demo_site) as session:
-        response = await session.post("/v1/chat/completions", json=body | {"stream": True})
-        streamed = "".join(texts(await response.read()))
-    assert plain["choices"][0]["message"]["content"] == streamed
-    assert len(streamed.split()) > 3

@@ -1,4 +1,6 @@
-"""Answers of the demo model that lose their agent in the middle go on at another one, token for token."""
+"""The demo model: the same streamed or not, for the SDK, and where its agent is lost in the middle.
+
+All that ask it are in this file, and so in one process: to start it takes as long as they do."""
 
 import asyncio
 import json
@@ -9,11 +11,13 @@ from typing import Any
 
 import aiohttp
 import pytest
+from openai import AsyncOpenAI
+from openai.types.chat import ChatCompletionUserMessageParam
 
 from agent.engines import torch as torch_engine
-from tests.integration.asking import CHAT
+from tests.integration.asking import CHAT, HeardStream
 from tests.integration.conftest import DEMO, Site
-from tests.support.processes import until
+from tests.support.processes import fetch, until
 from tests.support.proxy import FaultyProxy
 from tests.support.proxy.link import Link
 
@@ -21,6 +25,10 @@ LONG_TOKENS = 40
 QUESTIONS = 6
 SLOW = Link(rate_bytes_per_s=3000.0, buffer_bytes=8192)
 """An answer takes some seconds through it, while the engine makes it in less than one."""
+
+
+def client_of(site: Site) -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(site.gateway.url, headers={"authorization": f"Bearer {site.key}"})
 
 
 def recorded() -> list[dict[str, Any]]:
@@ -67,14 +75,39 @@ class Asked:
             self.finish = choice["finish_reason"] or self.finish
 
 
+async def test_the_demo_model_answers_the_same_streamed_or_not(demo_site: Site) -> None:
+    body = {"model": DEMO, "messages": [{"role": "user", "content": "What is Trunkline?"}], "max_tokens": 40}
+    plain = await asyncio.to_thread(
+        fetch, f"{demo_site.base_url}/chat/completions", body=body, key=demo_site.key, timeout_s=60
+    )
+    heard = HeardStream()
+    async with client_of(demo_site) as session:
+        await heard.read(await session.post(CHAT, json=body | {"stream": True}))
+    assert plain["choices"][0]["message"]["content"] == heard.text
+    assert len(heard.text.split()) > 3
+
+
+async def test_the_demo_model_streams_to_the_sdk(demo_site: Site) -> None:
+    question: list[ChatCompletionUserMessageParam] = [{"role": "user", "content": "What is an agent?"}]
+    async with AsyncOpenAI(base_url=demo_site.base_url, api_key=demo_site.key) as client:
+        stream = await client.chat.completions.create(
+            model=DEMO, messages=question, max_tokens=30, temperature=0, stream=True
+        )
+        text = "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
+        vectors = await client.embeddings.create(model=DEMO, input=["an agent", "a gateway"])
+    assert len(text.split()) > 3
+    assert len(vectors.data) == 2
+    assert len(vectors.data[0].embedding) == len(vectors.data[1].embedding) > 0
+
+
 @pytest.mark.slow
 async def test_the_demo_models_answers_survive_the_death_of_their_agent(demo_site: Site) -> None:
     house, gateway = demo_site.house, demo_site.gateway
-    headers = {"authorization": f"Bearer {demo_site.key}"}
     async with FaultyProxy("127.0.0.1", gateway.port, SLOW) as proxy:
         mortal = house.agent(gateway, "torch:demo", name="mortal-demo", dial=proxy.url)
-        async with asyncio.timeout(180), aiohttp.ClientSession(gateway.url, headers=headers) as client:
-            await asyncio.to_thread(until, "it is connected", lambda: proxy.accepted, 90.0)
+        async with asyncio.timeout(180), client_of(demo_site) as client:
+            said = mortal.log
+            await asyncio.to_thread(until, "it serves", lambda: "engine serves" in said.read_text(), 90.0)
             while not await _serves(client, "mortal-demo"):
                 continue
             asked = [Asked(question) for question in recorded()]
