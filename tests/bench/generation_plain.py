@@ -14,6 +14,10 @@ from tests.bench.generation import prompt_of, times_of
 
 def main(directory: str, tokens: int, *batches: int) -> None:
     import torch
+
+    from agent.engines.torch.lean_imports import import_transformers
+
+    import_transformers()  # as our engine does, without what neither uses
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     torch.set_num_threads(1)

@@ -16,7 +16,7 @@ MISSING = tools.missing() or missing_browser()
 @pytest.mark.skipif(MISSING is not None, reason=MISSING or "")
 def test_every_page_is_measured_under_load(tmp_path: Path) -> None:
     sizes = DashboardSizes(
-        agents=2, requests_per_min=600, seconds=0.5, tokens=2, heap_frames=20, settle_s=0.2
+        agents=2, requests_per_min=1200, seconds=0.25, tokens=2, heap_frames=20, settle_s=0.05
     )
     with House(tmp_path) as house:
         cost = run(house, sizes)
@@ -26,4 +26,4 @@ def test_every_page_is_measured_under_load(tmp_path: Path) -> None:
     assert [frames for frames, _ in cost.heap_mib] == [2, 10, 20]
     assert cost.gateway_with_page > 0
     assert str(cost).count("\n") == len(PAGES) + 3
-    assert json.loads(cost.to_json())["requests_per_min"] == 600
+    assert json.loads(cost.to_json())["requests_per_min"] == 1200

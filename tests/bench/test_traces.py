@@ -15,7 +15,7 @@ pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason=NOT_INSTALL
 def test_a_short_run_has_figures_for_each_and_only_what_is_traced_comes(tmp_path: Path) -> None:
     if (problem := tools.missing()) is not None:
         pytest.skip(problem)
-    figures = traces.run(tmp_path, 1, 0.2)
+    figures = traces.run(tmp_path, 1, 0.1)
     assert [each.traced for each in figures.costs] == list(traces.RATIOS)
     assert all(each.requests > 0 and each.cpu_us > 0 for each in figures.costs)
     off, _, all_of_them = figures.costs

@@ -62,7 +62,7 @@ class TracedCosts:
 
 def run(directory: Path, rounds: int, seconds: float) -> TracedCosts:
     """So many rounds, in each of them every gateway for so long. The caller asked :func:`tools.missing`."""
-    pace = ("-c", str(CONNECTIONS), "-w", "0.3", "-d", f"{seconds:g}")
+    pace = ("-c", str(CONNECTIONS), "-w", f"{min(0.3, seconds):g}", "-d", f"{seconds:g}")
     seen: dict[str, list[dict[str, Any]]] = {name: [] for name in RATIOS}
     with contextlib.ExitStack() as stack:
         sink = stack.enter_context(otlp_sink())
