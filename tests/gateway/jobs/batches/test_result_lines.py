@@ -1,9 +1,11 @@
 """What a batch has by now is had at any time, as it comes into its files at the end."""
 
 import orjson
+import pytest
 
 from gateway.domain.batches import BatchRecord
 from gateway.domain.line_ranges import ALL_LINES, read_ranges
+from gateway.jobs.batches import result_lines
 from tests.gateway.jobs.batches.workshop import Workshop, jsonl, request_line
 
 
@@ -35,14 +37,17 @@ async def test_lines_are_there_once_they_have_ended(workshop: Workshop) -> None:
     assert [orjson.loads(line) for line in every if b'"c4"' in line] == files[1]
 
 
-async def test_lines_of_many_pages_come_once_and_in_their_order(workshop: Workshop) -> None:
-    ids = [f"c{number}" for number in range(450)]
+async def test_lines_of_many_pages_come_once_and_in_their_order(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(result_lines, "PAGE_LINES", 20)
+    ids = [f"c{number}" for number in range(45)]
     batch = await workshop.create(jsonl(*map(request_line, ids)))
     await workshop.create(jsonl(request_line("of another batch")))
     await workshop.worker().look()
-    assert await workshop.answer() == 451
+    assert await workshop.answer() == 46
     assert await finished(workshop, batch) == ids
-    assert await finished(workshop, batch, "100-420") == ids[99:420]
+    assert await finished(workshop, batch, "10-42") == ids[9:42]
 
 
 async def test_lines_that_are_cancelled_say_so(workshop: Workshop) -> None:
