@@ -15,24 +15,29 @@ from gateway.tools.simulate.tally import Fairness, Figures
 from gateway.tools.simulate.world import Rules
 from tests.gateway.tools.simulate.test_world import These
 
-MIX = "rate=30,requests=900,cv=2;a:input=200,output=40~0.8,tenants=3"
+REQUESTS = 300
 
 
 def figures_of(
-    gateways: int, fleet: str = "4*h100", policy: str = "cost", slots: int = 4, **more: object
+    gateways: int,
+    fleet: str = "4*h100",
+    policy: str = "cost",
+    slots: int = 4,
+    requests: int = REQUESTS,
+    **more: object,
 ) -> Figures:
-    plan = SimulationPlan(
-        Mix(MIX, 5), fleet_of(fleet), MODELS[DEFAULT_MODEL], gateways=gateways, build=DeploymentBuild(slots)
-    )
+    mix = Mix(f"rate=30,requests={requests},cv=2;a:input=200,output=40~0.8,tenants=3", 5)
+    build = DeploymentBuild(slots)
+    plan = SimulationPlan(mix, fleet_of(fleet), MODELS[DEFAULT_MODEL], gateways=gateways, build=build)
     return simulate(replace(plan, **more), choices(policy)[0])  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("policy", ["cost", "least-outstanding", "round-robin", "clairvoyant"])
 @pytest.mark.parametrize("gateways", [2, 16])
 def test_every_request_ends_once_also_where_agents_are_lost(policy: str, gateways: int) -> None:
-    rules = Rules(mtbf_s=10.0, repair_s=1.0)
+    rules = Rules(mtbf_s=5.0, repair_s=1.0)
     told = figures_of(gateways, policy=policy, rules=rules).as_json()
-    assert (told["requests"], told["completed"], told["gateways"]) == (900, 900, gateways)
+    assert (told["requests"], told["completed"], told["gateways"]) == (REQUESTS, REQUESTS, gateways)
     assert told["restarts"] > 0
 
 
@@ -62,7 +67,7 @@ def test_slots_move_to_the_gateway_that_has_requests() -> None:
 
 def test_sixteen_gateways_make_nobody_wait_for_a_slot_that_is_idle() -> None:
     """The queue's wait is what agents heard too late: with DEMAND once a second it was over a second."""
-    one, many = figures_of(1, "8*h100"), figures_of(16, "8*h100")
+    one, many = (figures_of(gateways, "8*h100", requests=900) for gateways in (1, 16))
     assert many.tally.queued.percentile_s(0.99) < one.tally.queued.percentile_s(0.99) + 0.25
     assert many.tally.demands > 0
     assert many.tally.opens_refused < 0.001 * many.tally.opens
@@ -76,7 +81,7 @@ def test_a_gateway_that_is_alone_tells_nobody_what_waits() -> None:
 def test_nobody_waits_longer_than_allowed_at_any_gateway() -> None:
     told = figures_of(4, "1*h100", slots=1, rules=Rules(max_wait_s=5.0)).as_json()
     assert told["rejected"] > 0
-    assert told["completed"] + told["rejected"] == 900
+    assert told["completed"] + told["rejected"] == REQUESTS
 
 
 def test_jobs_that_fit_nowhere_are_refused_by_every_gateway() -> None:
