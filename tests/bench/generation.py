@@ -31,15 +31,13 @@ import httpx
 
 from shared.process.ports import free_port
 from tests.bench.figures import cpu_s, ratio_of_rounds
+from tests.bench.generation_requests import prompt_of, times_of
 from tests.bench.own_models import started
 from tests.bench.peers.machine import family
 
 _ROOT = Path(__file__).parents[2]
 BATCHES = (1, 8, 32)
 TOKENS = 48
-PROMPT = "Once upon a time there was a machine that answered "
-_TIMES, _LEAST = 2, 8
-"""How often so many requests are sent at once while it is measured: so often, and so many in all at least."""
 ROUNDS = 4
 ROUND_S = 300.0
 """The longest a round may take, on average."""
@@ -133,16 +131,6 @@ def measure(
     with started(_command(side, directory, port, max(batches)), _environment()) as pid:
         asyncio.run(serve(pid))
     return found
-
-
-def times_of(batch: int) -> int:
-    """How often so many requests at once are measured."""
-    return max(_TIMES, _LEAST // batch)
-
-
-def prompt_of(number: int) -> str:
-    """All as long as each other."""
-    return f"{PROMPT}{number:05d}"
 
 
 def _command(side: str, directory: Path, port: int, most: int) -> tuple[str, ...]:

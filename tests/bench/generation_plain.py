@@ -9,7 +9,7 @@ import sys
 import time
 from typing import Any
 
-from tests.bench.generation import prompt_of, times_of
+from tests.bench.generation_requests import prompt_of, times_of
 
 
 def main(directory: str, tokens: int, *batches: int) -> None:
