@@ -1,4 +1,4 @@
-"""Sixteen gateways on one store that renew and enrol at the same moment lock no agent out."""
+"""Eight gateways on one store that renew and enrol at the same moment lock no agent out."""
 
 import threading
 import time
@@ -18,10 +18,10 @@ from shared.identity import CERTIFICATE_LIFE_S
 from shared.protocol.errors import ErrorCode
 from tests.gateway.auth.house import House, rejected
 
-GATEWAYS = 16
+GATEWAYS = 8
 PATIENCE_S = 60.0
 """How long the store lets one wait for others here: only who waits for ever is to be found, and a machine
-whose disk is busy takes seconds for what sixteen commit in turn."""
+whose disk is busy takes seconds for what eight commit in turn."""
 T = TypeVar("T")
 
 

@@ -11,7 +11,7 @@ import pytest
 from gateway.storage.leases.rules import LeaseStatement
 from tests.gateway.storage.leases.conftest import MakeEngine
 
-PROCESSES, EXCHANGES, LIMITS = 8, 25, 12
+PROCESSES, EXCHANGES, LIMITS = 8, 15, 12
 MOST = 40.0
 
 
