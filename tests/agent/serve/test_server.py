@@ -58,19 +58,38 @@ async def test_large_bodies_and_items_pass_through_shared_memory(tmp_path: Path)
         assert await each(model, large, 1, large) == [large, 1, large]
 
 
+async def only_one_fails(model: RunningModel, mood: str, error: type[RequestError]) -> Exception:
+    """The error of a request that misbehaves, among others that come at once and have their answers."""
+    first, second, third, fourth = await each(model, "a", "b", mood, "c")
+    assert [first, second, fourth] == ["a", "b", "c"], mood
+    assert isinstance(third, error), mood
+    assert await model.ask("d") == "d"
+    return third
+
+
+async def test_only_the_request_that_misbehaves_fails(tmp_path: Path) -> None:
+    async with running("Moody", tmp_path) as model:
+        for mood, error in (
+            ("refused in decode", RequestError),
+            ("raise in decode", ComputationFailed),
+            ("raise in predict", ComputationFailed),
+            ("raise in encode", ComputationFailed),
+            ("unwritable", ComputationFailed),
+            ("too few", ComputationFailed),
+            ("too many", ComputationFailed),
+            ("nothing", ComputationFailed),
+        ):
+            await only_one_fails(model, mood, error)
+        refused = await only_one_fails(model, "refused in predict", RequestError)
+        assert isinstance(refused, RequestError)
+        assert (refused.status, refused.code, refused.message) == (400, "odd", "This is refused by predict.")
+        assert model.server.devices[0].restarted == 0
+
+
 @pytest.mark.parametrize(
     ("mood", "error"),
     [
-        ("refused in decode", RequestError),
-        ("raise in decode", ComputationFailed),
-        ("raise in predict", ComputationFailed),
-        ("raise in encode", ComputationFailed),
-        ("unwritable", ComputationFailed),
-        ("too few", ComputationFailed),
-        ("too many", ComputationFailed),
-        ("nothing", ComputationFailed),
         ("memory", OutOfMemory),
-        ("refused in predict", RequestError),
         ("crash", ComputationFailed),
         ("exit", ComputationFailed),
         ("hang", ComputationTooLong),
@@ -78,16 +97,11 @@ async def test_large_bodies_and_items_pass_through_shared_memory(tmp_path: Path)
         ("hang in decode", ComputationTooLong),
     ],
 )
-async def test_only_the_request_that_misbehaves_fails(
+async def test_only_the_request_that_costs_memory_or_a_process_fails(
     mood: str, error: type[RequestError], tmp_path: Path
 ) -> None:
     async with running("Moody", tmp_path) as model:
-        first, second, third, fourth = await each(model, "a", "b", mood, "c")
-        assert [first, second, fourth] == ["a", "b", "c"]
-        assert isinstance(third, error)
-        assert await model.ask("d") == "d"
-        if mood == "refused in predict":
-            assert (third.status, third.code, third.message) == (400, "odd", "This is refused by predict.")
+        await only_one_fails(model, mood, error)
 
 
 async def test_an_error_says_what_went_wrong_and_nothing_of_what_was_raised(tmp_path: Path) -> None:
