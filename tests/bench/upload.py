@@ -48,11 +48,20 @@ class Beside:
         )
 
 
-async def run(site: LoadSite, size_bytes: int, streams: int, alone_s: float, *, down: bool = False) -> Beside:
-    """Token streams alone for ``alone_s``, then beside the body for as long as that takes."""
+async def run(
+    site: LoadSite,
+    size_bytes: int,
+    streams: int,
+    alone_s: float,
+    *,
+    warm_s: float = 1.0,
+    down: bool = False,
+) -> Beside:
+    """Token streams alone for ``alone_s``, after ``warm_s``, then beside the body for as long as that
+    takes."""
     request = chat_request(site.key, MODEL, tokens=int(_LONG_S * _TOKENS_PER_S), tokens_per_s=_TOKENS_PER_S)
     opened = [await open_stream(site.gateway.port, request) for _ in range(streams)]
-    await asyncio.sleep(1.0)
+    await asyncio.sleep(warm_s)
     _restart(opened)
     await asyncio.sleep(alone_s)
     alone = _restart(opened)

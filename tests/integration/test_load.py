@@ -35,7 +35,7 @@ async def test_every_stream_of_many_is_complete_and_keeps_its_pace(tmp_path: Pat
 
     with House(tmp_path) as house:
         site = build(house, slots=256)
-        seen = await one_that(paced, lambda: concurrent.run(site, streams=150, tokens_per_s=10, seconds=3))
+        seen = await one_that(paced, lambda: concurrent.run(site, streams=150, tokens_per_s=10, seconds=1.5))
     assert paced(seen), seen
 
 
@@ -49,7 +49,7 @@ async def test_clients_that_stop_reading_cost_what_was_granted_and_hold_up_nobod
     with House(tmp_path) as house:
         site = build(house, slots=256, environment=stalled.ENVIRONMENT)
         seen = await one_that(
-            unhindered, lambda: stalled.run(site, stalled=30, readers=20, seconds=2, times=3)
+            unhindered, lambda: stalled.run(site, stalled=30, readers=20, seconds=1, times=3)
         )
     assert unhindered(seen), seen
 
@@ -81,6 +81,6 @@ async def test_a_large_body_leaves_the_tokens_beside_it_their_pace(
         return seen.ratio < most
 
     seen = await one_that(
-        paced, lambda: upload.run(shaped, size_bytes=4_000_000, streams=4, alone_s=3, down=down)
+        paced, lambda: upload.run(shaped, size_bytes=4_000_000, streams=4, alone_s=1.5, warm_s=0.5, down=down)
     )
     assert paced(seen), seen
