@@ -192,11 +192,14 @@ class CallSite:
         assert response.status == 200, response.read()
         return response
 
-    def count(self, work: str, side: str, units: int, do: Callable[[], object]) -> CallTable:
-        """The fewest calls of each function that ``side`` makes meanwhile, for one of so many units."""
+    def count(
+        self, work: str, side: str, units: int, do: Callable[[], object], rounds: int = ROUNDS
+    ) -> CallTable:
+        """The fewest calls of each function that ``side`` makes meanwhile, for one of so many units, in
+        ``rounds`` or more."""
         fewest = self._count(side, do)
         for done in range(1, MOST_ROUNDS):
-            if done >= ROUNDS and not _table(work, side, units, fewest).over_budget():
+            if done >= rounds and not _table(work, side, units, fewest).over_budget():
                 break
             counted = self._count(side, do)
             fewest = {name: min(calls, counted.get(name, 0)) for name, calls in fewest.items()}
@@ -243,14 +246,14 @@ class CallTables:
         return json.dumps([table.to_mapping() for table in self.tables], indent=1)
 
 
-def run(directory: Path) -> CallTables:
+def run(directory: Path, rounds: int = ROUNDS) -> CallTables:
     """Of each kind of work at each side."""
     with House(directory) as house, CallSite(house) as site:
         time.sleep(NEW_S)  # an agent's input waits for turns so long
         for _ in range(WARM):
             site.ask()
-        tables = [site.count(UNARY, side, REQUESTS, lambda: _requests(site)) for side in SIDES]
-        tables += [site.count(TOKEN, side, TOKENS, site.stream) for side in SIDES]
+        tables = [site.count(UNARY, side, REQUESTS, lambda: _requests(site), rounds) for side in SIDES]
+        tables += [site.count(TOKEN, side, TOKENS, site.stream, rounds) for side in SIDES]
     return CallTables(tables)
 
 
