@@ -14,8 +14,8 @@ from tests.integration.conftest import MODEL, Site
 from tests.support.scripted_engine import tokens_of
 
 SLOTS = 8
-TOKENS = 3000
-PAD_BYTES = 600
+TOKENS = 750
+PAD_BYTES = 2400
 PROMPT = "a long answer"
 WAITS_S = 60.0
 """Another client's request waits for so long at most; for a slot a slow reader holds it would be 60 s."""
