@@ -37,7 +37,7 @@ def test_the_scripts_are_bash_and_say_what_they_do() -> None:
 def test_tests_run_knows_its_suites_from_any_directory(tmp_path: Path) -> None:
     run = str(_DEPLOY.parent / "tests" / "run")
     for arguments, code, said in (
-        (["chaos", "--help"], 0, "--seed"),
+        (["fuzz", "--help"], 0, "--seed"),
         (["nonsense"], 2, "no suite"),
         (["--help"], 0, "tests/run"),
     ):

@@ -4,7 +4,7 @@ import ast
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -154,12 +154,17 @@ def _rows(section: str) -> Mapping[str, list[str]]:
     return {name: row for row in _table(section) for name in re.findall(r"`([^`]+)`", row[0])}
 
 
-def _codes() -> Iterator[tuple[str, int | None]]:
+@cache
+def _codes() -> tuple[tuple[str, int | None], ...]:
     """Every code in the sources and its status; None where only the row knows it."""
+    return tuple(_found_codes())
+
+
+def _found_codes() -> Iterator[tuple[str, int | None]]:
     for name, kind in vars(errors).items():
         if isinstance(kind, type) and issubclass(kind, RequestError) and kind is not RequestError:
             yield kind.code, None if name == "EngineRefused" else kind.status
-    for node in (node for tree in _trees(_ROOT / "gateway").values() for node in ast.walk(tree)):
+    for node in (node for nodes in _nodes(_ROOT / "gateway").values() for node in nodes):
         if isinstance(node, ast.ClassDef):
             yield from ((code, 401) for code in _class_codes(node))
         elif isinstance(node, ast.Call):
@@ -198,12 +203,14 @@ def _texts(value: ast.expr) -> list[str]:
 def _events(package: Path, but: tuple[Path, ...] = ()) -> Iterator[str]:
     """The names of all events that a package logs as warnings or errors. One whose name is made when it is
     logged has a ``code`` beside it."""
-    for path, tree in _trees(package).items():
+    for path, nodes in _nodes(package).items():
         if not any(path.is_relative_to(folder) for folder in but):
-            aliases = set(_aliases(tree))
-            calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+            aliases = set(_aliases(nodes))
+            calls = (node for node in nodes if isinstance(node, ast.Call))
             yield from (
-                _event(call) for call in calls if _tells(call.func) or ast.unparse(call.func) in aliases
+                _event(call)
+                for call in calls
+                if _tells(call.func) or (aliases and ast.unparse(call.func) in aliases)
             )
 
 
@@ -216,9 +223,9 @@ def _tells(function: ast.AST) -> bool:
     )
 
 
-def _aliases(tree: ast.Module) -> Iterator[str]:
+def _aliases(nodes: Sequence[ast.AST]) -> Iterator[str]:
     """Names for such a method: ``say = log.warning if failed else log.info``."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Assign):
             called = {id(each.func) for each in ast.walk(node.value) if isinstance(each, ast.Call)}
             if any(_tells(each) and id(each) not in called for each in ast.walk(node.value)):
@@ -234,5 +241,10 @@ def _event(call: ast.Call) -> str:
 
 
 @cache
-def _trees(package: Path) -> Mapping[Path, ast.Module]:
-    return {path: ast.parse(path.read_text(), str(path)) for path in sorted(package.rglob("*.py"))}
+def _nodes(package: Path) -> Mapping[Path, Sequence[ast.AST]]:
+    """Of each file: its classes, calls and assignments. To walk through all that there is takes most time."""
+    kinds = (ast.ClassDef, ast.Call, ast.Assign)
+    return {
+        path: [node for node in ast.walk(ast.parse(path.read_text(), str(path))) if isinstance(node, kinds)]
+        for path in sorted(package.rglob("*.py"))
+    }
