@@ -2,8 +2,8 @@
 
 import sys
 import time
-from collections.abc import Coroutine
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +11,7 @@ from gateway.domain.scopes import AdminRole
 from gateway.storage import Store
 from shared import __version__
 from tests.integration.conftest import MODEL
-from tests.support.browser import PHONE, Browser, chromium, missing_browser
+from tests.support.browser import PHONE, WIDE, Browser, chromium, missing_browser
 from tests.support.processes import Gateway, House, fetch
 
 ON_DEMAND = "on-demand"
@@ -56,15 +56,19 @@ async def sign_in_and_out(browser: Browser, gateway: Gateway, known: dict[AdminR
     assert await page.evaluate("sessionStorage.length") == 0
 
 
-async def a_viewer_gets_no_actions(browser: Browser, gateway: Gateway, key: str) -> None:
-    page = await browser.open(gateway.url, key, "host/gpu-1")
+async def go_to(page: Any, route: str) -> None:
+    """As a link there does: to load the page anew takes as long as most of what is done on it."""
+    await page.evaluate("route => { location.hash = '#/' + route }", route)
+
+
+async def a_viewer_gets_no_actions(page: Any) -> None:
     await page.wait_for_selector("tl-host td:has-text('scripted')")
     titles = await page.locator("nav.pages a").all_inner_texts()
     assert not {"Keys", "Usage", "Settings"} & set(titles)
     assert (
         await page.locator("tl-host button:has-text('Drain'), tl-host button:has-text('Revoke')").count() == 0
     )
-    await page.evaluate("location.hash = '#/keys'")
+    await go_to(page, "keys")
     await page.wait_for_selector("main .notice:has-text('takes the role admin')")
     # An act that is tried all the same is refused by the gateway, in its words.
     refusal = await page.evaluate(
@@ -81,8 +85,8 @@ async def a_viewer_gets_no_actions(browser: Browser, gateway: Gateway, key: str)
     assert "This takes the role 'operator', and this key has the role 'viewer'" in refusal
 
 
-async def an_operator_drains(browser: Browser, gateway: Gateway, key: str) -> None:
-    page = await browser.open(gateway.url, key, "host/gpu-1")
+async def an_operator_drains(page: Any, gateway: Gateway, key: str) -> None:
+    await go_to(page, "host/gpu-1")
     for button, draining in (("Drain", True), ("Give it work again", False)):
         await page.click(f"tl-host button:has-text({button!r})")
         await page.wait_for_selector(f"tl-host button:has-text({'Give' if draining else 'Drain'!r})")
@@ -90,8 +94,7 @@ async def an_operator_drains(browser: Browser, gateway: Gateway, key: str) -> No
         assert (agent["name"], agent["draining"]) == ("gpu-1", draining)
 
 
-async def an_operator_switches_a_canary(browser: Browser, gateway: Gateway, key: str) -> None:
-    page = await browser.open(gateway.url, key, "models", size=PHONE)
+async def an_operator_switches_a_canary(page: Any, gateway: Gateway, key: str) -> None:
     await page.click("button:has-text('New alias')")
     await page.fill("dialog input[name=name]", "stable")
     await page.fill("dialog input[name=targets]", f"{MODEL}@v1=95, {MODEL}@v2=5")
@@ -113,8 +116,8 @@ def shares(gateway: Gateway, key: str) -> list[float]:
     return [round(each["share"], 6) for each in alias["targets"]]
 
 
-async def an_operator_loads_and_evicts_a_model(browser: Browser, gateway: Gateway, key: str) -> None:
-    page = await browser.open(gateway.url, key, "models")
+async def an_operator_loads_and_evicts_a_model(page: Any) -> None:
+    await go_to(page, "models")
     row = f"tl-models tr:has-text({ON_DEMAND!r})"
     steps = (("Load", "is to be loaded", "ready"), ("Evict", "goes from 1 host", "not loaded"))
     for button, done, state in steps:
@@ -124,11 +127,11 @@ async def an_operator_loads_and_evicts_a_model(browser: Browser, gateway: Gatewa
         await page.wait_for_selector(f"{row} .badge:has-text({state!r})")
 
 
-async def an_operator_repeats_a_job_of_another_tenant(browser: Browser, gateway: Gateway, key: str) -> None:
+async def an_operator_repeats_a_job_of_another_tenant(page: Any, gateway: Gateway) -> None:
     ask = {"model": MODEL, "messages": [{"role": "user", "content": "A secret prompt."}]}
     job = {"path": "/v1/chat/completions", "body": ask | {"script": {"status": 400}}}
     made = fetch(f"{gateway.base_url}/jobs", body=job, key=gateway.key("its-owner"))
-    page = await browser.open(gateway.url, key, "jobs?tenant=tests")
+    await go_to(page, "jobs?tenant=tests")
     row = f"tl-jobs tr:has-text({made['id']!r})"
     await page.wait_for_selector(f"{row} .badge:has-text('failed')")
     assert "A secret prompt." not in await page.inner_text("tl-jobs")
@@ -138,10 +141,8 @@ async def an_operator_repeats_a_job_of_another_tenant(browser: Browser, gateway:
     await page.wait_for_selector("tl-jobs .empty:has-text('No job matches')")
 
 
-async def an_admin_makes_a_key_whose_secret_is_shown_once(
-    browser: Browser, gateway: Gateway, key: str
-) -> None:
-    page = await browser.open(gateway.url, key, "keys")
+async def an_admin_makes_a_key_whose_secret_is_shown_once(page: Any, gateway: Gateway) -> None:
+    await go_to(page, "keys")
     await page.click("button:has-text('New key')")
     await page.fill("dialog input[name=name]", "its-client")
     await page.click("dialog button[type=submit]")
@@ -157,10 +158,10 @@ async def an_admin_makes_a_key_whose_secret_is_shown_once(
     await page.click("dialog button:has-text('Cancel')")
 
 
-async def a_decision_record_is_told_in_words(browser: Browser, gateway: Gateway, key: str) -> None:
+async def a_decision_record_is_told_in_words(page: Any, gateway: Gateway, key: str) -> None:
     ask = {"model": MODEL, "messages": [{"role": "user", "content": "A secret prompt."}], "max_tokens": 3}
     fetch(f"{gateway.base_url}/chat/completions", body=ask, key=key)
-    page = await browser.open(gateway.url, key, f"requests?model={MODEL}")
+    await go_to(page, f"requests?model={MODEL}")
     await page.click("tl-requests tbody tr:first-child td:first-child a")
     await page.wait_for_selector("tl-request .steps-words li")
     shown = await page.inner_text("tl-request")
@@ -169,9 +170,8 @@ async def a_decision_record_is_told_in_words(browser: Browser, gateway: Gateway,
     assert "A secret prompt." not in shown
 
 
-async def a_viewer_asks_what_if(browser: Browser, gateway: Gateway, key: str) -> None:
+async def a_viewer_asks_what_if(page: Any) -> None:
     """From any page two clicks: the page, and what is asked most."""
-    page = await browser.open(gateway.url, key)
     await page.click("nav.pages a:has-text('What if')")
     await page.click("tl-whatif button:has-text('2 more like those')")
     await page.wait_for_selector("tl-whatif .notice:has-text('With 2 more deployments of scripted')")
@@ -185,18 +185,15 @@ async def a_viewer_asks_what_if(browser: Browser, gateway: Gateway, key: str) ->
     await page.wait_for_selector("tl-whatif .notice.bad:has-text('no deployment of scripted would be left')")
 
 
-async def every_page_opens(browser: Browser, gateway: Gateway, key: str) -> None:
-    page = await browser.open(gateway.url, key)
+async def every_page_opens(page: Any) -> None:
     for name in ("flow", "models", "requests", "jobs", "usage", "keys", "alerts", "settings", "host/gpu-1"):
-        await page.evaluate(f"location.hash = '#/{name}'")
+        await go_to(page, name)
         await page.wait_for_selector(f"tl-{name.partition('/')[0]} h1")
     await page.wait_for_selector(f"tl-host dl.facts:has-text('trunkline {__version__}')")
 
 
-async def a_page_goes_on_when_the_gateway_was_restarted(
-    browser: Browser, house: House, gateway: Gateway, key: str
-) -> None:
-    page = await browser.open(gateway.url, key)
+async def a_page_goes_on_when_the_gateway_was_restarted(page: Any, house: House, gateway: Gateway) -> None:
+    await go_to(page, "fleet")
     await page.wait_for_selector("tl-fleet tr:has-text('gpu-1') .badge:has-text('ready')")
     house.children.stop(gateway.child)
     await page.wait_for_selector(".connection:has-text('Not connected')")
@@ -206,13 +203,8 @@ async def a_page_goes_on_when_the_gateway_was_restarted(
     await page.wait_for_selector("tl-fleet tr:has-text('gpu-1') .badge:has-text('ready')")
 
 
-async def alone(browser: Browser, shown: Coroutine[object, object, None]) -> None:
-    """A scene with no other's pages open."""
-    await shown
-    await browser.close_pages()
-
-
 async def test_a_browser_shows_and_does_what_the_keys_role_allows(tmp_path: Path) -> None:
+    """A page for each role, and none that nobody looks at: it would still follow its gateway and draw."""
     with House(tmp_path / "house") as house:
         gateway, engine = house.gateway(), house.engine("--model", MODEL)
         known = keys(gateway)
@@ -222,17 +214,22 @@ async def test_a_browser_shows_and_does_what_the_keys_role_allows(tmp_path: Path
             house.wait_for_model(gateway, known[None], model)
         operator, admin = known[AdminRole.OPERATOR], known[AdminRole.ADMIN]
         async with chromium() as browser:
-            await alone(browser, sign_in_and_out(browser, gateway, known))
-            await alone(browser, a_viewer_gets_no_actions(browser, gateway, known[AdminRole.VIEWER]))
-            await alone(browser, an_operator_drains(browser, gateway, operator))
-            await alone(browser, an_operator_switches_a_canary(browser, gateway, operator))
-            await alone(browser, an_operator_loads_and_evicts_a_model(browser, gateway, operator))
-            await alone(browser, an_operator_repeats_a_job_of_another_tenant(browser, gateway, operator))
-            await alone(browser, an_admin_makes_a_key_whose_secret_is_shown_once(browser, gateway, admin))
-            await alone(browser, a_decision_record_is_told_in_words(browser, gateway, admin))
-            await alone(browser, a_viewer_asks_what_if(browser, gateway, known[AdminRole.VIEWER]))
-            await alone(browser, every_page_opens(browser, gateway, admin))
-            await alone(
-                browser, a_page_goes_on_when_the_gateway_was_restarted(browser, house, gateway, admin)
-            )
+            await sign_in_and_out(browser, gateway, known)
+            await browser.close_pages()
+            page = await browser.open(gateway.url, operator, "models", size=PHONE)
+            await an_operator_switches_a_canary(page, gateway, operator)
+            await page.set_viewport_size(WIDE)
+            await an_operator_drains(page, gateway, operator)
+            await an_operator_loads_and_evicts_a_model(page)
+            await an_operator_repeats_a_job_of_another_tenant(page, gateway)
+            await browser.close_pages()
+            page = await browser.open(gateway.url, admin)
+            await every_page_opens(page)
+            await an_admin_makes_a_key_whose_secret_is_shown_once(page, gateway)
+            await a_decision_record_is_told_in_words(page, gateway, admin)
+            await browser.close_pages()
+            page = await browser.open(gateway.url, known[AdminRole.VIEWER], "host/gpu-1")
+            await a_viewer_gets_no_actions(page)
+            await a_viewer_asks_what_if(page)
+            await a_page_goes_on_when_the_gateway_was_restarted(page, house, gateway)
             assert browser.problems == []
