@@ -329,5 +329,5 @@ class Tunnels(RuleBasedStateMachine):
 
 TestTunnels = pytest.mark.hypothesis(Tunnels.TestCase)
 TestTunnels.settings = settings(
-    settings(), max_examples=max(200, settings().max_examples), stateful_step_count=50
+    settings(), max_examples=max(100, settings().max_examples), stateful_step_count=50
 )
