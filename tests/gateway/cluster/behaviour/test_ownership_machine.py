@@ -111,4 +111,4 @@ class OwnershipMachine(RuleBasedStateMachine):
 
 
 TestOwnership = OwnershipMachine.TestCase
-TestOwnership.settings = settings(max_examples=max(100, settings().max_examples))
+TestOwnership.settings = settings(max_examples=max(150, settings().max_examples))
