@@ -44,8 +44,8 @@ def test_each_serves_the_others_agents_and_a_state_is_upgraded_where_it_lies(
     before = house.gateway(port=port, environment=one.environment)
     at_state = ("--state", str(before.state))
     key = one.printed("key", "create", "--name", "kept", *at_state)
-    tokens = [one.printed("token", "create", *at_state) for _ in "ab"]
-    new_agent = house.agent(before, engine.url, name="new", token=tokens[0])
+    token = one.printed("token", "create", "--uses", "2", *at_state)
+    new_agent = house.agent(before, engine.url, name="new", token=token)
     house.wait_for_model(before, key, MODEL)
     assert chat(before, key) == answer_to("hi", 3), "an agent of now at a gateway from before"
     house.children.stop(before.child)
@@ -55,7 +55,7 @@ def test_each_serves_the_others_agents_and_a_state_is_upgraded_where_it_lies(
     assert chat(now, key) == answer_to("hi", 3), "what the one before had stored counts"
     house.children.stop(new_agent)
     until("its model is gone", lambda: now.models(key) == [])
-    house.agent(now, engine.url, name="old", token=tokens[1], environment=one.environment)
+    house.agent(now, engine.url, name="old", token=token, environment=one.environment)
     house.wait_for_model(now, key, MODEL)
     assert chat(now, key) == answer_to("hi", 3), "an agent from before at a gateway of now"
     address = f"{now.url.replace('http', 'ws', 1)}/engines/{MODEL}/ws"
