@@ -7,8 +7,10 @@ used, and not before, so that one command does not wait for the imports of all o
 """
 
 from collections.abc import Mapping
+from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points, version
+from types import ModuleType
 from typing import Annotated, Any
 
 import typer
@@ -75,14 +77,21 @@ class _Commands(PlainGroup):
         return super().resolve_command(ctx, args)
 
     def _load(self, module: str) -> None:
-        app = CommandApp()
-        app.callback()(_root)  # or one command alone would be no group
         with without_collection():
-            import_module(module).register(app)
-        for name, command in get_group(app).commands.items():
+            found = _commands_of(import_module(module))
+        for name, command in found.items():
             if name in self.later:
                 self.commands[name] = command
                 self._unloaded.pop(name, None)
+
+
+@cache
+def _commands_of(module: ModuleType) -> Mapping[str, Any]:
+    """What it registers, by name: made once, for however many roots there are in a process."""
+    app = CommandApp()
+    app.callback()(_root)  # or one command alone would be no group
+    module.register(app)
+    return get_group(app).commands
 
 
 def _show_version(wanted: bool) -> None:
