@@ -18,7 +18,8 @@ from gateway.storage import Store
 from shared.process.file_lock import FileLock
 from tests.integration.asking import ask_at_once, error_of, logged_answers
 from tests.integration.conftest import MODEL, Site
-from tests.support.processes import command, until
+from tests.support.forks import trunkline
+from tests.support.processes import until
 
 SECRET = "xyzzy-plugh"
 REQUESTS = 16
@@ -26,14 +27,7 @@ REQUESTS = 16
 
 def whatif(site: Site, key: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
     environment = {**os.environ, "TRUNKLINE_KEY": key, "TRUNKLINE_URL": site.gateway.url}
-    return subprocess.run(
-        command("whatif", *arguments),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env=environment,
-        check=False,
-    )
+    return trunkline("whatif", *arguments, environment=environment)
 
 
 async def test_what_was_served_is_replayed_with_more_and_exported_without_content(
