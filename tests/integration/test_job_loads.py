@@ -13,7 +13,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.skipif(tools.missing() is not None, reason=str(tools.missing()))
 def test_what_a_job_costs_is_told_for_each_part(tmp_path: Path) -> None:
-    (cost,) = stores.run(tmp_path, stores.StoreSizes(200, warm=10), only=("PostgreSQL and Redis",)).setups
+    (cost,) = stores.run(tmp_path, stores.StoreSizes(100, warm=10), only=("PostgreSQL and Redis",)).setups
     assert cost.failed == 0, cost
     assert cost.per_s > 0, cost
     assert min(cost.gateway_us, cost.agent_us) > 0, cost
