@@ -108,9 +108,10 @@ def test_a_standby_takes_the_place_of_a_lost_primary_and_no_client_notices(
             f"requests, the slowest {clients.slowest_s:.2f} s"
         )
         assert clients.failed == []
-        until("usage is whole", lambda: _requests(one) >= clients.answered)
-        time.sleep(1.5)  # what is written twice is written by then
-        assert _requests(one) == clients.answered
+        with Store.open(one.state) as store:
+            until("usage is whole", lambda: _requests(store) >= clients.answered)
+            time.sleep(1.5)  # what is written twice is written by then
+            assert _requests(store) == clients.answered
 
 
 def _lose(server: OwnPostgresServer, how: str) -> None:
@@ -166,6 +167,5 @@ def _works(gateway: Gateway, key: str) -> bool:
     return True
 
 
-def _requests(gateway: Gateway) -> int:
-    with Store.open(gateway.state) as store:
-        return sum(total.amount.requests for total in store.usage.totals(UsageGrouping.DAY))
+def _requests(store: Store) -> int:
+    return sum(total.amount.requests for total in store.usage.totals(UsageGrouping.DAY))

@@ -42,6 +42,21 @@ def status_with(gateway: Gateway, key: str) -> tuple[int, str]:
     return 200, ""
 
 
+def requests(store: Store) -> int:
+    """How many it has counted. To open it anew for each look would take as long as ten looks."""
+    return sum(total.amount.requests for total in store.usage.totals(UsageGrouping.DAY))
+
+
+def processes(store: Store, *, heard: bool = True) -> dict[str, int]:
+    """The incarnations of those that have a row, by their URL. ``heard``: and wrote it lately."""
+    report = store.processes.list()
+    return {
+        each.url or "": each.incarnation
+        for each in report.records
+        if not heard or report.now - each.heard < 6.0
+    }
+
+
 def trunkline(*arguments: str) -> subprocess.CompletedProcess[str]:
     return forks.trunkline(*arguments)
 
@@ -82,12 +97,8 @@ def test_two_gateways_on_one_store_are_one_to_clients_agents_and_operators(
     until("the agent is gone", lambda: sent_away in agents["b"].log.read_text())
     for gateway in (first, second):
         assert chat(gateway, other) == answer_to("hi", 3)
-
-    def requests() -> int:
-        with Store.open(first.state) as store:
-            return sum(total.amount.requests for total in store.usage.totals(UsageGrouping.DAY))
-
-    until("what both served is summed", lambda: requests() == 4)
+    with Store.open(first.state) as store:
+        until("what both served is summed", lambda: requests(store) == 4)
 
 
 def test_gateways_on_one_store_find_each_other_and_agents_follow(
@@ -100,16 +111,6 @@ def test_gateways_on_one_store_find_each_other_and_agents_follow(
         own = {"TRUNKLINE_GATEWAY_CLUSTER__URL": f"http://127.0.0.1:{port}"}
         return house.gateway("--store", url, *arguments, name=name, port=port, environment=own)
 
-    def processes(*, heard: bool = True) -> dict[str, int]:
-        """Those that have a row, ``heard``: and wrote it lately."""
-        with Store.open(first.state) as store:
-            report = store.processes.list()
-            return {
-                each.url or "": each.incarnation
-                for each in report.records
-                if not heard or report.now - each.heard < 6.0
-            }
-
     ports = free_port(), free_port()
     urls = {f"http://127.0.0.1:{port}" for port in ports}
     first = start("first", ports[0])
@@ -120,24 +121,25 @@ def test_gateways_on_one_store_find_each_other_and_agents_follow(
     second = start("second", ports[1], *cluster_key)
     house.wait_for_model(second, key, MODEL)
     assert chat(second, key) == answer_to("hi", 3)
-    until("both are alive", lambda: set(processes()) == urls)
-    before = processes(heard=False)
+    with Store.open(first.state) as store:
+        until("both are alive", lambda: set(processes(store)) == urls)
+        before = processes(store, heard=False)
 
-    second.child.signal(signal.SIGKILL)
-    house.children.stop(second.child)
-    until("the killed one is dead", lambda: len(processes()) == 1)
-    assert set(processes(heard=False)) == urls, "its row is left"
-    until("the agent is told", lambda: "a process of the gateway is gone" in agent.log.read_text())
-    assert chat(first, key) == answer_to("hi", 3)
+        second.child.signal(signal.SIGKILL)
+        house.children.stop(second.child)
+        until("the killed one is dead", lambda: len(processes(store)) == 1)
+        assert set(processes(store, heard=False)) == urls, "its row is left"
+        until("the agent is told", lambda: "a process of the gateway is gone" in agent.log.read_text())
+        assert chat(first, key) == answer_to("hi", 3)
 
-    second = start("second", ports[1], *cluster_key)
-    house.wait_for_model(second, key, MODEL)
-    after = processes(heard=False)
-    assert after[f"http://127.0.0.1:{ports[1]}"] > before[f"http://127.0.0.1:{ports[1]}"]
-    house.children.stop(second.child)
-    assert set(processes(heard=False)) == {f"http://127.0.0.1:{ports[0]}"}, (
-        "an orderly stop takes the row away"
-    )
+        second = start("second", ports[1], *cluster_key)
+        house.wait_for_model(second, key, MODEL)
+        after = processes(store, heard=False)
+        assert after[f"http://127.0.0.1:{ports[1]}"] > before[f"http://127.0.0.1:{ports[1]}"]
+        house.children.stop(second.child)
+        assert set(processes(store, heard=False)) == {f"http://127.0.0.1:{ports[0]}"}, (
+            "an orderly stop takes the row away"
+        )
 
 
 def test_a_gateway_goes_on_without_its_server_for_as_long_as_it_may(
@@ -174,9 +176,5 @@ def test_a_gateway_goes_on_without_its_server_for_as_long_as_it_may(
     until("a new key works", lambda: status_with(patient, made)[0] == 200, REVOKED_WITHIN_S)
     until("the agent has joined", lambda: "connected" in late.log.read_text(), 60.0)
     assert "late" in trunkline("agents", "--state", str(patient.state)).stdout
-
-    def requests() -> int:
-        with Store.open(patient.state) as store:
-            return sum(total.amount.requests for total in store.usage.totals(UsageGrouping.DAY))
-
-    until("what was served meanwhile is counted", lambda: requests() == 3)
+    with Store.open(patient.state) as store:
+        until("what was served meanwhile is counted", lambda: requests(store) == 3)

@@ -29,6 +29,8 @@ class Pair:
     gateways: list[Gateway]
     engines: list[Engine]
     keys: dict[str, str]
+    store: Store | None = None
+    """The one that all have, open: to open it anew for each look would take as long as ten looks."""
 
     def start(self, name: str) -> Gateway:
         port = free_port()
@@ -75,9 +77,9 @@ class Pair:
 
     def told(self, which: int) -> Told | None:
         """What a gateway tells now."""
-        with Store.open(self.gateways[which].state) as store:
-            rows = store.processes.list().records
-            row = next(each for each in rows if each.url == self.gateways[which].url)
+        assert self.store is not None
+        rows = self.store.processes.list().records
+        row = next(each for each in rows if each.url == self.gateways[which].url)
         try:
             return read(row.knowledge or "")
         except UnreadableKnowledge:
@@ -93,10 +95,10 @@ def pair(tmp_path: Path, postgres_address: StoreAddress) -> Iterator[Pair]:
         made = Pair(house, postgres_address.url, [], [], {})
         made.start("first")
         made.start("second")
-        with Store.open(made.gateways[0].state) as store:
+        with Store.open(made.gateways[0].state) as made.store:
             for tenant in ("a", "b"):
-                made.keys[tenant] = store.keys.create(tenant, tenant, time.time(), role=AdminRole.VIEWER)
-        yield made
+                made.keys[tenant] = made.store.keys.create(tenant, tenant, time.time(), role=AdminRole.VIEWER)
+            yield made
 
 
 async def keep_asking(

@@ -135,7 +135,7 @@ async def test_two_servers_share_the_work_and_one_that_dies_is_left(tmp_path: Pa
         done = [fetch(f"{url}/_stats")["done"] for url in urls]
         assert sum(done) == 4
         assert min(done) >= 1, "both had work"
-        asking = [asyncio.create_task(site.run("slow", steps=200)) for _ in range(2)]
+        asking = [asyncio.create_task(site.run("slow", steps=100)) for _ in range(2)]
         for url in urls:
             await asyncio.to_thread(until, "it runs", partial(runs, url))
         children[0].signal(signal.SIGKILL)
