@@ -29,6 +29,8 @@ for _name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     # Where other tests have the processors too, threads of one computation wait for each other in loops: some
     # take twice the time of all processors.
     os.environ.setdefault(_name, "1")
+# gRPC's handlers of forks may abort a fork that is about to become another program (2 of 150).
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 
 # Where a test has nothing else, exceptions are logged as programs log them: in colours and with the values of
@@ -58,6 +60,16 @@ def _run_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRUNKLINE_TEST_RUN", str(shared / "run"))
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _environment() -> Iterator[None]:
+    """Fails the last test where one before it left variables behind: processes with them are not forked."""
+    from tests.support.forks import same_imports
+
+    before = dict(os.environ)
+    yield
+    assert same_imports(before, os.environ), {*before.items()} ^ {*os.environ.items()}
 
 
 class _KeptRecords(logging.Handler):

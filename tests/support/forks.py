@@ -218,7 +218,7 @@ class Forks:
             if module not in self._servers:
                 self._servers[module] = ForkServer(module, self.shared)
             server = self._servers[module]
-        return server if _same_imports(server.environment, environment) else None
+        return server if same_imports(server.environment, environment) else None
 
     def end(self) -> None:
         """End all of them."""
@@ -227,7 +227,7 @@ class Forks:
                 self._servers.popitem()[1].end()
 
 
-def _same_imports(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
+def same_imports(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
     """Whether modules that are imported with the one environment are the same as with the other. Settings of
     Trunkline are read later, and all others may be read by some library."""
     differing = {name for name in {*one, *other} if one.get(name) != other.get(name)}
