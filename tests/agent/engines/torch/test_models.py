@@ -12,6 +12,7 @@ from agent.engines.torch import batching, models
 from agent.engines.torch.embedding import embedder
 from agent.engines.torch.errors import ModelUnusable
 from agent.engines.torch.startup import EngineOptions
+from tests.support import tiny_model
 
 SIZES: dict[str, Any] = {
     "vocab_size": 258,
@@ -28,7 +29,7 @@ encoder: Any = transformers.AutoModel.from_config
 
 
 def make(directory: Path, tokenizer: Path, network: Any) -> Path:
-    network.save_pretrained(directory)
+    tiny_model.save(network, directory)
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(tokenizer / name, directory)
     return directory

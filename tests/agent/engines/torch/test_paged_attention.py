@@ -19,6 +19,7 @@ from agent.engines.torch.parsing import Sampling
 from agent.engines.torch.startup import EngineOptions
 from agent.engines.torch.text import plain_text
 from tests.agent.engines.torch.reading import begin, rest_of
+from tests.support import tiny_model
 
 SIZES: dict[str, Any] = {
     "vocab_size": 258,
@@ -60,7 +61,7 @@ async def test_texts_are_the_same_and_the_same_as_the_models_own(
 ) -> None:
     torch.set_num_threads(1)
     torch.manual_seed(5)
-    make().save_pretrained(tmp_path)
+    tiny_model.save(make(), tmp_path)
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(tiny_directory / name, tmp_path)
     model = models.load(EngineOptions(model=tmp_path, name="m", device="cpu", slots=4))

@@ -16,6 +16,7 @@ from tokenizers.processors import TemplateProcessing
 from agent.engines.torch.engine import TorchEngine
 from agent.engines.torch.http import EngineHTTP
 from agent.engines.torch.startup import EngineOptions
+from tests.support import tiny_model
 
 SIZES: dict[str, Any] = {
     "vocab_size": 258,
@@ -32,7 +33,7 @@ TEXTS = ["short", "a text that is rather longer than the first", "mid size"]
 
 def make(directory: Path, tokenizer: Path, network: Any) -> Path:
     """A model whose tokenizer joins pairs as BERT's does."""
-    network.save_pretrained(directory)
+    tiny_model.save(network, directory)
     shutil.copy(tokenizer / "tokenizer_config.json", directory)
     found = tokenizers.Tokenizer.from_file(str(tokenizer / "tokenizer.json"))
     found.post_processor = TemplateProcessing(

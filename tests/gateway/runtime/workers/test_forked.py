@@ -87,7 +87,8 @@ def test_it_leads_a_group_and_has_the_files_it_is_given_and_an_input_that_is_at_
 def test_signals_do_what_they_do_by_default_and_reach_this_process_no_more() -> None:
     told, _ = run(
         """
-        received = []
+        received = []  # shells have what they start in the background ignore SIGINT:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         for number in (signal.SIGTERM, signal.SIGUSR2, signal.SIGCHLD):
             signal.signal(number, lambda number, frame: received.append(number))
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
