@@ -79,19 +79,17 @@ _LONG = (
 )
 """Files that take long, the longest first: begun last, they would keep one process busy at the end."""
 
-
 _STARTING_MUCH = [Path(__file__).parents[1] / name for name in ("integration", "chaos")]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The order in which several processes take the files. Unit tests come first: what a process starts for
-    all its integration tests would take CPU time from those behind them."""
-    places = {name: place for place, name in enumerate(_LONG)}
+    """The order of the files, which several processes take from both ends: unit tests first, which compute,
+    integration tests behind them, which mostly wait, and those that take longest at the very end."""
+    places = {name: place for place, name in enumerate(reversed(_LONG), 1)}
 
-    def place(item: pytest.Item) -> int:
-        if not any(item.path.is_relative_to(each) for each in _STARTING_MUCH):
-            return -1
-        return places.get(item.path.stem, len(places))
+    def place(item: pytest.Item) -> tuple[bool, int]:
+        starts_much = any(item.path.is_relative_to(each) for each in _STARTING_MUCH)
+        return starts_much, places.get(item.path.stem, 0) if starts_much else 0
 
     items.sort(key=place)
 

@@ -2,9 +2,11 @@
 
 The processes of pytest-xdist each import and collect every test anew, which takes seconds of CPU time. These
 are forked once all is collected. As with ``--dist loadfile`` the tests of a file run in one process, in their
-order, and a process that has nothing left takes the next file. A process that dies fails the test that it
-ran, and a new one goes on behind that test. Each has temporary directories of its own, and its name in
-``PYTEST_XDIST_WORKER``. What is imported at collection may start no thread that a fork would need.
+order, and a process that has nothing left takes another file: half of the processes take them from the
+beginning, half from the end, so that tests which wait may run beside tests which compute. A process that dies
+fails the test that it ran, and a new one goes on behind that test. Each has temporary directories of its own,
+and its name in ``PYTEST_XDIST_WORKER``. What is imported at collection may start no thread that a fork would
+need.
 """
 
 import gc
@@ -61,6 +63,11 @@ class _Process:
     done: bool = False
     """It was told that there are no more."""
 
+    @property
+    def from_end(self) -> bool:
+        """It takes files from the end of all."""
+        return int(self.name.removeprefix("gw")) % 2 == 1
+
 
 class ForkedRun:
     """Gives the files of a session to the processes that it forks, and hears what came of their tests."""
@@ -115,7 +122,7 @@ class ForkedRun:
             return self._ended(process)
         if kind == "next":
             process.done = not self._files or self._stopping
-            given = [] if process.done else self._files.popleft()
+            given = [] if process.done else self.take(from_end=process.from_end)
             process.pending.extend(given)
             process.connection.send(given)
         elif kind == "began":
@@ -129,6 +136,11 @@ class ForkedRun:
                 kwargs={"warning_message": warning, **facts}
             )
         return False
+
+    def take(self, *, from_end: bool) -> list[int]:
+        """The numbers of the tests of the next file. There is one; long ones are the first for all."""
+        long = _is_long(self._session.items[self._files[0][0]])
+        return self._files.pop() if from_end and not long else self._files.popleft()
 
     def _report(self, process: _Process, data: dict[str, Any]) -> None:
         report = self._config.hook.pytest_report_from_serializable(config=self._config, data=data)
@@ -235,5 +247,9 @@ def _by_file(items: Sequence[pytest.Item]) -> list[list[int]]:
         [number for number, _ in group]
         for _, group in groupby(enumerate(items), lambda numbered: numbered[1].path)
     ]
-    files.sort(key=lambda numbers: items[numbers[0]].get_closest_marker("long") is None)
+    files.sort(key=lambda numbers: not _is_long(items[numbers[0]]))
     return files
+
+
+def _is_long(item: pytest.Item) -> bool:
+    return item.get_closest_marker("long") is not None

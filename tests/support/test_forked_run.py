@@ -5,7 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 from textwrap import dedent
+from types import SimpleNamespace
+from typing import Any
 
+from tests.support.forked_run import ForkedRun
 from tests.support.forked_run import __name__ as plugin
 
 _ROOT = Path(__file__).parents[2]
@@ -87,6 +90,23 @@ def test_long_files_are_begun_first(tmp_path: Path) -> None:
     ended = run(tmp_path, "-v", "-k", "fine or first", "--forks=1")
     began = [line.split("::")[0] for line in ended.stdout.splitlines() if "PASSED" in line]
     assert [name.rpartition("/")[2] for name in began] == ["test_three.py", "test_one.py", "test_two.py"]
+
+
+def test_files_are_taken_from_both_ends_but_long_ones_first() -> None:
+    def item(name: str) -> Any:
+        return SimpleNamespace(
+            path=Path(name), get_closest_marker=lambda _: True if name.startswith("long") else None
+        )
+
+    items = [item(name) for name in ("a", "a", "long", "b", "c")]
+    run: Any = ForkedRun
+    taken = run(SimpleNamespace(items=items, config=None), 2)
+    assert [taken.take(from_end=from_end) for from_end in (True, True, False, True)] == [
+        [2],
+        [4],
+        [0, 1],
+        [3],
+    ]
 
 
 def test_nothing_new_begins_after_enough_failures(tmp_path: Path) -> None:
