@@ -206,6 +206,7 @@ class _ForkedTests:
             capture.stop_global_capturing()
             capture.start_global_capturing()
             capture.suspend_global_capture()
+        self._timed = self._config.option.durations is not None
         self._begun = False
         plugins.register(self, "forked-tests")  # hears of earlier warnings once more, which are known
         self._begun = True
@@ -221,6 +222,8 @@ class _ForkedTests:
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.passed and report.when != "call" and not report.sections and not self._timed:
+            return  # nobody looks at it
         data = self._config.hook.pytest_report_to_serializable(config=self._config, report=report)
         self._connection.send(("report", data))
 
