@@ -29,7 +29,7 @@ def of_gateway() -> None:
 
 
 def of_agent() -> None:
-    """What is read."""
+    """What reads its command line and the messages of its handshake."""
     from agent.cli import app
 
     _of_command_line(app)

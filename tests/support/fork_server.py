@@ -1,10 +1,10 @@
 """``python -m tests.support.fork_server SOCKET MODULE``: forks processes that run ``python -m MODULE``.
 
-A gateway spends most of its start on imports. The fork server has done these once, what a supervisor does
-before it forks workers, and what is made at its first use and kept (``tests.support.first_uses``): it has one
-thread and no open file, event loop or database, so what it forks is as new as a process that was just
-started. A fork is a session of its own, has no file but the three standard ones, and ends with SIGTERM when
-the fork server ends, which ends with its client.
+A gateway spends most of its start on imports. The fork server has done these once, and what a supervisor
+does before it forks workers, and has made what is made at its first use and kept
+(``tests.support.first_uses``). It has one thread and no open file, event loop or database, so what it forks
+is as new as a process that was just started. A fork is a session of its own, has no file but the three
+standard ones, and ends with SIGTERM when the fork server ends, which ends with its client.
 ``tests.support.forks`` is the client.
 
 SOCKET is the descriptor of a socket with packets of JSON in both directions, one answer to each.

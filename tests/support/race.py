@@ -17,7 +17,7 @@ def race(imports: str, code: str, *arguments: str, runners: int = 4) -> list[str
     """Run Python ``code`` in ``runners`` processes that begin it together; what each printed.
 
     ``imports`` runs beforehand, in a process that they are then forked from, so that its time is not part of
-    the race; ``arguments`` are sys.argv[1:]. Raises AssertionError when one of them fails.
+    the race; ``arguments`` are sys.argv[1:]. Raises subprocess.CalledProcessError when one fails.
     """
     with TemporaryDirectory(prefix="trunkline-race-") as name:
         begin = f"import sys\n{imports}\nfrom tests.support.race import run_forks\n"
