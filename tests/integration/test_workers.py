@@ -221,7 +221,7 @@ async def running_at_each(
     """Streams that the engine holds until it is stepped: so many or more, some at each worker."""
     running: list[asyncio.Task[str]] = []
     while True:
-        running += [asyncio.ensure_future(held(client)) for _ in range(at_least - len(running) or 1)]
+        running += [asyncio.ensure_future(held(client)) for _ in range(max(1, at_least - len(running)))]
         streams = len(running)
         await eventually("they run", partial(engine_runs, site, streams))
         if len(await processes_with_requests(site)) == 2:
