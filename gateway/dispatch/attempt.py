@@ -231,6 +231,18 @@ class Attempt:
             self._count_path()
         self._heard = heard
 
+    def take_heard(self, now: float) -> bool:
+        """Whether bytes came since ``heard`` was last reset, as it is with this. If so, it is quiet from now
+        on."""
+        path = self.stream.path
+        if path is not None and path.pieces:
+            self._count_path()
+        elif not self._heard:
+            return False
+        self._heard = False
+        self.quiet_s = now
+        return True
+
     @property
     def pieces(self) -> int:
         """In which the response's body came."""

@@ -19,8 +19,8 @@ from gateway.domain.errors import StreamBroken
 from gateway.domain.request import Principal
 from shared.protocol.errors import ErrorCode
 from shared.protocol.messages import ResponseHead, Trailers
-from shared.protocol.receiving import UNSAID_BYTES
 from shared.speedups import BodyPath
+from shared.speedups.body_path import STEP_BYTES
 
 _COMPLETE = Ending.COMPLETE  # a global is found faster
 _WHOLE = (b"\n\n", b"\r\n\r\n")  # how nearly everybody ends events
@@ -191,7 +191,7 @@ class EngineResponse(ResponseFields):
                 self._put_passed(data, passed)
                 return
         self._sunk_bytes += len(data)
-        if self._sunk_bytes >= UNSAID_BYTES:
+        if self._sunk_bytes >= STEP_BYTES:
             self._credit_sunk()
         if self._path is not None and record is not None:
             self._path.open = record.between

@@ -110,6 +110,12 @@ class AnswerWatch:
         ends_s = self._began_s + self._context.settings.total_s
         return ends_s if request.streaming or request.deadline_s is None else min(ends_s, request.deadline_s)
 
+    @property
+    def _look_s(self) -> float:
+        """How long it is not looked at an answer of which bytes came."""
+        settings = self._context.settings
+        return settings.idle_s if self._request.upgrade else min(settings.stall_s, settings.idle_s) / LOOKS
+
     def again_at(self, at_s: float) -> None:
         """Look at the answer then, or when it must be complete."""
         self._timer.set(min(at_s, self.ends_s))
@@ -120,12 +126,17 @@ class AnswerWatch:
 
     def expect_bytes(self, attempt: Attempt, now: float) -> None:
         """Bytes are expected from now on."""
-        settings = self._context.settings
         attempt.quiet_s, attempt.heard = now, False
-        if self._request.upgrade:
-            self.again_at(now + settings.idle_s)
-            return
-        self.again_at(now + min(settings.stall_s, settings.idle_s) / LOOKS)
+        self.again_at(now + self._look_s)
+
+    def went_on(self, attempt: Attempt, now: float) -> bool:
+        """Whether bytes came in time since it was looked at last, by a tunnel that is there. More are
+        expected then; else nothing has changed, and :meth:`look` finds out what it means."""
+        ends_s = self.ends_s
+        if now >= ends_s or attempt.suspended_s is not None or not attempt.take_heard(now):
+            return False
+        self._timer.set(min(now + self._look_s, ends_s))
+        return True
 
     def may_suspect(self, attempt: Attempt, behind: bool, now: float) -> bool:
         """Whether :meth:`look` may come to another conclusion than to look again later."""

@@ -130,14 +130,33 @@ def read_limits(role: TunnelRole, said: Mapping[str, int]) -> PeerLimits:
     )
 
 
+FIRST_SHARE = 256
+"""Of a pool that is half empty a new stream gets such a share: of a thousand streams each then has as much as
+the others, and not the first hundred all of it."""
+
+STEP_MOST_BYTES = 16 * limits.KIB
+"""Whoever takes bytes tells of so many, even if no grant is due: who reads slowly is to be seen soon."""
+
+SLOW_ROUND_TRIPS = 32.0
+SLOW_S = 0.25
+"""Where as much as is granted at a time lasts for both, the rest of the window lasts for longer than a grant
+needs to arrive, also if it is half as much."""
+
+
 class WindowPool:
     """The part of a session's window above the floors. Streams borrow from it and give back to it."""
 
-    __slots__ = ("free", "settings")
+    __slots__ = ("free", "scarce", "settings")
 
     def __init__(self, settings: WindowSettings) -> None:
         self.settings = settings
         self.free = settings.shareable - settings.floor * settings.streams
+        self.scarce = self.free // 2
+        """With less, a new stream gets a share."""
+
+    def borrow_first(self, wanted: int) -> int:
+        """Takes up to ``wanted`` bytes for a new stream, of a pool in which there is little."""
+        return self.borrow(min(wanted, self.free // FIRST_SHARE))
 
     def borrow(self, wanted: int) -> int:
         """Takes up to ``wanted`` bytes, but never more than half of what is free."""
@@ -186,7 +205,7 @@ class _CountedBytes(ReceivedBytes):
 
 
 class ReceiveCredit(_CountedBytes):
-    """The received bytes of one stream. Half a window is granted at a time."""
+    """The received bytes of one stream. Half a window is granted at a time; of a slow one three quarters."""
 
     __slots__ = ("_granted_at",)
 
@@ -198,20 +217,31 @@ class ReceiveCredit(_CountedBytes):
         self._granted_at = now
 
     def grant(self, pool: WindowPool, rtt_s: float | None, now: float) -> int | None:
-        """The offset to grant next, or None while more than half a window is still open.
+        """The offset to grant next, or None while more than half a window is still open, or a quarter.
 
         A window that was used up within two round trips holds the sender back, so it doubles, as far as the
         pool and the maximum allow.
         """
         if self.consumed < self.grant_at:
             return None
-        if rtt_s is not None and now - self._granted_at < 2 * rtt_s:
-            wanted = min(self.window, pool.settings.maximum - self.window)
-            self.window += pool.borrow(wanted)
+        kept = 2
+        if rtt_s is not None:
+            elapsed_s = now - self._granted_at
+            if elapsed_s < 2 * rtt_s:
+                wanted = min(self.window, pool.settings.maximum - self.window)
+                self.window += pool.borrow(wanted)
+            elif elapsed_s > SLOW_ROUND_TRIPS * rtt_s and elapsed_s > SLOW_S:
+                kept = 4
         self._granted_at = now
         self.granted = self.consumed + self.window
-        self.grant_at = self.granted - self.window // 2
+        self.grant_at = self.granted - self.window // kept
         return self.granted
+
+    @property
+    def step_bytes(self) -> int:
+        """How many bytes may be taken before :meth:`consume` hears of them: what a grant needs, or less. The
+        sender never waits for it."""
+        return min(max(self.grant_at - self.consumed, 1), STEP_MOST_BYTES)
 
 
 class SessionReceiveCredit(_CountedBytes):

@@ -33,10 +33,6 @@ _AGENT, _GATEWAY = TunnelRole.AGENT, TunnelRole.GATEWAY
 _read_request, _read_response = RequestHead.from_payload, ResponseHead.from_payload
 _read_trailers = Trailers.from_payload
 
-UNSAID_BYTES = 4 * limits.KIB
-"""What a path took is said to be consumed in such steps: small beside the smallest window (16 KiB), so that
-the engine never waits for it, and large beside a token."""
-
 Later = list[BodyPath] | None
 """Paths of which what they took is to be written later, with what further messages bring; None: at once."""
 
@@ -68,7 +64,6 @@ class ReceivingStreams(SessionStreams):
             _AT_AN_AGENT if self.role is _AGENT else _AT_A_GATEWAY,
             _DATA,
             _DATA_PAYLOAD_BYTES,
-            UNSAID_BYTES,
             later,
         )
         if due:
@@ -78,7 +73,7 @@ class ReceivingStreams(SessionStreams):
     @staticmethod
     def write_bodies(later: list[BodyPath]) -> None:
         """Writes what was to be written later (:meth:`ProtocolSession.receive_message`)."""
-        _tell_unsaid(write_bodies(later, UNSAID_BYTES))
+        _tell_unsaid(write_bodies(later))
 
     def _receive_open(self, frame: FrameFields, now: float) -> None:
         _, stream_id, payload = frame

@@ -239,6 +239,8 @@ class SessionStreams:
         stream = self._streams.get(stream_id)
         if stream is not None:
             stream.path = path
+            if path is not None:
+                path.step_bytes = stream.credit.step_bytes
 
     def consume(self, stream_id: int, size_bytes: int) -> bool:
         """Counts bytes as taken for good by their consumer. Returns True, which is seldom, when :meth:`grant`
@@ -260,8 +262,11 @@ class SessionStreams:
         if stream is None:
             if size_bytes == held_bytes and self._owed.pop(stream_id, None) is not None:
                 self._pool.free += credit.window - self._windows.floor  # as _settle() does
-        elif credit.consumed >= credit.grant_at and stream.peer not in OVER:
-            return True
+        else:
+            if stream.path is not None:
+                stream.path.step_bytes = credit.step_bytes
+            if credit.consumed >= credit.grant_at and stream.peer not in OVER:
+                return True
         return session.consumed >= session.grant_at
 
     def grant(self, stream_id: int, now: float) -> None:
@@ -272,6 +277,8 @@ class SessionStreams:
             offset = stream.credit.grant(self._pool, self.rtt_s, now)
             if offset is not None:
                 self._outbox.credits[stream_id] = offset
+                if stream.path is not None:
+                    stream.path.step_bytes = stream.credit.step_bytes
 
     def out_path(self, stream_id: int, endpoint: Any) -> OutPath | None:
         """The way of a body's whole events past :meth:`send_data`, which tells ``endpoint.wake`` of them. It
@@ -384,10 +391,10 @@ class SessionStreams:
             self._outbox.credits[0] = offset
 
     def _first_window(self) -> int:
-        """The floor, and what is to be had of the rest: what :meth:`WindowPool.borrow` gives."""
+        """The floor, and what is to be had of the rest."""
         pool, rest = self._pool, self._first_rest
-        if rest > pool.free // 2:
-            rest = pool.borrow(rest)
+        if pool.free < pool.scarce or rest > pool.free // 2:
+            rest = pool.borrow_first(rest)
         else:
             pool.free -= rest
         return self._windows.floor + rest

@@ -210,6 +210,7 @@ frame_messages(PyObject *module, PyObject *const *args, Py_ssize_t count)
 /* --- The short way of a response's body: see body_path.py --- */
 
 #define LAST_BYTES 4
+#define STEP_BYTES (4 * 1024) /* as in body_path.py */
 #define FRAMED_BYTES 4096 /* of a chunk that is framed without an object of its own */
 #define FRAMING_BYTES 24  /* around a chunk, at the most */
 
@@ -223,7 +224,7 @@ typedef struct {
     int descriptor;
     PyObject *only; /* the one piece of this message, which is then in no list; NULL otherwise */
     PyObject *write, *flow, *waiting, *fresh, *on_unsaid, *buffered_bytes;
-    long long sent_bytes, pieces, taken_bytes, unsaid_bytes, waiting_bytes;
+    long long sent_bytes, pieces, taken_bytes, unsaid_bytes, step_bytes, waiting_bytes;
 } BodyPath;
 
 static PyTypeObject BodyPathType;
@@ -286,6 +287,7 @@ path_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->on_unsaid = Py_NewRef(Py_None);
     self->buffered_bytes = Py_NewRef(Py_None);
     self->descriptor = -1;
+    self->step_bytes = STEP_BYTES;
     if (self->waiting == NULL || self->fresh == NULL) {
         Py_DECREF(self);
         return NULL;
@@ -678,6 +680,7 @@ static PyMemberDef path_members[] = {
     {"pieces", T_LONGLONG, offsetof(BodyPath, pieces), 0, NULL},
     {"taken_bytes", T_LONGLONG, offsetof(BodyPath, taken_bytes), 0, NULL},
     {"unsaid_bytes", T_LONGLONG, offsetof(BodyPath, unsaid_bytes), 0, NULL},
+    {"step_bytes", T_LONGLONG, offsetof(BodyPath, step_bytes), 0, NULL},
     {"waiting_bytes", T_LONGLONG, offsetof(BodyPath, waiting_bytes), READONLY, NULL},
     {NULL, 0, 0, 0, NULL},
 };
@@ -885,9 +888,9 @@ pass_on(PyObject *stream, const StreamSlots *slots, PyObject *key, PyObject *dat
     return taken == 0 ? append_event(events, event_type, key, data) : taken < 0 ? -1 : 0;
 }
 
-/* All paths are written, whatever comes of it: those of which ``step_bytes`` are unsaid, or NULL after an error. */
+/* All paths are written, whatever comes of it: those of which much is unsaid, or NULL after an error. */
 static PyObject *
-write_touched(PyObject *touched, long long step_bytes)
+write_touched(PyObject *touched)
 {
     PyObject *due = PyList_New(0);
     Py_ssize_t at;
@@ -898,7 +901,7 @@ write_touched(PyObject *touched, long long step_bytes)
     for (at = 0; at < PyList_GET_SIZE(touched); at++) {
         BodyPath *path = (BodyPath *)PyList_GET_ITEM(touched, at);
         if (path_write_received(path) < 0 ||
-            (path->unsaid_bytes >= step_bytes && PyList_Append(due, (PyObject *)path) < 0)) {
+            (path->unsaid_bytes >= path->step_bytes && PyList_Append(due, (PyObject *)path) < 0)) {
             Py_DECREF(due);
             return NULL;
         }
@@ -949,8 +952,8 @@ keep_touched(PyObject *touched)
 #define HEADER_BYTES 9
 
 PyDoc_STRVAR(receive_bodies_doc,
-"receive_bodies(message, start, streams, session, events, event_type, states, frame_type, most_bytes, step_bytes, "
-"later=None)\n--\n\nSee shared.speedups.body_path.receive_bodies.");
+"receive_bodies(message, start, streams, session, events, event_type, states, frame_type, most_bytes, later=None)\n"
+"--\n\nSee shared.speedups.body_path.receive_bodies.");
 
 static PyObject *
 receive_bodies(PyObject *module, PyObject *const *args, Py_ssize_t count)
@@ -959,10 +962,10 @@ receive_bodies(PyObject *module, PyObject *const *args, Py_ssize_t count)
     PyObject *touched = NULL, *due = NULL, *result = NULL, *key = NULL, *stream = NULL, *later;
     const unsigned char *bytes;
     Py_ssize_t start, size;
-    long long frame_type, most_bytes, step_bytes, session_received, session_granted, in_session;
+    long long frame_type, most_bytes, session_received, session_granted, in_session;
 
-    later = count == 11 && args[10] != Py_None ? args[10] : NULL;
-    if ((count != 10 && count != 11) || (later != NULL && !PyList_Check(later)) || !PyBytes_Check(args[0]) || !PyDict_Check(args[2]) || !PyList_Check(args[4]) ||
+    later = count == 10 && args[9] != Py_None ? args[9] : NULL;
+    if ((count != 9 && count != 10) || (later != NULL && !PyList_Check(later)) || !PyBytes_Check(args[0]) || !PyDict_Check(args[2]) || !PyList_Check(args[4]) ||
         !PyType_Check(args[5]) || !PyTuple_Check(args[6]) || PyTuple_GET_SIZE(args[6]) != 3) {
         PyErr_SetString(PyExc_TypeError, "receive_bodies was called with something else than it takes");
         return NULL;
@@ -970,7 +973,7 @@ receive_bodies(PyObject *module, PyObject *const *args, Py_ssize_t count)
     message = args[0], streams = args[2], session = args[3], events = args[4], event_type = args[5], states = args[6];
     start = PyLong_AsSsize_t(args[1]);
     if ((start == -1 && PyErr_Occurred()) || read_number(args[7], &frame_type) < 0 ||
-        read_number(args[8], &most_bytes) < 0 || read_number(args[9], &step_bytes) < 0) {
+        read_number(args[8], &most_bytes) < 0) {
         return NULL;
     }
     bytes = (const unsigned char *)PyBytes_AS_STRING(message);
@@ -1060,7 +1063,7 @@ receive_bodies(PyObject *module, PyObject *const *args, Py_ssize_t count)
     if (later != NULL) {
         due = write_long(later) < 0 ? NULL : PyList_New(0);
     } else {
-        due = write_touched(touched, step_bytes);
+        due = write_touched(touched);
     }
     if (due != NULL) {
         result = Py_BuildValue("(nO)", start, due);
@@ -1085,20 +1088,16 @@ done:
 }
 
 PyDoc_STRVAR(write_bodies_doc,
-"write_bodies(touched, step_bytes)\n--\n\nSee shared.speedups.body_path.write_bodies.");
+"write_bodies(touched)\n--\n\nSee shared.speedups.body_path.write_bodies.");
 
 static PyObject *
 write_bodies(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
     PyObject *paths = NULL, *due = NULL, *done;
-    long long step_bytes;
     Py_ssize_t at, size;
 
-    if (count != 2 || !PyList_Check(args[0])) {
-        PyErr_SetString(PyExc_TypeError, "write_bodies takes a list and a number");
-        return NULL;
-    }
-    if (read_number(args[1], &step_bytes) < 0) {
+    if (count != 1 || !PyList_Check(args[0])) {
+        PyErr_SetString(PyExc_TypeError, "write_bodies takes a list");
         return NULL;
     }
     size = PyList_GET_SIZE(args[0]);
@@ -1118,7 +1117,7 @@ write_bodies(PyObject *module, PyObject *const *args, Py_ssize_t count)
         }
         done = path_flush(path, NULL);
         Py_XDECREF(done);
-        if (done == NULL || (path->unsaid_bytes >= step_bytes && PyList_Append(due, (PyObject *)path) < 0)) {
+        if (done == NULL || (path->unsaid_bytes >= path->step_bytes && PyList_Append(due, (PyObject *)path) < 0)) {
             goto failed;
         }
     }

@@ -33,6 +33,7 @@ class BodyPath:
     pieces: int
     taken_bytes: int
     unsaid_bytes: int
+    step_bytes: int
     waiting_bytes: int
     def __init__(self, write: Callable[[bytes], object], flow: Any) -> None: ...
     def take(self, data: bytes) -> bool: ...
@@ -48,10 +49,9 @@ def receive_bodies(
     states: tuple[object, object, object],
     frame_type: int,
     most_bytes: int,
-    step_bytes: int,
     later: list[BodyPath] | None = None,
 ) -> tuple[int, list[BodyPath]]: ...
-def write_bodies(touched: list[BodyPath], step_bytes: int) -> list[BodyPath]: ...
+def write_bodies(touched: list[BodyPath]) -> list[BodyPath]: ...
 
 class OutPath:
     open: bool

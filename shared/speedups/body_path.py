@@ -13,6 +13,10 @@ _HEADER = Struct("!BII")
 _WHOLE = (b"\n\n", b"\r\n\r\n")
 _LAST_BYTES = 4
 
+STEP_BYTES = 4 * 1024
+"""What is taken of a body is told in such steps, unless it is known when the next credit is due: small beside
+the smallest window (16 KiB), so that the engine never waits for it, and large beside a token."""
+
 _MOST_WAITING_BYTES = 32 * 1024
 """Of what is written later, so much of one body is written when its message ends: a client that reads nothing
 is to be noticed before much more of it was taken."""
@@ -40,6 +44,7 @@ class BodyPath:
         "open",
         "pieces",
         "sent_bytes",
+        "step_bytes",
         "taken_bytes",
         "unsaid_bytes",
         "waiting",
@@ -78,6 +83,8 @@ class BodyPath:
         """Bytes of which the peer was not told yet that they were taken."""
         self.on_unsaid: Callable[[], None] | None = None
         """Called when there are many of them, by whoever received a message."""
+        self.step_bytes = STEP_BYTES
+        """So many are many."""
 
     def take(self, data: bytes) -> bool:
         """Takes a piece. False: it has to go the ordinary way, and nothing has changed."""
@@ -112,13 +119,12 @@ def receive_bodies(
     states: tuple[object, object, object],
     frame_type: int,
     most_bytes: int,
-    step_bytes: int,
     later: list[BodyPath] | None = None,
 ) -> tuple[int, list[BodyPath]]:
     """Takes the DATA frames that follow one another from ``start`` on (PROTOCOL §5, §6).
 
-    Returns where they end, and the paths of which ``step_bytes`` or more are unsaid. What paths took is
-    written, or, where there is a list ``later``, the paths are added to it for :func:`write_bodies`: of
+    Returns where they end, and the paths of which their ``step_bytes`` or more are unsaid. What paths took
+    is written, or, where there is a list ``later``, the paths are added to it for :func:`write_bodies`: of
     messages that came together each client gets what is for it in one write. It stops before the
     first frame that is not of ``frame_type``, within ``most_bytes`` and within its stream's and the
     ``session``'s credit, of a stream whose peer is in the first of the ``states`` and whose own half is in
@@ -153,7 +159,7 @@ def receive_bodies(
             events.append(event_type(stream_id, data))
         start = end
     if later is None:
-        return start, write_bodies(touched, step_bytes)
+        return start, write_bodies(touched)
     _write_long(later)
     return start, []
 
@@ -164,7 +170,7 @@ def _write_long(touched: list[BodyPath]) -> None:
             path.flush()
 
 
-def write_bodies(touched: list[BodyPath], step_bytes: int) -> list[BodyPath]:
+def write_bodies(touched: list[BodyPath]) -> list[BodyPath]:
     """Writes what these paths took and empties the list; those of which ``step_bytes`` or more are unsaid.
 
     After an error what was not written waits in its path.
@@ -173,4 +179,4 @@ def write_bodies(touched: list[BodyPath], step_bytes: int) -> list[BodyPath]:
     touched.clear()
     for path in paths:
         path.flush()
-    return [path for path in paths if path.unsaid_bytes >= step_bytes]
+    return [path for path in paths if path.unsaid_bytes >= path.step_bytes]

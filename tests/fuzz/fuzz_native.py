@@ -48,6 +48,7 @@ class _Table:
             flow = SimpleNamespace(write_paused=random.random() < 0.1)
             path = implementation.BodyPath(self._write, flow)
             path.open = random.random() < 0.8
+            path.step_bytes = 30
             path.buffered_bytes = lambda: buffered_bytes
             if number == 1 and not flow.write_paused:
                 path.descriptor = self.ours.fileno()
@@ -73,11 +74,10 @@ class _Table:
             (_BODY, _UNWANTED, _RESET),
             int(FrameType.DATA),
             limits.DATA_PAYLOAD_BYTES,
-            30,
             self._later,
         )
         if self._later and len(self._later) > 1:
-            due = self._write_bodies(self._later, 30)
+            due = self._write_bodies(self._later)
         facts = self._facts()
         received = [stream.credit.received for stream in self.streams.values()]
         indexes = [self.paths.index(path) for path in due]

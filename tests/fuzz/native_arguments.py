@@ -94,14 +94,14 @@ class _Offered:
         names: Any = native
         message = encode(FrameType.DATA, 1, _EVENT) + encode(FrameType.DATA, 1, b"half")
         data_type, later = int(FrameType.DATA), [self.path]
-        wanted = ((_BODY, _BODY, _BODY), data_type, 100, 5, later)
+        wanted = ((_BODY, _BODY, _BODY), data_type, 100, later)
         bodies: tuple[Any, ...] = (message, 0, {1: stream}, self.counts, [], _Pair, *wanted)
         return {
             "cut_frames": (names.cut_frames, (message, 0, bytes(RULES_BYTES), _Frame, data_type)),
             "cut_messages": (names.cut_messages, (b"\x82\x01x", 0, False, 100)),
             "frame_messages": (names.frame_messages, ([b"one", b"two"], bytes(8))),
             "receive_bodies": (names.receive_bodies, bodies),
-            "write_bodies": (names.write_bodies, (later, 5)),
+            "write_bodies": (names.write_bodies, (later,)),
             "take_turns": (names.take_turns, (self.ready, [], [], stream.credit, 1000, 100, data_type)),
             "read_ready": (names.read_ready, (poll, {ours.fileno(): "ours"}, 8, 100)),
         }

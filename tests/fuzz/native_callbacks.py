@@ -25,7 +25,7 @@ _BODIES = (
 _LONG = encode(FrameType.DATA, 1, b"x" * 16_000 + b"\n\n") * 3
 _MOST_DEPTH = 3
 _STREAM = ("peer", "local", "credit", "path")
-_PATH = ("open", "descriptor", "buffered_bytes", "on_unsaid", "last", "sent_bytes")
+_PATH = ("open", "descriptor", "buffered_bytes", "on_unsaid", "last", "sent_bytes", "step_bytes")
 
 
 class _Trouble(Exception):
@@ -288,7 +288,7 @@ class _World:
 
         def receive() -> None:
             later = self.random.choice((None, self.later))
-            fixed = (_Came, states, int(FrameType.DATA), 1 << 20, 5, later)
+            fixed = (_Came, states, int(FrameType.DATA), 1 << 20, later)
             message = _LONG if self.random.random() < 0.05 else _BODIES
             bodies.receive_bodies(message, 0, self.streams, self.session, self.events, *fixed)
 
@@ -306,7 +306,7 @@ class _World:
             turns,
             messages_of_pieces,
             self.read,
-            lambda: bodies.write_bodies(self.later, self.number(3)),
+            lambda: bodies.write_bodies(self.later),
             lambda: self.random.choice(self.paths).take(_EVENT),
             lambda: self.random.choice(self.paths).flush(),
             lambda: self.out_path.take(_EVENT),

@@ -12,7 +12,6 @@ from gateway.domain.request import Request
 from gateway.pipeline.relay import Response
 from shared.protocol.errors import ErrorCode
 from shared.protocol.messages import Headers, ResponseHead
-from shared.protocol.receiving import UNSAID_BYTES
 from shared.speedups import BodyPath
 from tests.gateway.api.server.test_server import STREAM, Wire, wire
 from tests.gateway.api.support import EVENTS, Surface, served
@@ -113,7 +112,7 @@ class Talk:
             return
         if len(path.waiting) == 1:
             path.flush()
-        if path.unsaid_bytes >= UNSAID_BYTES:
+        if path.unsaid_bytes >= path.step_bytes:
             assert path.on_unsaid is not None
             path.on_unsaid()
 

@@ -10,7 +10,7 @@ from gateway.domain.errors import StreamBroken
 from shared.protocol.errors import ErrorCode
 from shared.protocol.limits import STREAM_WINDOW_FLOOR_BYTES
 from shared.protocol.messages import ResponseHead, Trailers
-from shared.protocol.receiving import UNSAID_BYTES
+from shared.speedups.body_path import STEP_BYTES
 from tests.gateway.fleet.fleet import EngineStream, Fleet, deployment
 
 HEAD = ResponseHead(200, (("content-type", "text/plain"),))
@@ -46,7 +46,7 @@ async def reading(response: EngineResponse, sink: Sink) -> "asyncio.Task[list[by
 
 
 def test_credit_steps_hold_up_no_window() -> None:
-    assert 2 * UNSAID_BYTES <= STREAM_WINDOW_FLOOR_BYTES // 2
+    assert 2 * STEP_BYTES <= STREAM_WINDOW_FLOOR_BYTES // 2
 
 
 async def test_what_a_sink_takes_is_consumed_and_wakes_nobody() -> None:

@@ -61,6 +61,39 @@ def test_the_pool_lends_only_what_it_has(wanted: list[int]) -> None:
     assert pool.free == whole
 
 
+def test_a_slow_stream_is_granted_more_at_a_time() -> None:
+    credit, pool = ReceiveCredit(window=16384, now=0.0), WindowPool(GATEWAY_WINDOWS)
+    steps = []
+    for now in (1.0, 2.0, 2.2, 3.0):  # a round trip takes 10 ms
+        size_bytes = credit.grant_at - credit.consumed
+        credit.receive(size_bytes)
+        credit.consume(size_bytes - 1)
+        assert credit.grant(pool, 0.01, now) is None
+        assert credit.step_bytes == 1
+        credit.consume(1)
+        assert credit.grant(pool, 0.01, now) == credit.consumed + 16384
+        steps.append(credit.step_bytes)
+    assert steps == [12288, 12288, 8192, 12288]
+    credit.receive(12288)
+    credit.consume(12288)
+    credit.grant(pool, 0.1, 4.0)
+    assert credit.step_bytes == 8192, "ten round trips are few"
+    assert credit.window == 16384
+
+
+def test_many_streams_share_what_there_is() -> None:
+    pool, rest = WindowPool(GATEWAY_WINDOWS), GATEWAY_WINDOWS.initial - GATEWAY_WINDOWS.floor
+    whole = pool.free
+    lent = [pool.borrow_first(rest) for _ in range(1000)]
+    assert sum(lent) + pool.free == whole
+    for _ in range(3):  # the oldest end, and as many begin
+        for number, size_bytes in enumerate(lent):
+            pool.give_back(size_bytes)
+            lent[number] = pool.borrow_first(rest)
+    assert min(lent) > whole / 1000 / 2
+    assert max(lent) < whole / 1000 * 2
+
+
 def test_windows_never_grow_beyond_the_maximum() -> None:
     pool = WindowPool(GATEWAY_WINDOWS)
     pool.free = 10**9

@@ -26,6 +26,7 @@ class Table:
         self.flow = SimpleNamespace(write_paused=self.paused)
         self.path = self.implementation.BodyPath(self.written.append, self.flow)
         self.path.open = self.opened
+        self.path.step_bytes = STEP
         self.session = SimpleNamespace(received=0, granted=200)
         self.streams: dict[int, Any] = {
             number: SimpleNamespace(
@@ -49,7 +50,6 @@ class Table:
             (BODY, UNWANTED, RESET),
             DATA,
             MOST,
-            STEP,
             later,
         )
         assert [each is self.path for each in due] == [True] * (self.path.unsaid_bytes >= STEP and bool(due))

@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from shared.speedups import body_path, native
-from tests.shared.speedups.bodies import MOST, STEP, Came, Connection, Table, connect, frame
+from tests.shared.speedups.bodies import MOST, Came, Connection, Table, connect, frame
 from tests.shared.speedups.implementations import compares, each_implementation
 
 implementation = each_implementation(body_path)
@@ -41,12 +41,12 @@ def test_what_came_together_is_written_together(implementation: ModuleType) -> N
         table.receive(frame(1, b"data: %d\n\n" % number) + frame(2, b"other"), later=later)
     assert (table.written, later) == ([], [table.path])
     assert table.path.waiting == [b"data: 0\n\n", b"data: 1\n\n", b"data: 2\n\n"]
-    assert implementation.write_bodies(later, STEP) == [table.path]
+    assert implementation.write_bodies(later) == [table.path]
     assert table.written == [b"1b\r\ndata: 0\n\ndata: 1\n\ndata: 2\n\n\r\n"]
     assert (later, table.path.waiting) == ([], [])
     table.path.unsaid_bytes = 0
     table.receive(frame(1, b"a\n\n"), later=later)
-    assert implementation.write_bodies(later, STEP) == []
+    assert implementation.write_bodies(later) == []
 
 
 def test_what_is_put_there_by_a_call_meanwhile_keeps_its_place(implementation: ModuleType) -> None:
@@ -54,7 +54,7 @@ def test_what_is_put_there_by_a_call_meanwhile_keeps_its_place(implementation: M
     table.receive(frame(1, b"a\n\n"), later=later)
     table.path.waiting.append(b"b\n\n")
     table.receive(frame(1, b"c\n\n"), later=later)
-    implementation.write_bodies(later, STEP)
+    implementation.write_bodies(later)
     assert table.written == [b"9\r\na\n\nb\n\nc\n\n\r\n"]
 
 
@@ -66,7 +66,7 @@ def test_of_a_long_body_not_all_is_written_later(implementation: ModuleType) -> 
         table.receive(frame(1, piece) * 512, later=later)
     assert [len(data) for data in table.written] == [512 * 2 * MOST + 8]
     assert table.path.waiting_bytes == 512 * MOST
-    implementation.write_bodies(later, STEP)
+    implementation.write_bodies(later)
     assert [len(data) for data in table.written] == [512 * 2 * MOST + 8, 512 * MOST + 8]
 
 
@@ -77,7 +77,7 @@ def test_a_connection_that_fills_meanwhile_is_not_overtaken(
     connect(table, connection)
     table.receive(frame(1, b"a\n\n"), later=later)
     connection.write(b"head ")
-    implementation.write_bodies(later, STEP)
+    implementation.write_bodies(later)
     assert connection.read_all() == b"head 3\r\na\n\n\r\n"
 
 
@@ -91,7 +91,7 @@ def test_a_write_that_fails_later_leaves_the_others_waiting(implementation: Modu
     broken.open = True
     table.receive(frame(2, b"a\n\n") + frame(1, b"b\n\n"), later=later)
     with pytest.raises(OSError, match="gone"):
-        implementation.write_bodies(later, STEP)
+        implementation.write_bodies(later)
     assert (later, table.path.waiting) == ([], [b"b\n\n"])
 
 
@@ -346,7 +346,7 @@ def test_both_do_alike(messages: list[bytes], paused: bool, start: int, together
         assert tables[0].facts() == tables[1].facts()
     for implementation, later in zip((body_path, native), lists, strict=True):
         if later is not None:
-            implementation.write_bodies(later, STEP)
+            implementation.write_bodies(later)
     assert tables[0].facts() == tables[1].facts()
 
 

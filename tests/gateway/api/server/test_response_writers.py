@@ -11,7 +11,7 @@ import pytest
 from gateway.api.server.response_writers import DirectWriter, WriteBatch
 from shared.protocol.errors import ErrorCode
 from shared.protocol.messages import Headers
-from shared.protocol.receiving import UNSAID_BYTES
+from shared.speedups.body_path import STEP_BYTES
 from tests.gateway.api.server.test_server import ASK, HEAD, STREAM
 from tests.gateway.api.support import EVENTS
 from tests.gateway.api.talks import SOCKETS_BYTES, Talk, both, events, told
@@ -31,7 +31,7 @@ async def test_a_stream_of_events() -> None:
     talk = await both(scenario)
     assert talk.got.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
     assert talk.sent == [sum(map(len, events(500)[1:])) + len(b"data: [DONE]\n\n")]
-    assert talk.engine.consumed_bytes == talk.engine.received_bytes > UNSAID_BYTES
+    assert talk.engine.consumed_bytes == talk.engine.received_bytes > STEP_BYTES
 
 
 async def test_events_that_come_in_pieces_are_passed_on_whole() -> None:

@@ -126,7 +126,7 @@ def test_nobody_is_called_after_an_error() -> None:
     functions: Any = native
     states = (BODY, OTHER, RESET)
     with pytest.raises(OverflowError):
-        functions.receive_bodies(b"", 1 << 70, {}, counts, [], tuple, states, number, number, number)
+        functions.receive_bodies(b"", 1 << 70, {}, counts, [], tuple, states, number, number)
     with pytest.raises(OverflowError):
         functions.take_turns(deque(), [], [], counts, 1 << 70, number, number)
     with pytest.raises(OverflowError):
