@@ -81,6 +81,6 @@ async def test_a_large_body_leaves_the_tokens_beside_it_their_pace(
         return seen.ratio < most
 
     seen = await one_that(
-        paced, lambda: upload.run(shaped, size_bytes=4_000_000, streams=4, alone_s=1.5, warm_s=0.5, down=down)
+        paced, lambda: upload.run(shaped, size_bytes=2_500_000, streams=4, alone_s=1.5, warm_s=0.5, down=down)
     )
     assert paced(seen), seen
