@@ -31,6 +31,9 @@ of any engine."""
 _SOURCE = re.compile(r"`((?:gateway|agent|shared|tests|deploy)/(?!\.)[\w./-]*\w)`")
 """A file or folder of the repository, named in a code span."""
 
+_MAY_TELL = re.compile(rf"\bcode\s*=|\.\s*(?:{'|'.join(_TELLING)})\b")
+"""What stands in every file that has a code of an error or logs a warning."""
+
 _TAKEN_OVER = ("code", "error.code")
 """Codes that come from an error which was raised with a code elsewhere in the sources."""
 
@@ -242,9 +245,12 @@ def _event(call: ast.Call) -> str:
 
 @cache
 def _nodes(package: Path) -> Mapping[Path, Sequence[ast.AST]]:
-    """Of each file: its classes, calls and assignments. To walk through all that there is takes most time."""
+    """Of each file that may tell something: its classes, calls and assignments. To walk through all that there
+    is takes most time."""
     kinds = (ast.ClassDef, ast.Call, ast.Assign)
+    texts = {path: path.read_text() for path in sorted(package.rglob("*.py"))}
     return {
-        path: [node for node in ast.walk(ast.parse(path.read_text(), str(path))) if isinstance(node, kinds)]
-        for path in sorted(package.rglob("*.py"))
+        path: [node for node in ast.walk(ast.parse(text, str(path))) if isinstance(node, kinds)]
+        for path, text in texts.items()
+        if _MAY_TELL.search(text)
     }
