@@ -15,7 +15,7 @@ from tests.support.processes import answer_to, until
 
 CONTINUES = {"TRUNKLINE_AGENT_CONTINUES": "chat=final_message"}
 NAMES = ("end-1", "end-2", "end-3", "end-4")
-TOKENS_PER_S = 20
+TOKENS_PER_S = 10
 
 
 @dataclass
@@ -98,9 +98,9 @@ async def least(client: aiohttp.ClientSession, agents: dict[str, Child]) -> str:
 
 
 async def test_24_streams_on_four_agents_come_whole_when_three_of_them_end(site: Site) -> None:
-    await scaled_down(site, 24, 600)
+    await scaled_down(site, 24, 300)
 
 
 @pytest.mark.cluster
 async def test_200_streams_on_four_agents_come_whole_when_three_of_them_end(site: Site) -> None:
-    await scaled_down(site, 200, 1000)
+    await scaled_down(site, 200, 500)
