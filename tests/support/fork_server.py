@@ -50,12 +50,14 @@ _AGENT = (
 )
 _COMMANDS = tuple(f"gateway.cli.{name}" for name in ("resources", "usage", "live", "store", "audit"))
 _ENGINE = ("tests.support.scripted_engine.http", "argparse", "gettext", "uvloop", _NAMES)
+_STAND_IN = ("PIL.Image", "PIL.PngImagePlugin", "argparse", "gettext", "heapq", "tempfile", _NAMES)
 _IMPORTS = {
     "gateway": (*_GATEWAY, "tests.support.first_uses:of_gateway"),
     "agent": (*_AGENT, "tests.support.first_uses:of_agent"),
     "shared.process.cli": (*_COMMANDS, *_GATEWAY),
     "tests.support.fleet": _AGENT,
     "tests.support.scripted_engine": _ENGINE,
+    "tests.support.stand_ins": ("tests.support.served_app", "tests.support.comfyui_nodes", *_STAND_IN),
 }
 """Module → what it imports at its start or later, but not itself: that is what a fork runs. Functions among
 these are called."""

@@ -24,6 +24,7 @@ from typing import IO, Any
 
 from gateway.tools.quickstart.processes import Child
 from tests.support.fork_server import MODULES, PACKET_BYTES
+from tests.support.stand_ins import STAND_INS
 
 _ROOT = Path(__file__).parents[2]
 _READ_AT_IMPORT = frozenset({"TRUNKLINE_NATIVE"})
@@ -257,6 +258,8 @@ def child(
 ) -> Child:
     """Run ``python -m`` with ``arguments``, as :class:`Child` does."""
     whole = {**os.environ, **(environment or {})}
+    if arguments[0] in STAND_INS:
+        arguments = ("tests.support.stand_ins", *arguments)
     server = _FORKS.server(arguments[0], whole)
     if server is None:
         return Child(name, arguments, log, environment)
