@@ -36,7 +36,9 @@ def test_a_load_is_told_as_a_table_and_as_json(site: Site, tmp_path: Path) -> No
     assert figures["errors"] == {}
     assert figures["requests"]["right"] == 24
     assert figures["tokens"]["completion"] == 20 * 24
-    assert 0 < figures["gap_s"]["p50"] <= figures["gap_s"]["p99"]
+    gaps = figures["gap_s"]  # half of the tokens may come together with others on a busy machine
+    assert 0 <= gaps["p50"] <= gaps["p99"]
+    assert gaps["p99"] > 0
     assert site.key not in done.stdout + done.stderr + file.read_text()
 
 
