@@ -17,6 +17,7 @@ from sqlalchemy import Engine, QueuePool, create_engine, event
 from gateway.domain.store_address import StoreAddress
 from gateway.storage.database import BUSY_TIMEOUT_S
 from gateway.storage.errors import StateUnwritable
+from gateway.storage.statements import sharing_statements
 
 STATEMENT_TIMEOUT_S = 10.0
 """How long the server works at one statement."""
@@ -121,7 +122,7 @@ class Connector:
             return self.connect(**options)
 
         event.listen(engine, "do_connect", connect)
-        return engine
+        return sharing_statements(engine)
 
 
 def _read_password(path: Path) -> str:

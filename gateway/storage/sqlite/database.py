@@ -36,6 +36,7 @@ from gateway.storage.migrations import create_schema, refuse_too_new, upgrade_sc
 from gateway.storage.schema import SCHEMA_VERSION, metadata
 from gateway.storage.sqlite.copies import backup_path, make_backup
 from gateway.storage.sqlite.wal import enter_wal
+from gateway.storage.statements import sharing_statements
 
 READERS = 8
 """Connections for threads that read at once. Writers have one of their own, for which they queue: so a
@@ -294,7 +295,7 @@ def _engine(path: Path, connections: int, begin: str) -> Engine:
     )
     event.listen(engine, "connect", _configure)
     event.listen(engine, "begin", lambda connection: connection.exec_driver_sql(begin))
-    return engine
+    return sharing_statements(engine)
 
 
 def _connect(path: Path) -> sqlite3.Connection:
