@@ -7,12 +7,15 @@ import secrets
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from sqlalchemy import (
     ColumnElement,
     Connection,
+    Delete,
     Double,
+    Insert,
     Row,
     bindparam,
     case,
@@ -111,12 +114,23 @@ class UsageStore:
         self._database = database
         self.process = secrets.token_hex(8)
         """Tells the batches of this process from others'."""
-        # Twice a second: made once.
-        self._upsert = database.upsert(schema.usage, _sum)
-        batches = schema.usage_batches
-        self._note = insert(batches)
-        mine = batches.c.process == self.process
-        self._forget_earlier = delete(batches).where(mine, batches.c.batch < bindparam("before"))
+
+    # Used twice a second, so made once. Most processes that open a store add nothing, so not made before.
+
+    @cached_property
+    def _upsert(self) -> Insert:
+        return self._database.upsert(schema.usage, _sum)
+
+    @cached_property
+    def _note(self) -> Insert:
+        return insert(schema.usage_batches)
+
+    @cached_property
+    def _forget_earlier(self) -> Delete:
+        batches = schema.usage_batches.c
+        return delete(schema.usage_batches).where(
+            batches.process == bindparam("of_process"), batches.batch < bindparam("before")
+        )
 
     def add(self, amounts: Mapping[Account, Amount], batch: int | None = None) -> None:
         """Add ``amounts`` to what is there, all of them or, when it fails, none.
@@ -143,7 +157,7 @@ class UsageStore:
         """Raises IntegrityError where it is noted, after waiting for who is just noting it."""
         table, now_s = schema.usage_batches, time.time()
         connection.execute(self._note, {"process": self.process, "batch": batch, "added_s": now_s})
-        connection.execute(self._forget_earlier, {"before": batch})
+        connection.execute(self._forget_earlier, {"of_process": self.process, "before": batch})
         if batch % _SWEEP_BATCHES == 0:
             gone = select(table.c.process, table.c.batch).where(table.c.added_s < now_s - BATCHES_KEPT_S)
             gone = gone.order_by(*table.primary_key).with_for_update(skip_locked=True)
