@@ -245,8 +245,8 @@ def _event(call: ast.Call) -> str:
 
 @cache
 def _nodes(package: Path) -> Mapping[Path, Sequence[ast.AST]]:
-    """Of each file that may tell something: its classes, calls and assignments. To walk through all that there
-    is takes most time."""
+    """Of each file that may tell something: its classes, calls and assignments. To walk through all there is
+    takes most time."""
     kinds = (ast.ClassDef, ast.Call, ast.Assign)
     texts = {path: path.read_text() for path in sorted(package.rglob("*.py"))}
     return {

@@ -54,7 +54,7 @@ _STAND_IN = ("PIL.Image", "PIL.PngImagePlugin", "argparse", "gettext", "heapq", 
 _IMPORTS = {
     "gateway": (*_GATEWAY, "tests.support.first_uses:of_gateway"),
     "agent": (*_AGENT, "tests.support.first_uses:of_agent"),
-    "shared.process.cli": (*_COMMANDS, *_GATEWAY),
+    "shared.process.cli": (*_COMMANDS, *_GATEWAY, "tests.support.first_uses:of_commands"),
     "tests.support.fleet": _AGENT,
     "tests.support.scripted_engine": _ENGINE,
     "tests.support.stand_ins": ("tests.support.served_app", "tests.support.comfyui_nodes", *_STAND_IN),
