@@ -212,9 +212,13 @@ class AnswerRecord:
     def complete(self) -> bool:
         """Whether the route's own end went out: ``[DONE]``, ``response.completed`` and the like,
         ``message_stop``."""
-        if self._end is None or self.overflowed or self._released:
+        if self._overflowed:
+            self.settle()
+        if self._end is None or self._overflowed or self._released:
             return self._ended
-        event = _last_event(self.data)
+        # All pieces are of whole events, so the last event is in the last one: nothing is joined for it.
+        last = self.fresh[-1] if self.fresh else self._chunks[-1] if self._chunks else b""
+        event = _last_event(last) or _last_event(self.data)
         start = max(0, len(event) - _TAIL_BYTES) if self._end is _END_OF_OPENAI else 0
         return self._end.search(event, start) is not None
 
@@ -252,10 +256,9 @@ class AnswerRecord:
 
     def finish(self) -> bytes:
         """The stream is over in order: gives what was held back."""
-        if self.fresh:
-            self.settle()
         if not self._held:
             return b""
+        self.settle()
         rest, self._held = bytes(self._held), bytearray()
         return self._keep(rest)
 
@@ -274,7 +277,7 @@ class AnswerRecord:
         if self._end is not None and self._end.search(self._held) is not None:
             return True
         return (
-            not self._size_bytes and not self._overflowed and not _is_begun(bytes(self._held[:_FIELD_BYTES]))
+            not self.size_bytes and not self._overflowed and not _is_begun(bytes(self._held[:_FIELD_BYTES]))
         )
 
     def closing(self) -> bytes | None:
@@ -300,6 +303,7 @@ class AnswerRecord:
         """Give back the memory. Idempotent; :attr:`complete` goes on telling what it told."""
         self._ended = self.complete
         self._released, self.between = True, False
+        self.fresh.clear()
         self._drop()
 
     def _hold(self, data: bytes | bytearray) -> None:

@@ -198,6 +198,9 @@ def test_events_that_go_out_unfed_while_that_is_allowed_are_kept_as_if_they_were
             assert out == piece
         else:
             assert unfed.feed(piece) == out
+        if not fed.overflowed and rng.random() < 0.5:
+            whole = b"data: [DONE]" in fed.data.rstrip(b"\n").rpartition(b"\n\n")[2]
+            assert unfed.complete == fed.complete == whole
         if rng.random() < 0.3:
             unfed.settle()
     assert unfed._held == fed._held
