@@ -105,10 +105,15 @@ async def _serve(engine: "TorchEngine", options: EngineOptions, write: Callable[
     from agent.engines.torch.http import EngineHTTP
 
     listener = listen(options.socket, options.port, os.environ.get(KEY_VARIABLE))
-    for number in (signal.SIGTERM, signal.SIGINT):
-        # uvicorn raises them again once it has served; there is still to clean up then.
-        signal.signal(number, signal.SIG_IGN)
     server = http_server(EngineHTTP(engine, os.environ.get(KEY_VARIABLE)).app())
+
+    def stop(number: int, frame: object) -> None:
+        """Before uvicorn hears signals itself, and once more behind that: it raises them again when it has
+        served, and there is still to clean up then."""
+        server.should_exit = True
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
 
     def failed(reason: str) -> None:
         _log.critical("%s", reason)

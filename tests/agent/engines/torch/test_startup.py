@@ -1,6 +1,11 @@
 """The command line of the engine process, and what it says of its loading."""
 
+import asyncio
+import os
+import signal
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import orjson
 import pytest
@@ -8,7 +13,15 @@ import pytest
 from agent.engines.torch import __main__ as main
 from agent.engines.torch.demo import DEMO_MODEL_DIR, DEMO_MODEL_NAME
 from agent.engines.torch.errors import ModelUnusable
-from agent.engines.torch.startup import EVERY_S, READING, EngineOptions, LoadProgress, locate, parse
+from agent.engines.torch.startup import (
+    EVERY_S,
+    READING,
+    EngineFacts,
+    EngineOptions,
+    LoadProgress,
+    locate,
+    parse,
+)
 from tests.support.clock import ManualClock
 
 
@@ -49,6 +62,33 @@ def test_a_wrong_command_line_ends_with_status_2(capsys: pytest.CaptureFixture[s
         parse(["--model", "demo", "--port", "0", "--slots", "0"])
     assert caught.value.code == 2
     assert "slots" in capsys.readouterr().err
+
+
+async def test_a_stop_right_behind_the_ready_line_is_heard(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    facts = EngineFacts(
+        model="x", routes=("chat",), slots=1, queue=1, context_tokens=64, device="cpu", created=0
+    )
+    engine: Any = SimpleNamespace(facts=facts, failure=None, start=lambda failed: None)
+    served = SimpleNamespace(app=lambda: None)
+    monkeypatch.setattr("agent.engines.torch.http.EngineHTTP", lambda engine, key: served)
+    options = EngineOptions(model=Path("/m/x"), name="x", socket=tmp_path / "s")
+    said: list[bytes] = []
+
+    def say(line: bytes) -> None:
+        said.append(line)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        async with asyncio.timeout(30.0):
+            assert await main._serve(engine, options, say) == 0
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert said == [facts.line()]
+    assert not (tmp_path / "s").exists()
 
 
 class Said:
