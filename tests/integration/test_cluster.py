@@ -83,6 +83,11 @@ class Cluster:
         found = fetch(f"{gateway.base_url}/chat/completions", body=CHAT, key=self.key, timeout_s=30.0)
         return str(found["choices"][0]["message"]["content"])
 
+    def offers(self, gateway: Gateway) -> bool:
+        """Whether twelve requests in a row, each on a connection of its own, find the model: whichever worker
+        gets them."""
+        return all(MODEL in gateway.models(self.key) for _ in range(12))
+
     def processes(self, gateway: Gateway) -> list[dict[str, Any]]:
         text = trunkline(self.house, "status", "--json", "--url", gateway.url, "--key", self.key)
         assert text.returncode == 0, text.stderr
@@ -133,6 +138,7 @@ def test_a_gateway_of_a_cluster_may_have_workers(house: House, postgres_address:
         return sum(each.get("agents") == 1 for each in cluster.processes(first))
 
     until("both workers have the agent", lambda: with_agent() >= 2, 60.0)
+    until("both have heard what it offers", lambda: cluster.offers(first), 60.0)
     for gateway in (first, first, first, second):
         assert cluster.chat(gateway) == answer_to("hi", 3)
 
