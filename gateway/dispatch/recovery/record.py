@@ -218,7 +218,11 @@ class AnswerRecord:
             return self._ended
         # All pieces are of whole events, so the last event is in the last one: nothing is joined for it.
         last = self.fresh[-1] if self.fresh else self._chunks[-1] if self._chunks else b""
-        event = _last_event(last) or _last_event(self.data)
+        event = _last_event(last)
+        if not event:  # blank lines came alone
+            event = _last_event(self.data)
+            if self._overflowed:
+                return self._ended
         start = max(0, len(event) - _TAIL_BYTES) if self._end is _END_OF_OPENAI else 0
         return self._end.search(event, start) is not None
 

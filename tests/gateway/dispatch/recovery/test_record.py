@@ -180,6 +180,16 @@ def test_what_is_no_stream_of_events_ends_where_it_ends(answer: bytes) -> None:
     assert out + record.finish() == answer
 
 
+@pytest.mark.parametrize("last", [b"", b"\n\n"])
+@pytest.mark.parametrize("most_bytes", [10, 1000])
+def test_the_end_is_seen_in_what_went_out_unfed(most_bytes: int, last: bytes) -> None:
+    record = _record(most_bytes=most_bytes)
+    record.fresh += [EVENT, DONE, *([last] if last else [])]
+    assert record.complete
+    assert record.overflowed == (most_bytes == 10)
+    assert record.complete
+
+
 @given(st.integers(0, 2**32), st.sampled_from([30, 200, 1024 * 1024]))
 def test_events_that_go_out_unfed_while_that_is_allowed_are_kept_as_if_they_were_fed(
     seed: int, most_bytes: int
