@@ -392,9 +392,6 @@ class SessionStreams:
 
     def _first_window(self) -> int:
         """The floor, and what is to be had of the rest."""
-        pool, rest = self._pool, self._first_rest
-        if pool.free < pool.scarce or rest > pool.free // 2:
-            rest = pool.borrow_first(rest)
-        else:
-            pool.free -= rest
-        return self._windows.floor + rest
+        pool = self._pool
+        borrow = pool.borrow_first if pool.free < pool.scarce else pool.borrow
+        return self._windows.floor + borrow(self._first_rest)

@@ -12,8 +12,12 @@ from shared.protocol.credit import (
     SendCredit,
     SessionReceiveCredit,
     WindowPool,
+    own_limits,
 )
 from shared.protocol.errors import FlowControlViolated
+from shared.protocol.frames import TunnelRole
+from shared.protocol.session import ProtocolSession
+from tests.support.session_pair import request_head
 
 
 def test_an_older_credit_changes_nothing() -> None:
@@ -92,6 +96,20 @@ def test_many_streams_share_what_there_is() -> None:
             lent[number] = pool.borrow_first(rest)
     assert min(lent) > whole / 1000 / 2
     assert max(lent) < whole / 1000 * 2
+
+
+def test_the_first_stream_of_a_small_part_has_half_of_what_is_shared() -> None:
+    windows = AGENT_WINDOWS.divided(64)
+    free = WindowPool(windows).free
+    assert windows.initial - windows.floor > free // 2, "else it has all that it begins with"
+    session = ProtocolSession(TunnelRole.GATEWAY, own_limits(AGENT_WINDOWS), 0.0, windows)
+    granted = []
+    for _ in range(2):
+        head = request_head()
+        session.open_stream(head, 0.0)
+        granted.append(head.credit - windows.floor)
+    assert granted[0] == free // 2
+    assert granted[1] <= free // 4
 
 
 def test_windows_never_grow_beyond_the_maximum() -> None:
