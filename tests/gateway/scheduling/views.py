@@ -84,24 +84,24 @@ class CostFleet:
 @st.composite
 def fleets(draw: st.DrawFn) -> tuple[list[PendingRequest], list[DeploymentView]]:
     """Requests in order of turns, and deployments with all that may keep one from the other."""
-    keys = [f"d{n}" for n in range(draw(st.sampled_from([0, 1, 2, 5])))]
+    keys = [f"d{n}" for n in range(draw(st.sampled_from([2, 5, 1, 3, 5, 0])))]
     views = [_drawn_view(draw, key) for key in keys]
     return [_drawn_request(draw, n, keys) for n in range(draw(st.integers(0, 10)))], views
 
 
 def _drawn_view(draw: st.DrawFn, key: str) -> DeploymentView:
-    slots = draw(st.integers(0, 3))
+    slots = draw(st.sampled_from([2, 1, 4, 0]))
     return DeploymentView(
         key,
         "agent",
         "m",
-        frozenset(draw(st.sets(st.sampled_from((*ROUTES, "any")), max_size=2))),
+        frozenset(draw(st.sampled_from([ROUTES, ("any",), ROUTES[:1], ROUTES[1:], ()]))),
         slots,
-        draw(st.integers(0, 3)),
-        usable=draw(st.integers(0, 9)) > 0,
-        cap=draw(st.sampled_from([NO_CAP, NO_CAP, 0, 1, 2])),
-        trial=draw(st.integers(0, 9)) == 0,
-        version=draw(st.sampled_from(["v1", "v2"])),
+        draw(st.sampled_from([0, 0, 1, 3])),
+        usable=draw(st.integers(0, 9)) < 9,
+        cap=draw(st.sampled_from([NO_CAP, NO_CAP, NO_CAP, 0, 1, 2])),
+        trial=draw(st.integers(0, 9)) == 9,
+        version=draw(st.sampled_from(["v1", "v1", "v2"])),
         continues=dict.fromkeys(draw(st.sets(st.sampled_from(ROUTES), max_size=2)), "prompt"),
         device=draw(st.sampled_from([H100, L4, "a thing of which nobody heard"])),
         kv_free_tokens=draw(st.sampled_from([None, None, 0, 800, 5000])),
@@ -121,8 +121,8 @@ def _drawn_request(draw: st.DrawFn, number: int, keys: list[str]) -> PendingRequ
         100.0,
         0.0,
         avoid=frozenset(avoid),
-        version=draw(st.sampled_from([None, None, "v1", "v2"])),
-        continuing=draw(st.integers(0, 4)) == 0,
+        version=draw(st.sampled_from([None, None, None, "v1", "v2"])),
+        continuing=draw(st.integers(0, 4)) == 4,
         session_key=draw(st.sampled_from([None, "s", "t"])),
         input_tokens=draw(st.sampled_from([0, 10, 600, 4000])),
         output_tokens=draw(st.sampled_from([0, 1, 300])),

@@ -147,17 +147,17 @@ def test_policies_are_found_by_name() -> None:
 
 @st.composite
 def fleets(draw: st.DrawFn) -> tuple[list[PendingRequest], list[DeploymentView]]:
-    keys = [f"d{n}" for n in range(draw(st.sampled_from([0, 1, 2, 5])))]
+    keys = [f"d{n}" for n in range(draw(st.sampled_from([2, 5, 1, 3, 5, 0])))]
     views = [
         view(
             key,
-            draw(st.integers(0, 3)),
-            draw(st.integers(0, 3)),
+            draw(st.sampled_from([2, 1, 4, 0])),
+            draw(st.sampled_from([0, 0, 1, 3])),
             outstanding=draw(st.floats(0, 1e4)),
-            usable=draw(st.integers(0, 9)) > 0,
-            routes=draw(st.sets(st.sampled_from((*ROUTES, "any")), max_size=2)),
-            cap=draw(st.sampled_from([NO_CAP, NO_CAP, 0, 1, 2])),
-            version=draw(st.sampled_from(["v1", "v2"])),
+            usable=draw(st.integers(0, 9)) < 9,
+            routes=draw(st.sampled_from([ROUTES, ("any",), ROUTES[:1], ROUTES[1:], ()])),
+            cap=draw(st.sampled_from([NO_CAP, NO_CAP, NO_CAP, 0, 1, 2])),
+            version=draw(st.sampled_from(["v1", "v1", "v2"])),
             continues=draw(st.sets(st.sampled_from(ROUTES), max_size=2)),
         )
         for key in keys
@@ -168,8 +168,8 @@ def fleets(draw: st.DrawFn) -> tuple[list[PendingRequest], list[DeploymentView]]
             draw(st.floats(1, 1e4)),
             draw(st.sampled_from(ROUTES)),
             tuple(draw(st.sets(st.sampled_from(keys), max_size=2))) if keys else (),
-            draw(st.sampled_from([None, None, "v1", "v2"])),
-            draw(st.integers(0, 4)) == 0,
+            draw(st.sampled_from([None, None, None, "v1", "v2"])),
+            draw(st.integers(0, 4)) == 4,
         )
         for number in range(draw(st.integers(0, 12)))
     ]
