@@ -4,16 +4,15 @@ from collections.abc import Callable
 from enum import Enum, auto
 from typing import Protocol
 
+from shared.protocol.credit import GATEWAY_WINDOWS
 from shared.protocol.errors import ErrorCode
-from shared.protocol.limits import STREAM_WINDOW_FLOOR_BYTES
 from shared.speedups import BodyPath
 
 READ_BYTES = 64 * 1024
 """A reader gets so much at a time, so that it is known how far its client came."""
 
-HOLD_BACK_BYTES = STREAM_WINDOW_FLOOR_BYTES // 2
-"""A reader that leaves less than this unread holds no engine back: at half the smallest window more is
-granted."""
+HOLD_BACK_BYTES = GATEWAY_WINDOWS.left_bytes
+"""A reader that leaves less than this unread holds no engine back: the engine has credit then."""
 
 HELD_BYTES = 8 * 1024
 """An answer in one piece is kept back until it is whole or so much is there, so that most can be asked for

@@ -62,6 +62,12 @@ class WindowSettings:
         assert self.floor <= self.initial <= self.maximum
 
     @property
+    def left_bytes(self) -> int:
+        """So much credit or more is left when it is granted again: a stream of which its consumer leaves less
+        than this waiting is never held back by it."""
+        return self.floor // 2
+
+    @property
     def shareable(self) -> int:
         """Bytes that all windows together may take."""
         return self.session - self.session // 8
@@ -130,33 +136,35 @@ def read_limits(role: TunnelRole, said: Mapping[str, int]) -> PeerLimits:
     )
 
 
-FIRST_SHARE = 256
-"""Of a pool that is half empty a new stream gets such a share: of a thousand streams each then has as much as
-the others, and not the first hundred all of it."""
-
 STEP_MOST_BYTES = 16 * limits.KIB
 """Whoever takes bytes tells of so many, even if no grant is due: who reads slowly is to be seen soon."""
 
 SLOW_ROUND_TRIPS = 32.0
 SLOW_S = 0.25
 """Where as much as is granted at a time lasts for both, the rest of the window lasts for longer than a grant
-needs to arrive, also if it is half as much."""
+needs to arrive, also if it is half as much. Less than :attr:`WindowSettings.left_bytes` it never is."""
 
 
 class WindowPool:
     """The part of a session's window above the floors. Streams borrow from it and give back to it."""
 
-    __slots__ = ("free", "scarce", "settings")
+    __slots__ = ("_first_parts", "free", "scarce", "settings")
 
     def __init__(self, settings: WindowSettings) -> None:
         self.settings = settings
         self.free = settings.shareable - settings.floor * settings.streams
         self.scarce = self.free // 2
-        """With less, a new stream gets a share."""
+        """With less, a new stream gets a part."""
+        self._first_parts = max(1, settings.streams // 4)
 
     def borrow_first(self, wanted: int) -> int:
-        """Takes up to ``wanted`` bytes for a new stream, of a pool in which there is little."""
-        return self.borrow(min(wanted, self.free // FIRST_SHARE))
+        """Takes up to ``wanted`` bytes for a new stream, of a pool in which there is little.
+
+        It is a part of it: when all streams there may be have come and gone, each has as much as the others,
+        and not the first tenth all of it. Less than the least that is worth a CREDIT is not taken.
+        """
+        part_bytes = min(wanted, self.free // self._first_parts)
+        return self.borrow(part_bytes) if part_bytes >= limits.CREDIT_STEP_BYTES else 0
 
     def borrow(self, wanted: int) -> int:
         """Takes up to ``wanted`` bytes, but never more than half of what is free."""
@@ -205,7 +213,8 @@ class _CountedBytes(ReceivedBytes):
 
 
 class ReceiveCredit(_CountedBytes):
-    """The received bytes of one stream. Half a window is granted at a time; of a slow one three quarters."""
+    """The received bytes of one stream. Half a window is granted at a time; of a slow one up to three quarters,
+    as long as ``left_bytes`` of the settings are left then."""
 
     __slots__ = ("_granted_at",)
 
@@ -217,24 +226,25 @@ class ReceiveCredit(_CountedBytes):
         self._granted_at = now
 
     def grant(self, pool: WindowPool, rtt_s: float | None, now: float) -> int | None:
-        """The offset to grant next, or None while more than half a window is still open, or a quarter.
+        """The offset to grant next, or None while that is not due.
 
         A window that was used up within two round trips holds the sender back, so it doubles, as far as the
         pool and the maximum allow.
         """
         if self.consumed < self.grant_at:
             return None
-        kept = 2
+        slow = False
         if rtt_s is not None:
             elapsed_s = now - self._granted_at
             if elapsed_s < 2 * rtt_s:
                 wanted = min(self.window, pool.settings.maximum - self.window)
                 self.window += pool.borrow(wanted)
-            elif elapsed_s > SLOW_ROUND_TRIPS * rtt_s and elapsed_s > SLOW_S:
-                kept = 4
+            else:
+                slow = elapsed_s > SLOW_ROUND_TRIPS * rtt_s and elapsed_s > SLOW_S
         self._granted_at = now
         self.granted = self.consumed + self.window
-        self.grant_at = self.granted - self.window // kept
+        left_bytes = max(self.window // 4, pool.settings.left_bytes) if slow else self.window // 2
+        self.grant_at = self.granted - left_bytes
         return self.granted
 
     @property

@@ -14,10 +14,10 @@ from shared.protocol.credit import (
     WindowPool,
     own_limits,
 )
-from shared.protocol.errors import FlowControlViolated
+from shared.protocol.errors import ErrorCode, FlowControlViolated
 from shared.protocol.frames import TunnelRole
 from shared.protocol.session import ProtocolSession
-from tests.support.session_pair import request_head
+from tests.support.session_pair import SessionPair, request_head
 
 
 def test_an_older_credit_changes_nothing() -> None:
@@ -66,7 +66,7 @@ def test_the_pool_lends_only_what_it_has(wanted: list[int]) -> None:
 
 
 def test_a_slow_stream_is_granted_more_at_a_time() -> None:
-    credit, pool = ReceiveCredit(window=16384, now=0.0), WindowPool(GATEWAY_WINDOWS)
+    credit, pool = ReceiveCredit(window=20480, now=0.0), WindowPool(GATEWAY_WINDOWS)
     steps = []
     for now in (1.0, 2.0, 2.2, 3.0):  # a round trip takes 10 ms
         size_bytes = credit.grant_at - credit.consumed
@@ -75,14 +75,33 @@ def test_a_slow_stream_is_granted_more_at_a_time() -> None:
         assert credit.grant(pool, 0.01, now) is None
         assert credit.step_bytes == 1
         credit.consume(1)
-        assert credit.grant(pool, 0.01, now) == credit.consumed + 16384
+        assert credit.grant(pool, 0.01, now) == credit.consumed + 20480
         steps.append(credit.step_bytes)
-    assert steps == [12288, 12288, 8192, 12288]
+    assert steps == [12288, 12288, 10240, 12288]
     credit.receive(12288)
     credit.consume(12288)
     credit.grant(pool, 0.1, 4.0)
-    assert credit.step_bytes == 8192, "ten round trips are few"
-    assert credit.window == 16384
+    assert credit.step_bytes == 10240, "ten round trips are few"
+    credit.receive(10240)
+    credit.consume(10240)
+    credit.grant(pool, 0.001, 4.2)
+    assert credit.step_bytes == 10240, "a fifth of a second is short"
+    assert credit.window == 20480
+
+
+@given(
+    st.integers(16384, 33_000),
+    st.lists(st.tuples(st.integers(1, 16384), st.sampled_from([0.01, 0.3, 1.0])), min_size=1, max_size=100),
+)
+def test_credit_is_left_while_little_waits(window: int, taken: list[tuple[int, float]]) -> None:
+    """However slow it is: a gateway takes an engine that is silent then for one that has failed."""
+    credit, pool, now = ReceiveCredit(window, 0.0), WindowPool(GATEWAY_WINDOWS), 0.0
+    for size_bytes, pause_s in taken:
+        now += pause_s
+        credit.receive(credit.granted - credit.received)  # the sender has no credit now
+        credit.consume(min(size_bytes, credit.received - credit.consumed))
+        if credit.grant(pool, 0.01, now) is None:
+            assert credit.received - credit.consumed > GATEWAY_WINDOWS.left_bytes
 
 
 def test_many_streams_share_what_there_is() -> None:
@@ -96,6 +115,28 @@ def test_many_streams_share_what_there_is() -> None:
             lent[number] = pool.borrow_first(rest)
     assert min(lent) > whole / 1000 / 2
     assert max(lent) < whole / 1000 * 2
+
+
+@pytest.mark.parametrize("sessions", [4, 16, 64])
+def test_streams_that_come_and_go_have_about_as_much_each(sessions: int) -> None:
+    windows = GATEWAY_WINDOWS.divided(sessions)
+    pair = SessionPair(windows)
+    heads = []
+    for count in range(4 * windows.streams):
+        if count >= windows.streams:
+            oldest = count - windows.streams + 1
+            for session in (pair.gateway, pair.agent):
+                session.reset(oldest, ErrorCode.CANCELLED)
+                pair.settle()
+        heads.append(request_head())
+        pair.gateway.open_stream(heads[-1], pair.now)
+        pair.settle()
+    lent = [head.credit - windows.floor for head in heads]
+    assert not any(0 < size_bytes < limits.CREDIT_STEP_BYTES for size_bytes in lent)
+    lent = sorted(lent[-windows.streams :])
+    shared = windows.shareable - windows.floor * windows.streams
+    assert lent[-1] < 4 * shared / windows.streams
+    assert lent[len(lent) // 10] > shared / windows.streams / 4, "nine of ten"
 
 
 def test_the_first_stream_of_a_small_part_has_half_of_what_is_shared() -> None:

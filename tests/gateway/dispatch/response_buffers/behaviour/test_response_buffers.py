@@ -1,6 +1,12 @@
 """Answers that engines finish before their clients have read them."""
 
+import asyncio
+from dataclasses import replace
+
+import pytest
+
 from gateway.dispatch.dispatcher import DispatchSettings
+from shared.protocol.credit import GATEWAY_WINDOWS
 from shared.protocol.limits import MIB, STREAM_WINDOW_FLOOR_BYTES
 from tests.gateway.dispatch.answers import leave, read_to_end
 from tests.gateway.dispatch.long_answers import LONG, OTHER, PIECE, PLAIN, begins, reads, writes_all
@@ -118,4 +124,40 @@ def test_what_holds_nobody_back_is_below_half_the_smallest_window() -> None:
     agent.streams[0].stream.send_data(b"x")
     fleet.settle()
     assert client.response.behind
+    leave(fleet, client)
+
+
+class StoppingClient:
+    """A sink that takes all that comes until it is told to stop."""
+
+    stopped = False
+
+    def __call__(self, data: bytes) -> bool:
+        return not self.stopped
+
+
+@pytest.mark.parametrize("read_bytes", range(1000, 34_000, 3000))
+@pytest.mark.parametrize("window", [STREAM_WINDOW_FLOOR_BYTES, 18_000, 22_000, 28_000, 48_000])
+async def test_a_client_may_stop_anywhere_in_a_slow_answer_and_its_engine_finishes(
+    window: int, read_bytes: int
+) -> None:
+    fleet = Fleet()
+    agent = fleet.connect("a", deployment(slots=1), windows=replace(GATEWAY_WINDOWS, initial=window))
+    client, sink = fleet.submit(), StoppingClient()
+    engine = agent.streams[0]
+    engine.stream.send_head(PLAIN)
+    fleet.settle()
+    reader = asyncio.ensure_future(client.response.next_chunks(sink))
+    await asyncio.sleep(0)
+    for written in range(0, 3 * 48_000, 200):
+        sink.stopped = written >= read_bytes
+        fleet.session(agent).endpoint.session.rtt_s = 0.001  # it is slow beside that
+        assert engine.ready, (written, client.response.behind)
+        engine.ready = engine.stream.send_data(b"x" * 200)
+        fleet.advance(0.05)
+    engine.stream.end()
+    fleet.settle()
+    assert engine.closed, "its slot is free"
+    assert client.response.attempts == 1
+    await reader
     leave(fleet, client)
