@@ -17,29 +17,16 @@ from shared.speedups import (
     websocket_frames,
 )
 
-_NAMES = (
-    "BodyPath",
-    "ChunkReader",
-    "HeaderCollector",
-    "OutPath",
-    "ReceivedBytes",
-    "cut_frames",
-    "cut_messages",
-    "frame_messages",
-    "read_ready",
-    "receive_bodies",
-    "take_turns",
-    "use_huge_pages",
-    "write_bodies",
-)
+_INTERFACE = 2
+"""As in :file:`_native.h`: what Python calls, gives and reads."""
 
 try:
     if os.environ.get("TRUNKLINE_NATIVE") == "0":
         raise ImportError
     from shared.speedups import _native as native
 
-    if not all(hasattr(native, name) for name in _NAMES):
-        raise ImportError  # built from an older version of the sources
+    if getattr(native, "INTERFACE", 0) != _INTERFACE:
+        raise ImportError  # built from an older version of the sources, or a newer one
 except ImportError:
     native = None  # type: ignore[assignment]
 

@@ -1161,6 +1161,9 @@ prepare(PyObject *module)
             return -1;
         }
     }
+    if (PyModule_AddIntConstant(module, "INTERFACE", INTERFACE) < 0) {
+        return -1;
+    }
     if (PyModule_AddType(module, &BodyPathType) < 0 || PyModule_AddType(module, &ReceivedBytesType) < 0) {
         return -1;
     }

@@ -5,6 +5,10 @@
 #include <limits.h>
 #include <stdint.h>
 
+/* To be counted up, here and in __init__.py, with every change of what Python calls, gives or reads: a library that
+   was built from older sources is not used then. */
+#define INTERFACE 2
+
 /* 0: done, -1: an error, which OverflowError is as well. An ``__index__`` may be called. */
 static inline int
 read_number(PyObject *from, long long *to)

@@ -6,6 +6,8 @@ from typing import Any, TypeVar
 
 F = TypeVar("F", bound=tuple[int, int, bytes])
 
+INTERFACE: int
+
 def cut_frames(
     message: bytes, start: int, rules: bytes, frame_class: type[F], stop_type: int
 ) -> tuple[list[F], int]: ...
