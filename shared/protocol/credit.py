@@ -213,8 +213,8 @@ class _CountedBytes(ReceivedBytes):
 
 
 class ReceiveCredit(_CountedBytes):
-    """The received bytes of one stream. Half a window is granted at a time; of a slow one up to three quarters,
-    as long as ``left_bytes`` of the settings are left then."""
+    """The received bytes of one stream. Half a window is granted at a time; of a slow one up to three
+    quarters, as long as ``left_bytes`` of the settings are left then."""
 
     __slots__ = ("_granted_at",)
 

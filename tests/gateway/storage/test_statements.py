@@ -9,7 +9,11 @@ from sqlalchemy.sql.compiler import SQLCompiler
 from gateway.storage.statements import StatementCache, sharing_statements
 from gateway.storage.store import Store
 
-NAMES = Table("names", MetaData(), Column("id", Integer, primary_key=True), Column("name", String))
+
+@pytest.fixture
+def table() -> Table:
+    """One that no statement was compiled for."""
+    return Table("names", MetaData(), Column("id", Integer, primary_key=True), Column("name", String))
 
 
 @pytest.fixture
@@ -33,19 +37,21 @@ def engine() -> Engine:
     return made
 
 
-def names_of(engine: Engine, *given: str) -> list[str]:
+def names_of(table: Table, engine: Engine, *given: str) -> list[str]:
     """What is in the table once these are."""
     with engine.begin() as connection:
         for name in given:
-            connection.execute(insert(NAMES), {"name": name})
-        found = list(connection.scalars(select(NAMES.c.name).where(NAMES.c.name.in_(given))))
+            connection.execute(insert(table), {"name": name})
+        found = list(connection.scalars(select(table.c.name).where(table.c.name.in_(given))))
     engine.dispose()
     return found
 
 
-def test_a_statement_is_compiled_once_for_all_engines_and_each_gets_its_own_rows(compiled: list[str]) -> None:
-    assert names_of(engine(), "a") == ["a"]
-    assert names_of(engine(), "b", "c") == ["b", "c"]
+def test_a_statement_is_compiled_once_for_all_engines_and_each_gets_its_own_rows(
+    table: Table, compiled: list[str]
+) -> None:
+    assert names_of(table, engine(), "a") == ["a"]
+    assert names_of(table, engine(), "b", "c") == ["b", "c"]
     assert len(compiled) == len(set(compiled)) == 2
 
 
