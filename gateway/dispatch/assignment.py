@@ -124,8 +124,14 @@ class Assigner:
     def _take_turn(self) -> None:
         self._turn = False
         marked, self._marked = self._marked, {}
+        failed: Exception | None = None
         for model in marked:
-            self._assign(model)
+            try:
+                self._assign(model)
+            except Exception as error:  # the others wait for none of it
+                failed = failed or error
+        if failed is not None:
+            raise failed
 
     def _assign(self, model: str) -> None:
         room, now = self._room, self._timers.time()

@@ -250,5 +250,4 @@ class Scheduler:
         for name, known in self.models.items():
             if not known.knowledge.views and name != next(reversed(self.models)):
                 del self.models[name]
-                self._names.pop(name, None)
                 return

@@ -34,8 +34,14 @@ class WriteBatch:
 
     def _flush(self) -> None:
         waiting, self._waiting = self._waiting, []
+        failed: Exception | None = None
         for direct in waiting:
-            direct.flush()
+            try:
+                direct.flush()
+            except Exception as error:  # the other clients have no part in it
+                failed = failed or error
+        if failed is not None:
+            raise failed
 
 
 class DirectWriter:

@@ -1,5 +1,7 @@
 """Dispatch: late binding, responses, waiting; over real sessions joined in memory."""
 
+from typing import Any
+
 import pytest
 
 from gateway.dispatch.dispatcher import DispatchSettings, QueueSettings
@@ -21,7 +23,7 @@ from shared.protocol.messages import (
     Drain,
 )
 from tests.gateway.dispatch.answers import HEAD, TRAILERS, answer, finish, read
-from tests.gateway.fleet.fleet import Fleet, deployment
+from tests.gateway.fleet.fleet import Client, Fleet, deployment
 
 
 async def test_a_request_goes_to_a_free_slot_and_its_answer_comes_back() -> None:
@@ -322,3 +324,25 @@ async def test_what_runs_when_no_more_is_accepted_goes_on() -> None:
     await finish(fleet, agent, waiting)
     await fleet.dispatcher.wait_idle()
     fleet.assert_quiet()
+
+
+def test_a_model_that_cannot_be_looked_at_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    fleet = Fleet()
+    fleet.connect("a", deployment("m"))
+    other = fleet.connect("b", deployment("n"))
+    scheduler = fleet.dispatcher.scheduling.scheduler
+    assign = scheduler.assign
+
+    def failing(model: str, *arguments: Any) -> Any:
+        if model == "m":
+            raise RuntimeError("a fault of a policy")
+        return assign(model, *arguments)
+
+    monkeypatch.setattr(scheduler, "assign", failing)
+    for model in ("m", "n"):
+        client = Client(fleet.request(model))
+        fleet.dispatcher.submit(client.request, client.settle)
+    with pytest.raises(RuntimeError, match="a fault of a policy"):
+        fleet.settle()
+    fleet.settle()
+    assert len(other.streams) == 1

@@ -136,6 +136,16 @@ def test_models_that_nothing_serves_are_forgotten_in_the_end(monkeypatch: pytest
     assert "m" in scheduler.models
 
 
+def test_a_forgotten_model_keeps_the_policy_that_was_chosen_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_MODELS", 2)
+    scheduler = Scheduler("cost")
+    scheduler.choose_policies("cost", {"model 0": "least-outstanding"})
+    for number in range(4):
+        scheduler.assign(f"model {number}", [], [], 0.0)
+    assert "model 0" not in scheduler.models
+    assert scheduler.policy_of("model 0") == "least-outstanding"
+
+
 def test_where_hundreds_are_answered_in_a_second_some_of_them_teach() -> None:
     scheduler, each = Scheduler(), view("a")
     scheduler.deployment_added(each, 0.0)

@@ -358,3 +358,29 @@ def test_only_a_plain_connection_s_socket_is_given_to_the_path(
     assert writer.path.descriptor == expected
     writer.detach()
     assert writer.path.descriptor == -1
+
+
+async def test_a_client_whose_write_fails_holds_up_no_other_of_its_batch() -> None:
+    batch, written, reported = WriteBatch(), list[bytes](), list[object]()
+
+    def broken(data: bytes) -> None:
+        raise RuntimeError("no transport any more")
+
+    asyncio.get_running_loop().set_exception_handler(
+        lambda loop, context: reported.append(context["exception"])
+    )
+    for write in (broken, written.append):
+        cycle = SimpleNamespace(
+            transport=SimpleNamespace(
+                write=write, get_write_buffer_size=lambda: 0, get_extra_info=lambda name: None
+            ),
+            flow=SimpleNamespace(write_paused=False),
+            scope={"method": "POST"},
+            chunked_encoding=True,
+            disconnected=False,
+        )
+        assert DirectWriter(cycle, batch)(b"data: 1\n\n")  # type: ignore[arg-type]
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert b"".join(written) == b"9\r\ndata: 1\n\n\r\n"
+    assert [str(error) for error in reported] == ["no transport any more"]
