@@ -94,16 +94,55 @@ class DroppingWriter:
     def write(self, data: Any) -> None:
         """Lines, whole: they are there when this returns, or are counted as lost."""
         with self._lock:
-            try:
-                if self._lost:
-                    self._stream.write(self._note(self._lost))
-                    self._stream.flush()
-                    self._lost = 0
-                self._stream.write(data)
-                self._stream.flush()
-            except (OSError, ValueError):  # ValueError: closed
-                self._lost += data.count(b"\n" if isinstance(data, bytes) else "\n")
+            if self._lost:
+                if self._put(self._note(self._lost)):
+                    self._lost += self._lines(data)
+                    return
+                self._lost = 0
+            self._lost = self._lines(self._put(data))
 
+    def _put(self, data: Any) -> Any:
+        """What of it could not be written."""
+        try:
+            self._stream.write(data)
+            self._stream.flush()
+        except (OSError, ValueError):  # ValueError: closed
+            return data
+        return ""
+
+    @staticmethod
+    def _lines(data: Any) -> int:
+        return int(data.count("\n"))
+
+
+class DroppingBytesWriter(DroppingWriter):
+    """The same for a stream of bytes. Nothing waits in its buffer: a disk may take some lines of many, and
+    then those are written, and only the others are lost."""
+
+    def __init__(self, stream: Any, note: Callable[[int], bytes]) -> None:
+        super().__init__(stream, note)
+        self._raw = getattr(stream, "raw", stream)
+        self._torn = False
+        """The last line that was written has no end."""
+
+    def _put(self, data: bytes) -> bytes:
+        whole = b"\n" + data if self._torn else data
+        left = memoryview(whole)
+        try:
+            self._stream.flush()  # what others have written
+            while left and (size_bytes := self._raw.write(left)):  # None: it takes nothing now
+                self._torn = left[size_bytes - 1] != _LINE_END
+                left = left[size_bytes:]
+        except (OSError, ValueError):  # ValueError: closed
+            pass
+        return data[-len(left) :] if left else b""
+
+    @staticmethod
+    def _lines(data: bytes) -> int:
+        return data.count(b"\n")
+
+
+_LINE_END = ord("\n")
 
 BATCH_S = 0.02
 """So long a line of a :class:`LineBatch` may wait to be written with others."""
@@ -210,7 +249,7 @@ def _line_loggers(out: TextIO, binary: Any, note: str, least: int) -> Callable[.
     if binary is None:
         writer, end = DroppingWriter(out, note.format), cast(Any, "\n")
     else:
-        writer, end = DroppingWriter(binary, lambda lines: note.format(lines).encode()), b"\n"
+        writer, end = DroppingBytesWriter(binary, lambda lines: note.format(lines).encode()), b"\n"
     return lambda *names: _LineLogger(writer, end, least, names[0] if names else "")
 
 

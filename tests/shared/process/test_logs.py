@@ -1,5 +1,6 @@
 """A log that cannot be written must not stop what is logged."""
 
+import contextlib
 import io
 import json
 import logging
@@ -12,7 +13,7 @@ import orjson
 import pytest
 import structlog
 
-from shared.process.logs import BATCH_S, batched_log, configure_logs, keep_lines
+from shared.process.logs import BATCH_S, LineBatch, batched_log, configure_logs, keep_lines
 from shared.process.utc_text import to_microseconds
 from tests.support.logged_facts import LoggedFacts
 
@@ -82,6 +83,51 @@ def test_lines_written_as_bytes_are_counted_as_well() -> None:
     stream.close()
 
 
+class Pipe(io.RawIOBase):
+    """Takes at most so many bytes until it is emptied, and a few at a time, without waiting."""
+
+    def __init__(self, room_bytes: int) -> None:
+        self.room_bytes = room_bytes
+        self.written = b""
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int | None:
+        size_bytes = min(len(data), self.room_bytes, 100)
+        self.room_bytes -= size_bytes
+        self.written += bytes(data[:size_bytes])
+        return size_bytes or None
+
+
+@pytest.mark.parametrize("buffered", [False, True])
+@pytest.mark.parametrize("room_bytes", [0, 1, 30, 1000, 1001, 2500])
+def test_what_fits_of_many_lines_is_written_and_no_line_is_glued_to_a_torn_one(
+    room_bytes: int, buffered: bool
+) -> None:
+    pipe = Pipe(room_bytes)
+    binary: Any = io.BufferedWriter(pipe, 64 * 1024) if buffered else pipe
+    stream = io.TextIOWrapper(binary, write_through=True)
+    configure_logs("info", "json", stream=stream)
+    log = batched_log("gateway.request", lambda seconds, flush: None)
+    assert isinstance(log, LineBatch)
+    for number in range(100):
+        log.add("info", "request", LoggedFacts(id=f"id{number:03}"))
+    log.flush()
+    complete = pipe.written.count(b"\n")
+    pipe.room_bytes = 20
+    structlog.get_logger("gateway").info("nor does this fit")
+    pipe.room_bytes = 1_000_000
+    structlog.get_logger("gateway").info("after")
+    found = []
+    for line in pipe.written.splitlines():
+        with contextlib.suppress(ValueError):
+            found.append(json.loads(line))
+    assert [each["id"] for each in found[:-2]] == [f"id{number:03}" for number in range(complete)]
+    assert (found[-2]["lines"], found[-1]["event"]) == (101 - complete, "after")
+    stream.close()
+
+
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_a_full_disk_ends_nothing(form: str) -> None:
     file = Path("/dev/full").open("w", buffering=1)  # noqa: SIM115 - closed below, as far as it can be
@@ -91,7 +137,7 @@ def test_a_full_disk_ends_nothing(form: str) -> None:
             structlog.get_logger("agent").info("x" * 100)
             logging.getLogger("library").warning("y" * 100)
     finally:
-        with pytest.raises(OSError, match="No space left"):
+        with contextlib.suppress(OSError):  # of the text some waits in its buffer
             file.close()
 
 
