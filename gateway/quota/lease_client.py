@@ -73,7 +73,8 @@ class LeaseClient:
         self._active: dict[Pool, None] = {}
         self._known: WeakSet[Pool] = WeakSet()
         """All pools that ever had something to say, to be asked again when the engine is back."""
-        self._waiters: list[asyncio.Future[None]] = []
+        self._waiters: dict[asyncio.Future[None], Sequence[Pool]] = {}
+        """Those who wait for the next answer, or the next in which it is about all of their pools."""
         self._wake = asyncio.Event()
         self._sent_s: float | None = None
         self._reading_store = False
@@ -114,7 +115,7 @@ class LeaseClient:
         now = self._clock()
         if self.link.late(now) and not all(pool.has(amount, now) for pool, amount in lacking):
             waiter = asyncio.get_running_loop().create_future()
-            self._waiters.append(waiter)
+            self._waiters[waiter] = ()
             await self._answered(waiter, self.link.shares_from_s - now)
         now = self._clock()
         if any(pool.lacks(amount, now) for pool, amount in lacking):
@@ -125,7 +126,7 @@ class LeaseClient:
         for pool, amount in lacking:
             pool.ask(amount)
         waiter = asyncio.get_running_loop().create_future()
-        self._waiters.append(waiter)
+        self._waiters[waiter] = [pool for pool, _ in lacking]
         self._wake.set()
         await self._answered(waiter, self._engine.patience_s)
 
@@ -174,8 +175,9 @@ class LeaseClient:
         for pool in list(self._known):
             pool.give_back()
             pool.restate()
-        if self.link.away_s is None:
-            await self.exchange()
+        for _ in range(0, len(self._active), MOST_STATEMENTS):
+            if self.link.away_s is None:
+                await self.exchange()
         self._release(self._waiters)
         await self._engine.close()
         if self._reserve is not None:
@@ -202,10 +204,11 @@ class LeaseClient:
         for pool in [each for each in self._active if each.finished]:
             del self._active[pool]
         due = [] if self.link.away_s is not None else [each for each in self._active if each.due(sent_s)]
-        due = due[:MOST_STATEMENTS]
+        if len(due) > MOST_STATEMENTS:
+            due = sorted(due, key=lambda each: not each.asks)[:MOST_STATEMENTS]
         if not due and self.link.away_s is None and sent_s < self._heard_s + self._probe_s:
             return
-        waiters, self._waiters = self._waiters, []
+        waiters, self._waiters = self._waiters, {}
         self._sent_s = sent_s
         try:
             grants = await self._engine.exchange(self._process, [each.statement(sent_s) for each in due])
@@ -225,11 +228,14 @@ class LeaseClient:
         if self.link.away_s is not None:
             self._back(now)
         unseeded = [pool for pool in due if isinstance(pool, BudgetPool) and not pool.seeded]
-        if unseeded and await self._seed(unseeded):
-            self._waiters = waiters + self._waiters
-            self._wake.set()
+        if not unseeded:
+            kept = {each: pools for each, pools in waiters.items() if any(pool.asks for pool in pools)}
         else:
-            self._release(waiters)
+            kept = waiters if await self._seed(unseeded) else {}
+        self._release(each for each in waiters if each not in kept)
+        if kept:
+            self._waiters = kept | self._waiters
+            self._wake.set()
 
     async def _seed(self, pools: list[BudgetPool]) -> bool:
         """Read what was spent of budgets from the store. Whether it could be."""
@@ -257,7 +263,7 @@ class LeaseClient:
         self._probe_s = FIRST_PROBE_S
         self.times_away += 1
         _log.warning("shared_limits_away", engine=self._engine.name, reason=reason)
-        waiters, self._waiters = self._waiters, []
+        waiters, self._waiters = self._waiters, {}
         self._release(waiters)
 
     def _back(self, now: float) -> None:
@@ -275,7 +281,7 @@ class LeaseClient:
             pool.drop_needs()
             if pool.in_use:
                 pool.restate()
-        waiters, self._waiters = self._waiters, []
+        waiters, self._waiters = self._waiters, {}
         self._release(waiters)  # what they asked for is dropped, and they ask again
         self._wake.set()
 

@@ -130,6 +130,11 @@ class Pool(ABC):
         self._needs.append(amount)
         self.link.activate(self)
 
+    @property
+    def asks(self) -> bool:
+        """Whether somebody waits for a lease that no statement has asked for yet."""
+        return bool(self._needs)
+
     def touch(self, now: float) -> None:
         """Something of it was used just now."""
         self._used_s = now

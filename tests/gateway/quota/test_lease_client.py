@@ -8,8 +8,11 @@ import pytest
 import structlog
 
 from gateway.domain.quotas import Budgets, Rates
+from gateway.quota.lease_client import MOST_STATEMENTS, LeaseClient
 from gateway.quota.limit_state import Reservation, reserve
-from gateway.quota.spending import Amounts
+from gateway.quota.pools import StaticProcessCount
+from gateway.quota.shared_state import SharedLimitState, SharedParts
+from gateway.quota.spending import Amounts, Spending
 from gateway.storage.errors import StateError
 from gateway.storage.leases.memory import MemoryLeaseEngine
 from gateway.storage.leases.rules import LeaseGrant, LeaseStatement
@@ -21,6 +24,7 @@ class SlowEngine(MemoryLeaseEngine):
 
     def __init__(self) -> None:
         super().__init__(time.monotonic)
+        self.clock: Callable[[], float] = time.monotonic
         self.open = asyncio.Event()
         self.open.set()
         self.cancelled = self.entered = 0
@@ -161,3 +165,59 @@ async def test_a_budget_whose_store_cannot_be_read_stays_closed() -> None:
     task = asyncio.create_task(sharing.client.run())
     assert not isinstance(await _ask(sharing), Reservation)
     await stopped(sharing, task)
+
+
+class Crowd:
+    """Many tenants, each with limits of its own, of one process."""
+
+    def __init__(self, engine: "SlowEngine", name: str, tenants: int, rates: Rates, budgets: Budgets) -> None:
+        self.clock = engine.clock
+        self.client = LeaseClient(engine, name, StaticProcessCount(2, 1), self.clock, lambda since: [])
+        self.spending = Spending(time.time())
+        parts = SharedParts(self.client.link, self.clock, time.time, self.spending)
+        self.states = [SharedLimitState(f"{n}", f"{n}", f"tenant:{n}", parts) for n in range(tenants)]
+        for state in self.states:
+            state.limit(rates, budgets)
+
+    async def reserved(self, state: SharedLimitState, tokens: int = 10) -> Reservation | None:
+        """A tenant's place for one request; None: it was refused."""
+        if lacking := state.lacking_arrival(self.clock()):
+            await self.client.obtain(lacking)
+        if state.concurrency_refusal():
+            return None
+        if lacking := state.lacking(Amounts(tokens), self.clock()):
+            await self.client.obtain(lacking)
+        found = reserve((state,), Amounts(tokens), self.clock(), self.spending, time.time())
+        return found if isinstance(found, Reservation) else None
+
+
+@pytest.mark.parametrize("tenants", [MOST_STATEMENTS // 3, MOST_STATEMENTS, 3 * MOST_STATEMENTS])
+async def test_all_get_their_first_lease_however_many_come_at_once(tenants: int) -> None:
+    rates = Rates(rpm=600, tpm=100_000, concurrency=10)
+    crowd = Crowd(SlowEngine(), "one", tenants, rates, Budgets())
+    task = asyncio.create_task(crowd.client.run())
+    found = await asyncio.gather(*map(crowd.reserved, crowd.states))
+    assert sum(each is not None for each in found) == tenants
+    crowd.client.stop()
+    await task
+
+
+async def test_all_that_was_spent_is_stated_when_a_process_stops() -> None:
+    engine, budgets, tokens = SlowEngine(), Budgets(tokens_per_day=100_000), 60_000
+    one = Crowd(engine, "one", MOST_STATEMENTS * 3 // 2, Rates(), budgets)
+    task = asyncio.create_task(one.client.run())
+    places = [await one.reserved(state, tokens) for state in one.states]
+    for state, place in zip(one.states, places, strict=True):
+        assert place is not None
+        for sums in one.spending.sums(state._tenant):
+            sums.tokens += tokens
+        place.settle(tokens, one.clock())
+    one.client.stop()
+    await task
+    engine.clock = engine._clock = lambda: time.monotonic() + 100.0  # what it held is free again
+    other = Crowd(engine, "other", len(one.states), Rates(), budgets)
+    task = asyncio.create_task(other.client.run())
+    found = [await other.reserved(state, tokens) for state in other.states]
+    assert not any(found), "the rest of nobody's budget is so large"
+    other.client.stop()
+    await task
