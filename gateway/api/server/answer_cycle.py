@@ -49,6 +49,7 @@ class DirectWay(Protocol):
     @property
     def sent_bytes(self) -> int: ...
     def flush(self) -> None: ...
+    def note_other_write(self) -> None: ...
     def detach(self) -> None: ...
 
 
@@ -322,6 +323,8 @@ class AnswerCycle(RequestResponseCycle):
             out, self._head = self._head + out, b""
         if out:
             self.transport.write(out)
+            if self.direct is not None:
+                self.direct.note_other_write()
         if not more:
             self._complete()
 

@@ -85,6 +85,12 @@ class DirectWriter:
                 self._path.descriptor = _plain_socket(transport)
         return self._path
 
+    def note_other_write(self) -> None:
+        """Something was written that did not go this way: it may wait in the transport, and what the path
+        takes next has to wait behind it."""
+        if self._path is not None:
+            self._path.open = self._path.open  # so that it asks the transport again
+
     def detach(self) -> None:
         """The connection is about to close, or belongs to another request: the path takes nothing more."""
         if self._path is not None:

@@ -1,12 +1,15 @@
 """A request's cycle: how its answer is framed and written, and how its body is taken."""
 
 import asyncio
+import socket
+from types import SimpleNamespace
 
 import pytest
 from uvicorn.protocols.http.flow_control import FlowControl
 
 from gateway.api.server.answer_cycle import AnswerCycle
 from gateway.api.server.response_writers import WriteBatch, open_direct
+from shared.speedups import receive_bodies
 
 LENGTH = [(b"content-length", b"5")]
 
@@ -252,3 +255,41 @@ async def test_the_direct_way_is_there_until_the_application_has_ended(method: s
 
     await house.cycle.run_asgi(app)
     assert (found, house.cycle.direct) == ([opened], None)
+
+
+async def test_what_the_path_takes_waits_behind_what_was_written_meanwhile() -> None:
+    """As an event of progress between two tokens: of that the client's socket may have taken a part only."""
+    ours, client = socket.socketpair()
+    with ours, client:
+        house = House()
+        waiting = house.transport.writes
+        house.transport.get_extra_info = {"socket": ours}.get  # type: ignore[assignment]
+        house.transport.get_write_buffer_size = lambda: sum(map(len, waiting))  # type: ignore[method-assign]
+        house.cycle.batch = WriteBatch()
+        await house.cycle.start(200, [], body_follows=True)
+        await house.cycle.write(b"data: 1\n\n", more=True)
+        direct = open_direct(house.cycle)
+        assert direct is not None
+        path = direct.path
+        assert path is not None
+        waiting.clear()  # the client took all
+        credit = SimpleNamespace(received=0, granted=1000)
+        stream = SimpleNamespace(peer="body", local=None, credit=credit, path=path)
+
+        def arrive(event: bytes) -> None:
+            message = b"\x12" + (1).to_bytes(4, "big") + len(event).to_bytes(4, "big") + event
+            session, states = SimpleNamespace(received=0, granted=1000), ("body", "ended", "reset")
+            receive_bodies(message, 0, {1: stream}, session, [], tuple, states, 0x12, 1000)
+
+        path.open = True
+        for event in (b"data: 2\n\n", b"data: 3\n\n"):
+            arrive(event)
+        beside = b"".join(waiting)  # without the native path all goes that way
+        waiting.clear()
+        await house.cycle.write(b"event: progress\n\n", more=True)
+        arrive(b"data: 4\n\n")
+        assert b"".join(waiting) == b"11\r\nevent: progress\n\n\r\n9\r\ndata: 4\n\n\r\n"
+        client.setblocking(False)
+        sent = b"" if beside else client.recv(1000)
+        assert beside + sent == b"9\r\ndata: 2\n\n\r\n9\r\ndata: 3\n\n\r\n"
+        direct.detach()
