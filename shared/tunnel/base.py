@@ -36,7 +36,6 @@ from shared.tunnel.write_scheduler import WriteScheduler
 PATH = "/tunnel"
 GATEWAYS_HEADER = "Trunkline-Gateways"
 """Names the ids of the gateway keys that the agent trusts, in the order of its preference (§8.12)."""
-
 SUBPROTOCOL = Subprotocol("trunkline.1")
 
 _CLOSE_S = 1.0
@@ -95,9 +94,11 @@ class Tunnel(asyncio.Protocol):
 
     def abort(self, error: TrunklineError | None = None) -> None:
         """Ends the tunnel at once, without a word to the peer."""
-        self._finish(error)
-        if self._transport is not None:
-            self._transport.abort()
+        try:
+            self._finish(error)
+        finally:
+            if self._transport is not None:
+                self._transport.abort()
 
     # --- asyncio.Protocol ---
 
@@ -276,11 +277,10 @@ class Tunnel(asyncio.Protocol):
 
     def _send_messages(self, messages: list[bytes]) -> None:
         """Writes them; once the peer has closed the WebSocket nothing can be said any more."""
-        if self._websocket.state is not State.OPEN:
-            return
-        self.traffic.messages_sent += len(messages)
-        self._write_websocket()
-        self._write(self._framer.frame(messages))
+        if self._websocket.state is State.OPEN:
+            self.traffic.messages_sent += len(messages)
+            self._write_websocket()
+            self._write(self._framer.frame(messages))
 
     def _write_websocket(self) -> None:
         """Hands over what the WebSocket's core has to say; an empty piece means the end of the stream."""

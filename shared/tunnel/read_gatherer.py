@@ -168,9 +168,13 @@ class ReadGatherer:
             self._loop.add_reader(self._poll.fileno(), self._look)
 
     def _report(self, reader: GatheredReader, error: Exception) -> None:
-        reader.failed(error)
         context = {"message": "a tunnel failed at what came", "exception": error}
         self._loop.call_exception_handler(context)
+        try:
+            reader.failed(error)
+        except Exception as further:  # the others are read all the same
+            context = {"message": "a tunnel that failed could not be ended in order", "exception": further}
+            self._loop.call_exception_handler(context)
 
 
 def read_gatherer(loop: asyncio.AbstractEventLoop) -> ReadGatherer | None:

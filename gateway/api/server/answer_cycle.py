@@ -63,6 +63,7 @@ class Connection(Protocol):
     """Whom a cycle answers for; :class:`gateway.api.server.protocol.BoundedHttpProtocol`."""
 
     def on_response_complete(self) -> None: ...
+    def close_in_time(self) -> None: ...
 
 
 class AnswerCycle(RequestResponseCycle):
@@ -379,7 +380,8 @@ class AnswerCycle(RequestResponseCycle):
         if not (self.response_complete or self.disconnected):
             if self.response_started:
                 self.flush_head()
-                self.transport.close()
+                if self._connection is not None:
+                    self._connection.close_in_time()
             else:
                 await self.send_500_response()
         self._connection = None  # which would keep this, and be kept by it

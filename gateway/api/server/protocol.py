@@ -166,9 +166,9 @@ class BoundedHttpProtocol(RequestParser):
         """
         cycle = self.cycle
         waits = cycle is not None and not (cycle.more_body or cycle.response_started or self.pipeline)
-        if not waits or self._refused or not self.transport.can_write_eof():
-            return False
-        if cycle.scope["http_version"] != "1.1":
+        waits = waits and not self._refused and self.transport.can_write_eof()
+        if not waits or cycle.scope["http_version"] != "1.1":
+            self._start_untaken_timer()  # the connection closes now, once the client has taken what waits
             return False
         cycle.keep_alive = False
         self._probe()
@@ -209,6 +209,8 @@ class BoundedHttpProtocol(RequestParser):
 
     def resume_writing(self) -> None:
         self._stop_untaken_timer()
+        if self.transport.is_closing():
+            self._start_untaken_timer()  # what is left is to be taken in time as well
         super().resume_writing()
 
     # --- The parser ---
@@ -264,7 +266,7 @@ class BoundedHttpProtocol(RequestParser):
         if self.loop.time() < until_s:
             self.timeout_keep_alive_task = self.loop.call_at(until_s, self.timeout_keep_alive_handler)
         else:
-            self._close()
+            self.close_in_time()
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
         """It is this request's turn to be answered."""
@@ -310,7 +312,7 @@ class BoundedHttpProtocol(RequestParser):
     def _discard(self, size_bytes: int) -> None:
         self._unread_bytes += size_bytes
         if self._unread_bytes > UNREAD_BYTES:
-            self._close()
+            self.close_in_time()
         elif self._timer is None:
             self._start_timer(UNREAD_S)
 
@@ -324,10 +326,10 @@ class BoundedHttpProtocol(RequestParser):
         if self._in_head and self._head_bytes and not self._refused:
             self._refuse(BodyTimeout("The request's head did not come in time."))
         else:
-            self._close()
+            self.close_in_time()
 
-    def _close(self) -> None:
-        """Close as soon as what waits has been taken, and in time if it is not."""
+    def close_in_time(self) -> None:
+        """See :meth:`RequestParser.close_in_time`."""
         if not self.transport.is_closing():
             self.transport.close()
             self._start_untaken_timer()
@@ -346,10 +348,11 @@ class BoundedHttpProtocol(RequestParser):
         if self.transport.is_closing():
             return
         cycle = self.cycle
-        unanswered = not self._in_head and not self.pipeline and not (cycle and cycle.response_started)
-        if cycle is not None and not cycle.response_complete and not unanswered:
-            self._close()
-            return
+        if cycle is not None and not cycle.response_complete:
+            its_own = cycle.more_body and not self._in_head  # else it is of a later request
+            if not its_own or self.pipeline or cycle.response_started:
+                self.close_in_time()
+                return
         request_id = new_request_id()
         headers, body = http_error(error, Dialect.OPENAI, request_id)
         headers += [*id_headers(Dialect.OPENAI, request_id), (b"connection", b"close")]
@@ -361,7 +364,7 @@ class BoundedHttpProtocol(RequestParser):
         """Close our direction and let the client's run out, or it may never see what was written."""
         self._stop_timer()
         if self._refused or not self.transport.can_write_eof():
-            self._close()
+            self.close_in_time()
             return
         self._refused = True
         if self._answering is not None:

@@ -96,6 +96,7 @@ class CheckedHead:
         "_headers",
         "_length_at",
         "_line",
+        "declines_upgrade",
         "expects_continue",
         "facts",
         "fields",
@@ -115,6 +116,7 @@ class CheckedHead:
         expects_continue: bool,
         keep_alive: bool,
         upgrading: bool,
+        declines_upgrade: bool = False,
     ) -> None:
         """``line`` is the method, the target and the version. ``scope`` is that of ASGI but for the header
         fields."""
@@ -128,6 +130,8 @@ class CheckedHead:
         self.expects_continue = expects_continue
         self.keep_alive = keep_alive
         self.upgrading = upgrading
+        self.declines_upgrade = declines_upgrade
+        """Another protocol is asked for, which is not spoken, or not before the request was read."""
 
     def is_same(
         self, method: bytes, url: bytes, version: str, headers: Sequence[tuple[bytes, bytes]]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
-from httptools import HttpParserError, HttpParserUpgrade
+from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 from uvicorn.config import Config
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -34,12 +34,45 @@ class ConnectionLimits:
     connections: int = 16_384
 
 
+class _BodyBehindUpgrade:
+    """Takes the body of a request that asks for another protocol, which it does not get. The connection is
+    not used again: whatever follows the body is dropped, as the parser does where there is none."""
+
+    def __init__(self, protocol: "RequestParser", framing: bytes) -> None:
+        """``framing`` is the header fields that say how long the body is."""
+        self._protocol = protocol
+        self._ended = False
+        self._parser = HttpRequestParser(self)
+        self._parser.feed_data(b"POST / HTTP/1.1\r\n" + framing + b"\r\n")
+
+    def feed_data(self, data: bytes) -> None:
+        """More of it came. Raises HttpParserError for what is no such body."""
+        if self._ended:
+            return
+        try:
+            self._parser.feed_data(data)
+        except HttpParserError:
+            if not self._ended:
+                raise
+
+    def on_body(self, body: bytes) -> None:
+        if not self._ended:
+            self._protocol.on_body(body)
+
+    def on_message_complete(self) -> None:
+        if not self._ended:
+            self._ended = True
+            self._protocol.on_message_complete()
+
+
 class RequestParser(HttpToolsProtocol):
     """One client connection, as far as its requests are read. Whoever derives from it bounds and answers
     them."""
 
     __slots__ = (
         "_batch",
+        "_begun",
+        "_body_framing",
         "_collector",
         "_fields_bytes",
         "_head",
@@ -75,6 +108,8 @@ class RequestParser(HttpToolsProtocol):
         self.lacks_certificate = False
         """The client should have shown a certificate, and has not."""
         self._in_head = True
+        self._begun = False
+        """A head has: empty lines before one are none of it (RFC 9112 §2.2)."""
         self._head_bytes = 0
         """Of the head that has begun; 0 where none has."""
         self._span_bytes = 0
@@ -82,6 +117,8 @@ class RequestParser(HttpToolsProtocol):
         self._fields_bytes = 0
         """Of the header fields and trailers so far; 0: nobody has counted them yet."""
         self._upgrading = False
+        self._body_framing = b""
+        """Of the body behind an upgrade that is declined, of which the parser takes no notice."""
         self._head: CheckedHead | None = None
         """Of the latest request; most clients send the same one again."""
         self._switched: SwitchedReceiver | None = None
@@ -102,8 +139,10 @@ class RequestParser(HttpToolsProtocol):
             self.parser.feed_data(data)
         except HttpParserError:
             self._refuse(self._refusal or BadRequest("This is not a valid HTTP/1.1 request."))
-        except HttpParserUpgrade:
-            self._upgrade()
+        except HttpParserUpgrade as upgrade:
+            self._upgrade(data[upgrade.args[0] :])
+        if not self._begun and self._in_head:
+            self._head_bytes = 0
 
     def switch_protocols(self, receiver: SwitchedReceiver) -> None:
         """What comes from now on is for ``receiver``."""
@@ -121,13 +160,23 @@ class RequestParser(HttpToolsProtocol):
             self._switched.connection_lost()
         self._collector.close()
 
-    def _upgrade(self) -> None:
+    def _upgrade(self, rest: bytes) -> None:
         if self._upgrading:
             self.handle_websocket_upgrade()
         elif self.cycle is not None:
             # A client that would like HTTP/2 or a WebSocket is nothing to warn of. But the parser takes what
             # follows for the other protocol and drops it, so this connection must not be used again.
             self.cycle.keep_alive = False
+            framing, self._body_framing = self._body_framing, b""
+            if framing:
+                self.parser = _BodyBehindUpgrade(self, framing)  # type: ignore[assignment]
+                if rest:
+                    self.parse(rest)
+
+    def _framing(self) -> bytes:
+        """The header fields of this request that say how long its body is; none: it has none."""
+        fields = (each for each in self.headers if each[0] in (b"content-length", b"transfer-encoding"))
+        return b"".join(b"%b: %b\r\n" % each for each in fields)
 
     # --- The parser's callbacks ---
 
@@ -135,7 +184,7 @@ class RequestParser(HttpToolsProtocol):
         self.url = b""
         self.headers = self._collector.fields = []
         self._upgrading = False
-        self._in_head = True
+        self._in_head = self._begun = True
         self._collector.open = self._span_bytes <= self._most_head_bytes
         self._head_bytes = self._head_bytes or 1  # it may have begun behind the end of a body
         self._fields_bytes = 0
@@ -155,7 +204,7 @@ class RequestParser(HttpToolsProtocol):
             self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
-        self._in_head = False
+        self._in_head = self._begun = False
         self._collector.open = False
         self._head_bytes = 0
         if self._timer is not None:
@@ -173,6 +222,8 @@ class RequestParser(HttpToolsProtocol):
         if head.upgrading:
             self._upgrading = True
             return
+        if head.declines_upgrade:
+            self._body_framing = self._framing()
         cycle = self.cycle = AnswerCycle(
             scope,
             head.fields,
@@ -220,9 +271,10 @@ class RequestParser(HttpToolsProtocol):
             fields,
             scope,
             HeadFacts(path, self.client[0] if self.client is not None else ""),
-            expects_continue=b"expect" in fields and fields[b"expect"].lower() == b"100-continue",
+            expects_continue=version == "1.1" and fields.get(b"expect", b"").lower() == b"100-continue",
             keep_alive=version != "1.0" and parser.should_keep_alive(),
-            upgrading=parser.should_upgrade() and self._should_upgrade(),
+            upgrading=(asked := parser.should_upgrade()) and self._should_upgrade(),
+            declines_upgrade=asked and not self._should_upgrade(),
         )
 
     def _accept(self, refusal: RequestError | None) -> None:
@@ -240,6 +292,8 @@ class RequestParser(HttpToolsProtocol):
             self.flow.pause_reading()
 
     def on_message_complete(self) -> None:
+        if self._body_framing:
+            return  # it comes yet
         self._in_head = True
         if self._timer is not None:
             self._stop_timer()
@@ -269,4 +323,8 @@ class RequestParser(HttpToolsProtocol):
         raise NotImplementedError
 
     def _refuse(self, error: RequestError) -> None:
+        raise NotImplementedError
+
+    def close_in_time(self) -> None:
+        """Close once what waits was taken, or it took too long."""
         raise NotImplementedError

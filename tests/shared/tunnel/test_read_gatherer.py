@@ -224,6 +224,23 @@ def test_a_reader_that_fails_is_told_and_reported() -> None:
     site.close()
 
 
+def test_one_that_cannot_even_be_told_holds_up_no_other(site: Site) -> None:
+    hurry(site)
+    broken, ours, theirs = Reader(fails=True), *socket.socketpair()
+    broken.failed = lambda error: 1 / 0  # type: ignore[method-assign, assignment]
+    with ours, theirs:
+        ours.setblocking(False)
+        site.gatherer.add(ours.fileno(), broken)
+        for _ in range(3):
+            theirs.sendall(b"b")
+            before = site.reader.got
+            site.come(b"c", GATHER_S)
+            assert site.reader.got == before + b"c"
+        kinds = [type(each["exception"]) for each in site.loop.reported]
+        assert kinds == [ValueError, ZeroDivisionError] * 3
+        site.gatherer.discard(ours.fileno())
+
+
 @pytest.mark.parametrize("much", [False, True])
 def test_closing_gives_all_back(site: Site, much: bool) -> None:
     if much:

@@ -1,10 +1,15 @@
 """Nobody stays for ever: what is still to come has a limit, and what is still to be taken, too."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
+from uvicorn.config import Config
+from uvicorn.server import ServerState
 
+from gateway.api.server.protocol import bounded
 from gateway.api.server.request_parser import ConnectionLimits
 from gateway.api.server.server import Address, bind, build_server
 from tests.gateway.api.server.test_server import ASK, STREAM, Wire, wire
@@ -114,3 +119,95 @@ async def test_a_connection_becomes_no_tunnel_while_it_is_owed_an_answer() -> No
     assert not upgraded
     server.should_exit = True
     await serving
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        b"GET /healthz HTTP/1.1\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\nhost: x\r\nhost: y\r\n\r\n",
+        UPGRADE,
+        b"no request\r\n\r\n",
+    ],
+)
+@pytest.mark.parametrize("apart", [False, True])
+async def test_what_is_wrong_with_a_request_is_no_answer_to_the_one_before_it(
+    second: bytes, apart: bool
+) -> None:
+    surface = Surface()
+    response = surface.dispatcher.answer(FakeResponse(ended=False, chunks=()))
+    async with served(surface) as address, wire(address) as client:
+        client.post(ASK)
+        if apart:
+            await asyncio.sleep(0.02)
+        client.send(second)
+        assert b" 400 " not in await client.rest()
+        async with asyncio.timeout(60):
+            await surface.lifecycle.wait_idle()
+    assert response.aborted or not surface.dispatcher.requests
+
+
+async def test_an_empty_line_behind_a_request_ends_nothing(surface: Surface) -> None:
+    response = surface.dispatcher.answer(FakeResponse(headers=EVENTS, ended=False))
+    async with served(surface, ConnectionLimits(head_s=0.05)) as address, wire(address) as client:
+        client.post(STREAM)
+        await client.until(b"\r\n\r\n")
+        client.send(b"\r\n")
+        await asyncio.sleep(0.2)
+        response.feed(b"data: [DONE]\n\n")
+        response.end()
+        await client.until(b"0\r\n\r\n")
+        client.send(b"\r\n")
+        client.post(ASK)
+        assert b"200 OK" in await client.until(b"\r\n\r\n")
+
+
+@pytest.mark.parametrize("ends", ["client", "application", "answer", "slowly read answer"])
+async def test_who_leaves_the_rest_of_an_answer_is_cut_off_however_it_ended(
+    monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    monkeypatch.setattr("gateway.api.server.protocol.UNTAKEN_S", 0.2)
+    size_bytes = 60_000  # less than makes the server wait for its client
+    if ends == "slowly read answer":
+        size_bytes = 150_000
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        headers = [(b"content-length", b"%d" % (size_bytes + (ends == "application")))]
+        if ends.endswith("answer"):
+            headers.append((b"connection", b"close"))
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send(
+            {"type": "http.response.body", "body": bytes(size_bytes), "more_body": ends == "application"}
+        )
+
+    loop, lost, made = asyncio.get_running_loop(), asyncio.Event(), list[Any]()
+    config = Config(app, lifespan="off", log_config=None)
+    config.load()
+    kind = bounded(ConnectionLimits())
+
+    class Watched(kind):  # type: ignore[misc, valid-type]
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            made.append(transport)
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            super().connection_lost(exc)
+            lost.set()
+
+    with socket.socket() as listener, socket.socket() as client:
+        listener.bind(("127.0.0.1", 0))
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        server = await loop.create_server(lambda: Watched(config, ServerState(), {}, loop), sock=listener)
+        client.setblocking(False)
+        await loop.sock_connect(client, listener.getsockname())
+        await loop.sock_sendall(client, b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+        await asyncio.sleep(0.05)
+        assert made[0].get_write_buffer_size(), "the client has not taken all"
+        if ends == "client":
+            client.shutdown(socket.SHUT_WR)
+        while ends == "slowly read answer" and made[0].get_write_buffer_size() > 14_000:
+            await loop.sock_recv(client, 1000)
+        async with asyncio.timeout(30):
+            await lost.wait()
+        server.close()

@@ -54,6 +54,9 @@ class House:
     def on_response_complete(self) -> None:
         self.completed += 1
 
+    def close_in_time(self) -> None:
+        self.transport.close()
+
 
 async def test_head_and_body_of_one_turn_are_one_write() -> None:
     house = House()
