@@ -22,6 +22,10 @@ from gateway.domain.errors import BadRequest, HeadersTooLarge, RequestError
 from gateway.pipeline.client_head import HeadFacts
 from shared.speedups import HeaderCollector
 
+READ_AHEAD = 8
+"""Requests of one connection that wait for their turn before it is read no more. While it is read, the end of
+its client is seen, and a request that is being answered for nobody is given up."""
+
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
@@ -202,6 +206,10 @@ class RequestParser(HttpToolsProtocol):
         self._bound_head(len(self.url) + self._fields_bytes)
         if self._in_head:  # trailers are no header fields (RFC 9110 §6.5.1)
             self.headers.append((name.lower(), value))
+        elif name.lower() == b"connection" and self.cycle is not None:
+            self.cycle.keep_alive = False  # the parser heeds it there as well, and may read nothing behind it
+            if self.cycle.response_complete:
+                self.close_in_time()
 
     def on_headers_complete(self) -> None:
         self._in_head = self._begun = False
@@ -240,8 +248,9 @@ class RequestParser(HttpToolsProtocol):
         if is_next:
             self._start_asgi_task(cycle, self.app)
         else:
-            self.flow.pause_reading()
             self.pipeline.appendleft((cycle, self.app))
+            if len(self.pipeline) >= READ_AHEAD:
+                self.flow.pause_reading()
 
     def _read_head(self, method: bytes, version: str) -> CheckedHead:
         """The request's head, of which the parser knows more than what is in it. Raises RequestError."""

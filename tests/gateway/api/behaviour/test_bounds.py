@@ -12,7 +12,7 @@ from uvicorn.server import ServerState
 from gateway.api.server.protocol import bounded
 from gateway.api.server.request_parser import ConnectionLimits
 from gateway.api.server.server import Address, bind, build_server
-from tests.gateway.api.server.test_server import ASK, STREAM, Wire, wire
+from tests.gateway.api.server.test_server import ASK, HEAD, STREAM, Wire, wire
 from tests.gateway.api.support import EVENTS, FakeResponse, Surface, served
 
 STRANGER = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n"
@@ -211,3 +211,11 @@ async def test_who_leaves_the_rest_of_an_answer_is_cut_off_however_it_ended(
         async with asyncio.timeout(30):
             await lost.wait()
         server.close()
+
+
+async def test_a_connection_that_its_client_ends_in_a_trailer_is_ended(address: str) -> None:
+    """The parser heeds it there, too, and reads nothing behind it."""
+    async with wire(address) as client:
+        client.send(HEAD + CHUNKS + b"%x\r\n%b\r\n0\r\nConnection: close\r\n\r\n" % (len(ASK), ASK))
+        assert b"connection: close" in await client.until(b'{"ok":true}')
+        assert await client.rest() == b""

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from gateway.api.server.request_parser import READ_AHEAD
 from gateway.api.server.response_writers import DirectWriter, WriteBatch
 from shared.protocol.errors import ErrorCode
 from shared.protocol.messages import Headers
@@ -183,16 +184,20 @@ async def test_pipelined_requests_are_answered_in_order() -> None:
     assert talk.sent == [sum(map(len, events(5)[1:]))] * 2
 
 
-async def test_a_client_that_pipelines_and_leaves_frees_the_engine() -> None:
+@pytest.mark.parametrize("further", [1, READ_AHEAD + 1])
+async def test_a_client_that_pipelines_and_leaves_frees_the_engine(further: int) -> None:
     async def scenario(talk: Talk) -> None:
         await talk.begin()
         await talk.say(*events(2))
-        talk.client.post(STREAM, b"x-request-id: b")
+        for number in range(further):
+            talk.client.post(STREAM, b"x-request-id: b%d" % number)
         await talk.turn()
         talk.client.writer.transport.abort()
         async with asyncio.timeout(60):
-            while talk.engine.reset_code is None:  # the socket is not read, so only writing shows it
-                await talk.say(b"data: more\n\n")
+            while talk.engine.reset_code is None:
+                await talk.turn()
+                if further > READ_AHEAD:  # the socket is not read, so only writing shows it
+                    await talk.say(b"data: more\n\n")
 
     for direct in (True, False):
         assert (await told(scenario, direct=direct)).engine.reset_code is ErrorCode.CANCELLED
