@@ -82,6 +82,9 @@ def keep_lines(keep: Keep | None) -> None:
     _keep = keep
 
 
+_LINE_END = ord("\n")
+
+
 class DroppingWriter:
     """Writes lines to a stream that may fail. ``note`` makes a line of the number of lines that were lost."""
 
@@ -141,8 +144,6 @@ class DroppingBytesWriter(DroppingWriter):
     def _lines(data: bytes) -> int:
         return data.count(b"\n")
 
-
-_LINE_END = ord("\n")
 
 BATCH_S = 0.02
 """So long a line of a :class:`LineBatch` may wait to be written with others."""

@@ -131,7 +131,7 @@ class CheckedHead:
         self.keep_alive = keep_alive
         self.upgrading = upgrading
         self.declines_upgrade = declines_upgrade
-        """Another protocol is asked for, which is not spoken, or not before the request was read."""
+        """Another protocol is asked for, which is not spoken before the request was read, or not at all."""
 
     def is_same(
         self, method: bytes, url: bytes, version: str, headers: Sequence[tuple[bytes, bytes]]

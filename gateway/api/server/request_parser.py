@@ -259,6 +259,8 @@ class RequestParser(HttpToolsProtocol):
         if len(fields) != len(headers):
             fields = dict(reversed(headers))  # the first of each counts
         self._accept(check_head(self.url, headers, fields, version))
+        asks_upgrade = parser.should_upgrade()
+        upgrading = asks_upgrade and self._should_upgrade()
         raw_path, _, query = self.url.partition(b"?")
         path = raw_path.decode("ascii")
         scope = {
@@ -282,8 +284,8 @@ class RequestParser(HttpToolsProtocol):
             HeadFacts(path, self.client[0] if self.client is not None else ""),
             expects_continue=version == "1.1" and fields.get(b"expect", b"").lower() == b"100-continue",
             keep_alive=version != "1.0" and parser.should_keep_alive(),
-            upgrading=(asked := parser.should_upgrade()) and self._should_upgrade(),
-            declines_upgrade=asked and not self._should_upgrade(),
+            upgrading=upgrading,
+            declines_upgrade=asks_upgrade and not upgrading,
         )
 
     def _accept(self, refusal: RequestError | None) -> None:
