@@ -82,7 +82,8 @@ class BodyPath:
         self.unsaid_bytes = 0
         """Bytes of which the peer was not told yet that they were taken."""
         self.on_unsaid: Callable[[], None] | None = None
-        """Called when there are many of them, by whoever received a message."""
+        """Called when there are many of them, by whoever received a message; and by whoever wrote what the
+        path took behind pieces that came by a call, of which :func:`receive_bodies` does not tell."""
         self.step_bytes = STEP_BYTES
         """So many are many."""
 

@@ -143,9 +143,12 @@ class DirectWriter:
         pieces, cycle = self._pieces, self._cycle
         if not pieces:
             return
-        if self._path is not None and pieces is self._path.waiting and not cycle.disconnected:
+        path = self._path
+        if path is not None and pieces is path.waiting and not cycle.disconnected:
             self._unwritten_bytes = 0
-            self._path.flush()
+            path.flush()
+            if path.unsaid_bytes >= path.step_bytes and path.on_unsaid is not None:
+                path.on_unsaid()  # behind a piece taken by a call no session tells of what the path took
             return
         data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         pieces.clear()

@@ -12,7 +12,7 @@ from gateway.domain.request import Request
 from gateway.pipeline.relay import Response
 from shared.protocol.errors import ErrorCode
 from shared.protocol.messages import Headers, ResponseHead
-from shared.speedups import BodyPath
+from shared.speedups import BodyPath, write_bodies
 from tests.gateway.api.server.test_server import STREAM, Wire, wire
 from tests.gateway.api.support import EVENTS, Surface, served
 
@@ -98,23 +98,24 @@ class Talk:
     async def say(self, *pieces: bytes) -> None:
         """The engine sends them, each in a turn of its own."""
         for piece in pieces:
-            self.engine.received_bytes += len(piece)
-            self._give(piece)
-            await self.turn()
+            await self.say_together(piece)
 
-    def _give(self, piece: bytes) -> None:
-        """As a session does with a frame's payload."""
-        path = self.engine.path
-        if path is None or not path.take(piece):
-            if path is not None:
-                path.open = False
-            self.response.feed(piece)
-            return
-        if len(path.waiting) == 1:
-            path.flush()
-        if path.unsaid_bytes >= path.step_bytes:
+    async def say_together(self, *pieces: bytes) -> None:
+        """The engine sends them, and all come in one turn: as a session takes frames of one read."""
+        later: list[BodyPath] = []
+        for piece in pieces:
+            self.engine.received_bytes += len(piece)
+            path = self.engine.path
+            if path is None or not path.take(piece):
+                if path is not None:
+                    path.open = False
+                self.response.feed(piece)
+            elif len(path.waiting) == 1:
+                later.append(path)
+        for path in write_bodies(later):
             assert path.on_unsaid is not None
             path.on_unsaid()
+        await self.turn()
 
     async def turn(self) -> None:
         for _ in range(3):

@@ -45,6 +45,20 @@ async def test_events_that_come_in_pieces_are_passed_on_whole() -> None:
     assert any((await both(scenario)).sent)
 
 
+async def test_all_that_comes_at_once_behind_a_part_of_an_event_is_told() -> None:
+    """Where that is all that the engine has credit for, nothing comes that could have it told later."""
+
+    async def scenario(talk: Talk) -> None:
+        await talk.begin()
+        await talk.say(*events(3))
+        first, *others = events(WINDOW_BYTES // len(events(1)[0]))
+        await talk.say_together(first[:9], first[9:], *others)
+        assert talk.engine.held_bytes < STEP_BYTES
+        await talk.end()
+
+    assert (await told(scenario, direct=True)).engine.received_bytes > WINDOW_BYTES
+
+
 async def test_what_was_held_back_of_an_event_is_dropped_when_it_breaks() -> None:
     async def scenario(talk: Talk) -> None:
         await talk.begin()
