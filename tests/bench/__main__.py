@@ -341,7 +341,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--policies", default=",".join(live.POLICIES), help="of live")
     jobs.add_options(parser)
     parser.add_argument(
-        "--gateway-apart", action="store_true", help="of half-load on two cores: the gateway alone on its own"
+        "--gateway-apart", action="store_true", help="of half-load and peers: its agent is on another core"
     )
     parser.add_argument("--connections", type=int, default=own_models.CONNECTIONS, help="of serve")
     parser.add_argument(

@@ -46,7 +46,8 @@ def load(arguments: argparse.Namespace) -> str:
     scale = replace(Scale(), streams=arguments.streams)
     if arguments.seconds is not None:
         scale = replace(scale, seconds=arguments.seconds)
-    results = run(arguments.peers, scale, arguments.rounds, arguments.workloads)
+    apart = arguments.gateway_apart
+    results = run(arguments.peers, scale, arguments.rounds, arguments.workloads, gateway_apart=apart)
     keep(results, arguments.json, arguments.write)
     return report.told(results)
 

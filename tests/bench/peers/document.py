@@ -6,6 +6,7 @@ from tests.bench.peers.chart import Bar, Panel, draw
 from tests.bench.peers.known import DIRECT, OURS
 from tests.bench.peers.machine import facts
 from tests.bench.peers.report import (
+    APART,
     BEHIND,
     PACED_CPU,
     STEP_CPU,
@@ -45,6 +46,7 @@ def block(results: Results, chart: str) -> str:
         *("| " + " | ".join(row) + " |" for row in table[1:]),
         "",
         *(f"- *{each.name}*: {each.about}." for each in results.workloads),
+        *([f"- {APART}."] if results.gateway_apart else []),
         f"- {BEHIND.replace('*', chr(92) + '*', 1)}.",
         "",
         "Versions: " + "; ".join(version for version in results.versions.values() if version) + ".",

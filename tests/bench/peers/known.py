@@ -34,7 +34,8 @@ def _ours(stage: Stage) -> Running:
     limits = {"TRUNKLINE_GATEWAY_HTTP__BODY_BYTES": str(_BODY_BYTES)}
     gateway = stage.house.gateway(environment=limits)
     key = gateway.key("bench")
-    agent = stage.house.agent(gateway, f"http://127.0.0.1:{stage.engine_port}", "--slots", "1024")
+    with stage.at_far_end():
+        agent = stage.house.agent(gateway, f"http://127.0.0.1:{stage.engine_port}", "--slots", "1024")
     stage.house.wait_for_model(gateway, key, MODEL)
     return Running(gateway.port, {"gateway": gateway.child.pid, "agent": agent.pid}, key)
 
@@ -140,7 +141,8 @@ def _ssh(cipher: str) -> Callable[[Stage], Running]:
         ]
         command += [part for option in options for part in ("-o", option)]
         command += ["-R", f"127.0.0.1:{tunnel_port}:127.0.0.1:{stage.engine_port}", "root@127.0.0.1"]
-        client = stage.execute("ssh", *command)
+        with stage.at_far_end():
+            client = stage.execute("ssh", *command)
         stage.until_listening(tunnel_port)
         port, nginx = _nginx(stage, tunnel_port)
         return Running(port, {"nginx": nginx, "sshd": server.pid, "ssh": client.pid})

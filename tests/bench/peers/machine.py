@@ -15,16 +15,21 @@ from tests.bench.figures import cpu_s
 
 @dataclass(frozen=True, slots=True)
 class Cores:
-    """Who runs where; the same core twice when there is only one."""
+    """Who runs where; the same core for all when there is only one."""
 
     peers: int
     load: int
+    far: int
+    """What of a tunnel runs at its far end: the agent, the client of SSH."""
 
 
-def cores() -> Cores:
-    """Two of those this process may use."""
+def cores(*, gateway_apart: bool = False) -> Cores:
+    """Two of those this process may use. The far end of a tunnel is on the core of its near end, or with
+    ``gateway_apart`` on that of engine and load; where there are three, it then has one to itself."""
     usable = sorted(os.sched_getaffinity(0))
-    return Cores(usable[0], usable[1 % len(usable)])
+    peers, load = usable[0], usable[1 % len(usable)]
+    apart = usable[2] if len(usable) > 2 else load
+    return Cores(peers, load, apart if gateway_apart else peers)
 
 
 @contextlib.contextmanager

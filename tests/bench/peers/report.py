@@ -11,6 +11,7 @@ from tests.bench.peers.run import Figures, Results, fell_behind
 _NONE = "–"
 _BEHIND = "*"
 BEHIND = f"{_BEHIND} fell behind the pace: its tokens wait and then cost less, for they come in crowds"
+APART = "Agents, and clients of SSH, ran on another core than what took the requests"
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +223,7 @@ def as_json(results: Results) -> str:
         },
         "goals": [asdict(goal) | {"met": goal.met} for goal in goals(results)],
         "others_cores": results.others_cores(),
+        "gateway_apart": results.gateway_apart,
         "samples": [
             {"round": number, "peer": peer, "workload": workload, "figures": figures}
             for number, peer, workload, figures in results.samples
@@ -237,5 +239,6 @@ def told(results: Results) -> str:
     lines += ["", *(str(goal) for goal in goals(results) if goal.met is not None)]
     lines += [f"not run: {peer}: {reason}" for peer, reason in results.skipped.items()]
     lines += [f"failed: {each}" for each in results.failed]
+    lines += [APART] if results.gateway_apart else []
     lines += [BEHIND, f"other programs kept {results.others_cores():.2f} cores busy meanwhile"]
     return "\n".join([*lines, f"{results.rounds} rounds, {results.when}"])

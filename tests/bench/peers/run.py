@@ -40,6 +40,8 @@ class Results:
     failed: list[str] = field(default_factory=list)
     samples: list[tuple[int, str, str, Figures]] = field(default_factory=list)
     """Round, peer, workload, figures."""
+    gateway_apart: bool = False
+    """The far end of a tunnel shared no core with its near end."""
 
     def peers(self) -> list[str]:
         """Those that have figures, in the order of the tables."""
@@ -75,12 +77,14 @@ def run(
     rounds: int,
     only: Sequence[str] = (),
     say: Callable[[str], None] | None = None,
+    *,
+    gateway_apart: bool = False,
 ) -> Results:
-    """Compare those peers (all if empty) under all workloads, or ``only`` those. There must be a compiler."""
+    """Compare those peers (all if empty) under all workloads, or ``only`` those. There must be a compiler.
+    ``gateway_apart``: what of a tunnel runs at its far end shares no core with what takes requests."""
     chosen = tuple(each for each in workloads(scale) if not only or each.name in only)
-    results = Results(
-        scale, chosen, rounds, facts().to_dict(), time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
-    )
+    when = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
+    results = Results(scale, chosen, rounds, facts().to_dict(), when, gateway_apart=gateway_apart)
     wanted = []
     for peer in PEERS:
         if names and peer.name not in names:
@@ -120,7 +124,7 @@ def _one(results: Results, number: int, peer: Peer, tools: Tools, say: Callable[
 def _put_through(
     house: House, results: Results, number: int, peer: Peer, tools: Tools, say: Callable[[str], None]
 ) -> None:
-    where = cores()
+    where = cores(gateway_apart=results.gateway_apart)
     try:
         with pinned(where.load):
             engine = start_engine(tools, house)

@@ -1,5 +1,6 @@
 """Where a peer stands: a directory, processes that end with it, an engine behind it, a core to itself."""
 
+import contextlib
 import socket
 import time
 from collections.abc import Callable, Mapping
@@ -31,6 +32,10 @@ class Stage:
         """Start a program."""
         arguments = ("tests.chaos.peer.execute", *command)
         return self.house.children.start(name, *arguments, environment=environment)
+
+    def at_far_end(self) -> contextlib.AbstractContextManager[None]:
+        """What is started meanwhile runs where the far end of a tunnel does."""
+        return pinned(self.cores.far)
 
     def write(self, name: str, text: str) -> str:
         """Write a file; its path."""

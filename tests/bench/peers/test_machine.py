@@ -14,6 +14,15 @@ def test_what_is_started_while_pinned_stays_on_that_core() -> None:
     assert os.sched_getaffinity(0) == before
 
 
+def test_the_far_end_of_a_tunnel_is_on_another_core_where_the_gateway_is_apart() -> None:
+    shared, apart = machine.cores(), machine.cores(gateway_apart=True)
+    assert shared.far == shared.peers == apart.peers
+    usable = os.sched_getaffinity(0)
+    assert apart.load == shared.load
+    assert (apart.far == apart.load) == (len(usable) <= 2)
+    assert (apart.far != apart.peers) == (len(usable) > 1)
+
+
 def test_a_family_is_a_process_and_all_below_it() -> None:
     with subprocess.Popen(["sh", "-c", "sh -c 'echo; read _; :'; :"], stdin=-1, stdout=-1) as child:
         assert child.stdin is not None

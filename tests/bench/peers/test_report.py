@@ -105,6 +105,15 @@ def test_how_busy_others_kept_the_machine_is_said() -> None:
     assert "**" in document.block(seen, "x.svg").splitlines()[0]
 
 
+def test_it_is_said_where_the_far_ends_of_tunnels_had_another_core() -> None:
+    seen = results(nginx={"nginx": 11.0})
+    assert report.APART not in report.told(seen) + document.block(seen, "x.svg")
+    seen.gateway_apart = True
+    assert report.APART in report.told(seen)
+    assert report.APART in document.block(seen, "x.svg")
+    assert json.loads(report.as_json(seen))["gateway_apart"] is True
+
+
 def test_what_was_not_run_is_said_with_its_reason_and_json_holds_all_samples() -> None:
     seen = results(nginx={"nginx": 11.0})
     assert "not run: litellm: not installed" in report.told(seen)
