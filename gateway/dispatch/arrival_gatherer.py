@@ -71,11 +71,12 @@ class ArrivalGatherer:
             arrival.exchange = self._submit(request, arrival.settle, make)
         else:
             if not self._waiting:
-                self._at_turn_end(self._submit_all)
+                self._at_turn_end(self.submit_all)
             self._waiting.append(arrival)
         return arrival
 
-    def _submit_all(self) -> None:
+    def submit_all(self) -> None:
+        """Submit those that have come in this turn, now."""
         arrivals, self._waiting = self._waiting, []
         for each in arrivals:
             if each.answer.done():  # its client has left

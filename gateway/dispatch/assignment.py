@@ -74,6 +74,12 @@ class Assigner:
             self._turn = True
             self._context.at_turn_end(self._take_turn)
 
+    def look_now(self, model: str) -> None:
+        """Look at ``model`` now if it is to be looked at when this turn of the loop is over."""
+        if model in self._marked:
+            del self._marked[model]
+            self._assign(model)
+
     def changed(self, model: str) -> None:
         """Something of what serves ``model`` is another than it was: who waits for it may go now."""
         if self._room.requests and self._room.depth(model):

@@ -167,9 +167,12 @@ class Dispatcher(DispatchContext):
         """:meth:`submit` for a request that goes to one of the deployments that ``suits`` allows, now or not
         at all. ``settle`` may be called before this returns.
 
-        Raises NoSlotFree as well: no slot is free there, or clients of this gateway wait for the model.
+        Raises NoSlotFree as well: no slot is free there, or clients of this gateway wait for the model. Those
+        that came in this turn of the event loop are served first.
         """
         request.at_once = True
+        self._gatherer.submit_all()
+        self._assigner.look_now(request.model)
         if self.room.depth(request.model):
             raise NoSlotFree("Other requests wait for a slot.")
         exchange = self.submit(request, settle)

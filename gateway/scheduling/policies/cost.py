@@ -130,7 +130,8 @@ class Cost(Policy):
             view = self.knowledge.views.get(key)
             if view is not None and not is_busy(view, now):
                 self.rests_until_s = 0.0
-        if item.session_key is not None:
+        if item.session_key is not None and (outcome.ok or item.session_key not in self.session_keys):
+            # a copy that was given up for another read little of the prompt, if any
             self.session_keys[item.session_key] = key
 
     def assign(

@@ -1,14 +1,18 @@
 """Dispatch: late binding, responses, waiting; over real sessions joined in memory."""
 
+import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from gateway.dispatch.arrival_gatherer import ArrivalGatherer
 from gateway.dispatch.dispatcher import DispatchSettings, QueueSettings
 from gateway.domain.errors import (
     DeadlineExceeded,
     ModelNotFound,
     NoDeployment,
+    NoSlotFree,
     QueueFull,
     QueueTimeout,
     RouteNotSupported,
@@ -56,6 +60,31 @@ async def test_a_request_waits_until_a_slot_is_free() -> None:
     await finish(fleet, agent, second)
     assert second.response.queue_s == pytest.approx(2.0)
     fleet.assert_quiet()
+
+
+@pytest.mark.parametrize(("slots", "placed"), [(1, False), (2, True)])
+async def test_a_request_at_once_comes_behind_clients_that_came_earlier_in_the_turn(
+    slots: int, placed: bool
+) -> None:
+    fleet = Fleet()
+    agent = fleet.connect("a", deployment(slots=slots))
+    steps: list[Callable[[], None]] = []
+    fleet.dispatcher._gatherer = ArrivalGatherer(fleet.dispatcher.submit, steps.append)
+    client = asyncio.create_task(fleet.dispatcher.run(fleet.request()))
+    await asyncio.sleep(0)
+    assert (len(steps), fleet.dispatcher.open_exchanges) == (1, 0), "it waits for the end of the turn"
+    try:
+        fleet.dispatcher.submit_at_once(fleet.request(), lambda outcome: None, lambda each: True)
+    except NoSlotFree:
+        assert not placed
+    else:
+        assert placed
+    for step in steps:
+        step()
+    fleet.settle()
+    assert [each.head.request_id for each in agent.streams] == ["r1", "r2"][:slots]
+    client.cancel()
+    await asyncio.wait([client])
 
 
 async def test_a_slot_is_free_only_when_the_agent_has_confirmed() -> None:

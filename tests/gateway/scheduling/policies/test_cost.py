@@ -22,9 +22,9 @@ class Site(CostFleet):
         assigned = self.assign(item)
         return assigned[0][1] if assigned else None
 
-    def finish(self, number: int, key: str) -> None:
+    def finish(self, number: int, key: str, *, ok: bool = False) -> None:
         self.views[key].in_flight -= 1
-        self.scheduler.finished(number, self.views[key], Outcome(False, 1.0), self.now)
+        self.scheduler.finished(number, self.views[key], Outcome(ok, 1.0), self.now)
 
     @property
     def look_again_s(self) -> float | None:
@@ -328,3 +328,16 @@ def test_who_may_run_only_at_a_busy_place_is_looked_at_again_when_that_has_less_
     assert site.look_again_s is not None
     site.now = site.look_again_s
     assert site.choice(stays) == "eu"
+
+
+@pytest.mark.parametrize("first", ["answered", "given up"])
+def test_a_session_s_next_request_goes_where_the_one_before_was_answered_not_where_its_copy_was_given_up(
+    first: str,
+) -> None:
+    site = Site(view("a", 64), view("b", 64))
+    site.place(request(1, 8000, session="s"), "b")
+    site.place(request(2, 8000, session="s"), "a")
+    ends = [(1, "b", True), (2, "a", False)]
+    for number, key, ok in ends if first == "answered" else reversed(ends):
+        site.finish(number, key, ok=ok)
+    assert site.choice(request(3, 8000, session="s")) == "b"
