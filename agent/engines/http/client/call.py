@@ -110,7 +110,10 @@ class EngineCall(EngineUpload):
     def on_over(self, error: Exception | None) -> None:
         if error is not None and self._kept and self._may_begin_again():
             self._kept = False
-            self._waiting = asyncio.create_task(self._begin_again(error, self._waiting))
+            waiting = self._waiting
+            if waiting is not None:
+                waiting.cancel()  # at once: what it took of the body from now on would reach no engine
+            self._waiting = asyncio.create_task(self._begin_again(error, waiting))
         else:
             self._finish(error)
 
@@ -161,7 +164,6 @@ class EngineCall(EngineUpload):
 
     async def _send_again(self, error: Exception, waiting: "asyncio.Task[None] | None") -> None:
         if waiting is not None:
-            waiting.cancel()
             await asyncio.wait((waiting,))
         if self._connection is not None:
             self._pool.end(self._connection, keep=False)

@@ -277,6 +277,50 @@ async def test_a_request_on_its_way_up_begins_again_when_its_kept_connection_was
         assert await asking == b"ok"
 
 
+@asynccontextmanager
+async def half_sent(seen: list[bytes]) -> AsyncIterator[tuple[EngineClient, Slow, "asyncio.Future[bytes]"]]:
+    """A request over a kept connection, of which ``begun`` is with the engine and nothing else has come yet;
+    further connections answer, and ``seen`` is what they are sent."""
+
+    async def serve(number: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        sent = await request(reader)
+        writer.write(OK)
+        if number == 0:
+            await reader.readuntil(b"begun")
+            there.set()
+            await reader.read()
+        else:
+            seen.append(sent.partition(b"\r\n\r\n")[2])
+
+    there = asyncio.Event()
+    async with engine(serve) as (_, client):
+        await ask(client)
+        body = Slow(b"x" * REPLAY_BYTES)
+        asking = asyncio.ensure_future(ask(client, sending=body, length=5 + REPLAY_BYTES))
+        await there.wait()
+        yield client, body, asking
+
+
+async def test_what_comes_of_a_body_as_its_kept_connection_closes_is_sent_over_the_next() -> None:
+    seen: list[bytes] = []
+    async with half_sent(seen) as (client, body, asking):
+        [connection] = client._pool._busy
+        body.let.set()
+        connection.eof_received()
+        assert await asking == b"ok"
+    assert seen == [b"begun" + body.last]
+
+
+async def test_a_request_let_go_as_its_kept_connection_closes_leaves_no_task() -> None:
+    async with half_sent([]) as (client, _, asking):
+        [connection] = client._pool._busy
+        asking.cancel()  # it lets go in the next turn, before the request begins again
+        connection.eof_received()
+        await asyncio.gather(asking, return_exceptions=True)
+        await until(lambda: "EngineCall" not in repr(asyncio.all_tasks()))
+        assert not client._pool._busy
+
+
 async def test_a_request_let_go_before_it_has_a_connection_is_not_sent() -> None:
     async with engine(closes_after(9)) as (played, client):
         for turns in range(6):
