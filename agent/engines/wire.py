@@ -6,6 +6,7 @@ from enum import Enum, auto
 from functools import lru_cache
 from urllib.parse import SplitResult, quote, urlsplit
 
+import orjson
 from websockets.typing import Subprotocol
 
 from agent.engines.backend import BackendFailed, RequestUnfit
@@ -242,8 +243,13 @@ class RequestFormat:
                 return tuple(filter(None, map(_ordinary_field, raw)))
             except _UnusualField:
                 pass
-        headers = response_headers(raw)
-        return tuple((name, self._as_path(text) if name in _ADDRESSES else text) for name, text in headers)
+        headers = tuple(
+            (name, self._as_path(text) if name in _ADDRESSES else text)
+            for name, text in response_headers(raw)
+        )
+        if len(orjson.dumps(headers)) > QUOTED_BYTES:
+            raise BackendFailed(_TOO_MANY)
+        return headers
 
     def _as_path(self, address: str) -> str:
         base = self._base
@@ -288,7 +294,13 @@ class _UnusualField(Exception):
 
 
 ORDINARY_FIELD_BYTES = limits.HEADER_BYTES // limits.HEADERS
-"""How long an ordinary field may be: as many as are allowed are not too much together."""
+"""How long an ordinary field may be, quoted: as many as are allowed are not too much together."""
+
+QUOTED_BYTES = limits.CONTROL_PAYLOAD_BYTES - 4 * limits.KIB
+"""How long all fields may be as HEAD has them, where a quotation mark takes two bytes; the rest is for what
+else it says."""
+
+_TOO_MANY = "the engine's answer has too many headers, or too long ones"
 
 
 @lru_cache(maxsize=256)
@@ -299,7 +311,7 @@ def _ordinary_field(raw: tuple[bytes, bytes]) -> tuple[str, str] | None:
     text = raw[1].decode("latin-1")
     if field == "connection":
         odd = not connection_options((text,)) <= HOP_BY_HOP  # those are dropped whoever names them
-    unusual = odd or field in _ADDRESSES or len(field) + len(text) > ORDINARY_FIELD_BYTES
+    unusual = odd or field in _ADDRESSES or len(orjson.dumps((field, text))) > ORDINARY_FIELD_BYTES
     if unusual or not text.isascii() or FORBIDDEN_IN_VALUE.search(text):
         raise _UnusualField
     return (field, text.strip()) if passed else None
@@ -321,7 +333,7 @@ def response_headers(raw: Sequence[tuple[bytes, bytes]]) -> Headers:
         if passed:
             kept.append((field, text.strip()))
     if len(raw) > limits.HEADERS or len(texts) > limits.HEADER_BYTES:
-        raise BackendFailed("the engine's answer has too many headers, or too long ones")
+        raise BackendFailed(_TOO_MANY)
     if plain and texts.isascii() and not FORBIDDEN_IN_VALUE.search(texts):
         return tuple(kept)
     named = [value.decode("latin-1") for name, value in raw if name.lower() == b"connection"]
@@ -335,5 +347,5 @@ def _checked_headers(headers: Iterable[tuple[str, str]], dropped: frozenset[str]
     if any(not FIELD_NAME.fullmatch(name) or FORBIDDEN_IN_VALUE.search(text) for name, text in kept):
         raise BackendFailed("the engine's answer has a malformed header")
     if sum(len(name) + len(text.encode()) for name, text in kept) > limits.HEADER_BYTES:
-        raise BackendFailed("the engine's answer has too many headers, or too long ones")
+        raise BackendFailed(_TOO_MANY)
     return kept

@@ -16,6 +16,7 @@ from agent.engines.wire import (
 )
 from shared.protocol import limits
 from shared.protocol.errors import ErrorCode
+from shared.protocol.messages import ResponseHead
 
 
 @pytest.mark.parametrize(
@@ -296,3 +297,16 @@ def test_a_responses_ordinary_fields_are_bounded_together() -> None:
     for raw in ([*longest, (b"x", b"")], [*longest[1:], (b"x", b"y" * 256)]):
         with pytest.raises(BackendFailed):
             form.response_headers(raw)
+
+
+def test_a_responses_fields_are_no_more_than_its_head_carries_when_they_are_quoted() -> None:
+    form = RequestFormat("http://engine", None)
+    for size_bytes, too_much in ((150, False), (200, True), (255, True)):
+        raw = [(b"x", b'"' * size_bytes)] * (limits.HEADERS - 1)
+        assert len(raw) * size_bytes < limits.HEADER_BYTES
+        if too_much:
+            with pytest.raises(BackendFailed):
+                form.response_headers(raw)
+        else:
+            payload = ResponseHead(200, form.response_headers(raw)).to_payload()
+            assert len(payload) <= limits.CONTROL_PAYLOAD_BYTES
