@@ -63,9 +63,12 @@ class TranslatedCall:
         self._send = send
         self._on_found = on_found
         self._request: BackendRequest | None = None
+        self._answer: TranslatedAnswer | None = None
         self._task: asyncio.Task[None] | None = asyncio.create_task(self._begin())
 
     def resume(self) -> None:
+        if self._answer is not None:
+            self._answer.resume()
         if self._request is not None:
             self._request.resume()
 
@@ -107,7 +110,8 @@ class TranslatedCall:
         chat, writer = translated
         kept = [(name, text) for name, text in self._head.headers if name.lower() not in _DROPPED]
         head = replace(self._head, path=CHAT_PATH, headers=(*kept, _JSON, ("content-length", str(len(chat)))))
-        self._begin_sending(head, chat, TranslatedAnswer(self._dialect, writer, self._receiver))
+        self._answer = TranslatedAnswer(self._dialect, writer, self._receiver)
+        self._begin_sending(head, chat, self._answer)
 
     def _begin_sending(self, head: RequestHead, body: bytes, receiver: ResponseReceiver) -> None:
         try:
@@ -230,6 +234,16 @@ class TranslatedAnswer:
         self._headers: Headers = ()
         self._chunks: ChatChunkReader | None = None
         self._held = bytearray()
+        self._ready = True
+        """The receiver takes more."""
+        self._rest = b""
+        """The last of a stream, which waits until the receiver takes more."""
+
+    def resume(self) -> None:
+        """The receiver takes more."""
+        self._ready = True
+        if self._rest:
+            self._end(None)
 
     def on_response(self, status: int, headers: Headers, *, whole: bool = False) -> None:
         self._status = status
@@ -251,7 +265,8 @@ class TranslatedAnswer:
                 data = self._chunks.feed(piece)
             except (NoChatAnswer, EventTooLong) as error:
                 raise BackendFailed(str(error)) from error
-            return not data or self._receiver.on_body(data)
+            self._ready = not data or self._receiver.on_body(data)
+            return self._ready
         self._held += piece
         if len(self._held) > ANSWER_BYTES:
             raise BackendFailed(f"the engine's answer is longer than {ANSWER_BYTES} bytes")
@@ -263,18 +278,26 @@ class TranslatedAnswer:
                 self._finish()
             except Exception as raised:
                 error = raised
+        if error is not None or self._ready or not self._rest:
+            self._end(error)
+
+    def _end(self, error: Exception | None) -> None:
+        rest, self._rest = self._rest, b""
+        try:
+            if rest and error is None:
+                self._receiver.on_body(rest)
+        except Exception as raised:
+            error = raised
         self._receiver.on_over(error)
 
     def _finish(self) -> None:
         try:
-            body = self._whole() if self._chunks is None else self._chunks.finish()
+            self._rest = self._whole() if self._chunks is None else self._chunks.finish()
         except (NoChatAnswer, EventTooLong) as error:
             raise BackendFailed(str(error)) from error
         if self._chunks is None:
-            length = ("content-length", str(len(body)))
+            length = ("content-length", str(len(self._rest)))
             self._receiver.on_response(self._status, (*self._headers, _JSON, length))
-        if body:
-            self._receiver.on_body(body)
 
     def _whole(self) -> bytes:
         value: Any

@@ -7,12 +7,15 @@ from typing import Any
 import orjson
 import pytest
 
-from agent.engines.backend import BackendFailed
+from agent.engines.backend import BackendBody, BackendFailed, ResponseReceiver
+from agent.engines.dialects.call import TranslatedCall
+from agent.engines.dialects.table import DIALECTS
 from agent.engines.http.openai import OpenAIHTTPBackend
 from agent.engines.settings import EngineSettings
 from shared.process.server_sent_events import each_event
 from shared.protocol.messages import RequestHead
-from tests.agent.support.canned import added, asked, once, read, until
+from tests.agent.engines.dialects.streams import CHUNKS, stream
+from tests.agent.support.canned import Response, added, asked, once, read, until
 from tests.support.scripted_engine import Fault, Habit, Script, ScriptedEngine, tokens_of
 
 MESSAGES: dict[str, Any] = {
@@ -108,6 +111,23 @@ async def test_a_stream_that_breaks_off_is_a_failure_without_an_end(no_leaks: No
                 await response.stream_to(lambda piece: added(got, piece))
         assert b"content_block_delta" in got
         assert b"message_stop" not in got
+
+
+async def test_the_end_of_a_stream_waits_while_no_more_of_it_is_wanted() -> None:
+    def send(head: RequestHead, body: BackendBody, receiver: ResponseReceiver) -> Any:
+        sent.append(receiver)
+
+    sent: list[ResponseReceiver] = []
+    body, response = orjson.dumps(MESSAGES | {"stream": True}), Response()
+    call = TranslatedCall(DIALECTS["/v1/messages"], head("/v1/messages", body), once(body), response, send)
+    await until(lambda: sent)
+    sent[0].on_response(200, (("content-type", "text/event-stream"),))
+    assert not sent[0].on_body(stream(CHUNKS).removesuffix(b"data: [DONE]\n\n"))
+    sent[0].on_over(None)
+    assert (len(response._pieces), response._over) == (1, False)
+    call.resume()
+    assert b"message_stop" in response._pieces[1]
+    assert (len(response._pieces), response._over, response._error) == (2, True, None)
 
 
 async def test_a_request_let_go_of_frees_the_engine(no_leaks: None) -> None:
