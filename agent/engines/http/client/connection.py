@@ -12,6 +12,7 @@ from typing import Protocol, cast
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 from agent.engines.backend import BackendFailed, BackendTimeout
+from agent.engines.http.client.ending import ends_with_connection, unread
 from shared.speedups import ChunkReader, HeaderCollector, OutPath
 
 KIB = 1024
@@ -204,6 +205,10 @@ class EngineConnection(asyncio.Protocol):
         self._closed(None)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if exc is not None and self._receiver is not None and not self.whole:
+            answer = unread(self.transport)
+            if answer:
+                self._receive(answer)
         self._closed(exc)
         self.resume_writing()
         if self._timer is not None:
@@ -346,7 +351,7 @@ class EngineConnection(asyncio.Protocol):
             self._on_closed(self)
         elif self.whole:
             pass  # some of it waits to be given
-        elif self.status and exc is None and _ends_with_connection(self.status, self.raw_headers):
+        elif self.status and exc is None and ends_with_connection(self.status, self.raw_headers):
             self.whole = True
             self._tell(0)
         else:
@@ -382,17 +387,6 @@ class EngineConnection(asyncio.Protocol):
 
 def _ignore(data: bytes) -> None:
     pass
-
-
-def _ends_with_connection(status: int, headers: list[tuple[bytes, bytes]]) -> bool:
-    """The body is as long as the connection lives (RFC 9112 §6.3)."""
-    if status in (204, 304):
-        return False
-    fields = dict(headers)
-    encoding = fields.get(b"transfer-encoding")
-    if encoding is not None:
-        return not encoding.lower().rstrip().endswith(b"chunked")
-    return b"content-length" not in fields
 
 
 def _no_http(why: str) -> BackendFailed:

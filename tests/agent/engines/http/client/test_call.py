@@ -1,6 +1,7 @@
 """Requests over kept connections, and bodies that are still going up when the answer comes."""
 
 import asyncio
+import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -345,6 +346,22 @@ async def test_an_answer_to_half_a_request_is_an_answer_and_ends_the_connection(
         assert await ask(client, sending=Rising()) == b"big"
         await gone.wait()
         assert not client._pool._idle
+
+
+async def test_an_answer_to_half_a_request_is_read_though_the_rest_of_the_request_meets_a_reset() -> None:
+    loop = asyncio.get_running_loop()
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.setblocking(False)
+        client = EngineClient(EngineSettings(url=f"http://127.0.0.1:{listening.getsockname()[1]}"))
+        body = Slow(b"end")
+        asking = asyncio.ensure_future(ask(client, sending=body, length=8))
+        refusing, _ = await loop.sock_accept(listening)
+        await loop.sock_recv(refusing, 1)
+        refusing.sendall(b"HTTP/1.1 413 Too Large\r\ncontent-length: 3\r\n\r\nbig")
+        refusing.close()  # what it has not read makes a reset of that
+        body.let.set()  # the rest is written before the answer is read
+        assert await asking == b"big"
+        await client.close()
 
 
 async def test_a_get_may_have_a_body_that_nobody_announced() -> None:
