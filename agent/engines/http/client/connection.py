@@ -260,7 +260,8 @@ class EngineConnection(asyncio.Protocol):
         if self.status and not self.whole:
             assert self._parser is not None
             self.whole = True
-            self._keep_alive = self._parser.should_keep_alive()
+            # Some engines send a body with these all the same, which the next request would get.
+            self._keep_alive = self.status not in (204, 304) and self._parser.should_keep_alive()
 
     def _refuse(self, why: str) -> None:
         """Stop the parser, which else goes on to the end of its input."""

@@ -180,6 +180,18 @@ async def test_a_connection_that_closes_while_it_rests_is_not_chosen() -> None:
         assert played.connections == 3
 
 
+@pytest.mark.parametrize("status", [204, 304])
+async def test_a_body_that_follows_an_answer_without_one_is_no_other_requests(status: int) -> None:
+    async def serve(number: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while await request(reader):
+            writer.write(b"HTTP/1.1 %d Fine\r\n\r\n" % status)
+            await asyncio.sleep(0.001)
+            writer.write(b"null")
+
+    async with engine(serve) as (_, client):
+        assert [await ask(client) for _ in range(5)] == [b""] * 5
+
+
 async def test_no_more_connections_rest_than_the_pool_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "IDLE", 2)
     async with engine(closes_after(9)) as (played, client):

@@ -204,10 +204,10 @@ async def test_an_answer_to_head_has_no_body_whatever_it_says() -> None:
 
 
 @pytest.mark.parametrize("status", [b"204 No Content", b"304 Not Modified"])
-async def test_some_answers_have_no_body_and_leave_the_connection(status: bytes) -> None:
+async def test_some_answers_have_no_body_and_are_the_last_of_their_connection(status: bytes) -> None:
     connection, answer, _ = begun(b"HTTP/1.1 " + status + b"\r\n\r\n")
     await answer.stream_to(Taker())
-    assert connection.is_reusable()
+    assert not connection.is_reusable()
 
 
 async def test_without_framing_the_end_of_the_connection_is_the_end_of_the_body() -> None:
