@@ -94,12 +94,20 @@ class EngineUpload:
         return data
 
     async def _drained(self, connection: EngineConnection) -> None:
-        stall_s = self._timeouts.idle_s
-        try:
-            async with asyncio.timeout(stall_s):
-                await connection.drained()
-        except TimeoutError:
-            raise BackendTimeout(f"the engine took nothing of the request for {stall_s:g} s") from None
+        """Raises BackendTimeout."""
+        stall_s, transport = self._timeouts.idle_s, connection.transport
+        left_bytes = transport.get_write_buffer_size() if connection.full else 0
+        while connection.full:
+            try:
+                async with asyncio.timeout(stall_s):
+                    await connection.drained()
+                break
+            except TimeoutError:
+                before_bytes, left_bytes = left_bytes, transport.get_write_buffer_size()
+                if left_bytes >= before_bytes:  # else it takes a long piece slowly
+                    raise BackendTimeout(
+                        f"the engine took nothing of the request for {stall_s:g} s"
+                    ) from None
         if self._untaken_bytes:
             self._take()
 

@@ -1,7 +1,6 @@
 """Requests over kept connections, and bodies that are still going up when the answer comes."""
 
 import asyncio
-import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -290,50 +289,6 @@ async def test_a_request_on_its_way_up_begins_again_when_its_kept_connection_was
         assert await asking == b"ok"
 
 
-@asynccontextmanager
-async def half_sent(seen: list[bytes]) -> AsyncIterator[tuple[EngineClient, Slow, "asyncio.Future[bytes]"]]:
-    """A request over a kept connection, of which ``begun`` is with the engine and nothing else has come yet;
-    further connections answer, and ``seen`` is what they are sent."""
-
-    async def serve(number: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        sent = await request(reader)
-        writer.write(OK)
-        if number == 0:
-            await reader.readuntil(b"begun")
-            there.set()
-            await reader.read()
-        else:
-            seen.append(sent.partition(b"\r\n\r\n")[2])
-
-    there = asyncio.Event()
-    async with engine(serve) as (_, client):
-        await ask(client)
-        body = Slow(b"x" * REPLAY_BYTES)
-        asking = asyncio.ensure_future(ask(client, sending=body, length=5 + REPLAY_BYTES))
-        await there.wait()
-        yield client, body, asking
-
-
-async def test_what_comes_of_a_body_as_its_kept_connection_closes_is_sent_over_the_next() -> None:
-    seen: list[bytes] = []
-    async with half_sent(seen) as (client, body, asking):
-        [connection] = client._pool._busy
-        body.let.set()
-        connection.eof_received()
-        assert await asking == b"ok"
-    assert seen == [b"begun" + body.last]
-
-
-async def test_a_request_let_go_as_its_kept_connection_closes_leaves_no_task() -> None:
-    async with half_sent([]) as (client, _, asking):
-        [connection] = client._pool._busy
-        asking.cancel()  # it lets go in the next turn, before the request begins again
-        connection.eof_received()
-        await asyncio.gather(asking, return_exceptions=True)
-        await until(lambda: "EngineCall" not in repr(asyncio.all_tasks()))
-        assert not client._pool._busy
-
-
 async def test_a_request_let_go_before_it_has_a_connection_is_not_sent() -> None:
     async with engine(closes_after(9)) as (played, client):
         for turns in range(6):
@@ -358,22 +313,6 @@ async def test_an_answer_to_half_a_request_is_an_answer_and_ends_the_connection(
         assert await ask(client, sending=Rising()) == b"big"
         await gone.wait()
         assert not client._pool._idle
-
-
-async def test_an_answer_to_half_a_request_is_read_though_the_rest_of_the_request_meets_a_reset() -> None:
-    loop = asyncio.get_running_loop()
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        listening.setblocking(False)
-        client = EngineClient(EngineSettings(url=f"http://127.0.0.1:{listening.getsockname()[1]}"))
-        body = Slow(b"end")
-        asking = asyncio.ensure_future(ask(client, sending=body, length=8))
-        refusing, _ = await loop.sock_accept(listening)
-        await loop.sock_recv(refusing, 1)
-        refusing.sendall(b"HTTP/1.1 413 Too Large\r\ncontent-length: 3\r\n\r\nbig")
-        refusing.close()  # what it has not read makes a reset of that
-        body.let.set()  # the rest is written before the answer is read
-        assert await asking == b"big"
-        await client.close()
 
 
 async def test_a_get_may_have_a_body_that_nobody_announced() -> None:
