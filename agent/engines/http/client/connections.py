@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from aiohappyeyeballs import AddrInfoType, start_connection
 
-from agent.engines.backend import BackendUnreachable
+from agent.engines.backend import BackendFailed, BackendUnreachable
 from agent.engines.http.client.connection import EngineConnection
 
 P = TypeVar("P", bound=asyncio.BaseProtocol)
@@ -182,8 +182,7 @@ class ConnectionPool:
         for connection in self._idle:
             connection.transport.abort()
         self._idle.clear()
-        for connection in tuple(self._busy):
-            connection.transport.abort()
+        self.fail_all(BackendFailed("the agent let go of the engine"))
         await asyncio.sleep(0)  # for the sockets to be closed
 
     def _drop_old(self) -> None:

@@ -341,10 +341,11 @@ async def test_head_and_body_leave_together_and_nothing_is_added() -> None:
     ]
 
 
-async def test_closing_the_client_cuts_off_what_runs() -> None:
+@pytest.mark.parametrize("begins", [OK[:-1], b"HTTP/1.1 200 OK\r\n\r\no"])
+async def test_closing_the_client_cuts_off_what_runs(begins: bytes) -> None:
     async def serve(number: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await request(reader)
-        writer.write(OK[:-1])
+        writer.write(begins)
         answered.set()
         await reader.read()
 
@@ -352,6 +353,7 @@ async def test_closing_the_client_cuts_off_what_runs() -> None:
     async with engine(serve) as (_, client):
         asking = asyncio.ensure_future(ask(client))
         await answered.wait()
+        await until(lambda: [each for each in client._pool._busy if each.status])
         await client.close()
         with pytest.raises(BackendFailed):
             await asking
