@@ -23,7 +23,8 @@ class EngineTimeouts:
     first_byte_s: float | None = 600.0
     """From the end of the request's body to the response's head. Long: an engine may have a queue."""
     idle_s: float | None = 300.0
-    """Between two pieces of the response's body, and for the engine to take the next of the request's."""
+    """Between two pieces of the response's body, once all of the request's was sent, and for the engine to
+    take the next of the request's."""
     probe_s: float = 5.0
     """For a whole answer to a question about models, health or load."""
 

@@ -103,7 +103,7 @@ class EngineCall(EngineUpload):
             raise BackendFailed(f"the engine answered with status {connection.status}")
         headers = self._format.response_headers(connection.raw_headers)
         whole = connection.whole
-        if not whole:
+        if not whole and self._all_sent:  # else it may wait for more of the request
             connection.expect_within(self._timeouts.idle_s)
         return self._receiver.on_response(connection.status, headers, whole=whole)
 
@@ -183,8 +183,8 @@ class EngineCall(EngineUpload):
 
     async def _send_rest(self, connection: EngineConnection) -> None:
         await self._send_more(connection)
-        if not connection.status:
-            connection.expect_within(self._timeouts.first_byte_s)
+        timeouts = self._timeouts
+        connection.expect_within(timeouts.idle_s if connection.status else timeouts.first_byte_s)
 
     async def _carry_out(self, step: Awaitable[None]) -> None:
         try:

@@ -88,3 +88,27 @@ async def test_an_engine_that_takes_a_long_piece_slowly_has_not_stopped_reading(
             await ask(client, sending=once(body, len(body)), length=len(body))
         assert not left_bytes
         await client.close()
+
+
+@pytest.mark.parametrize("ends", [True, False])
+async def test_an_answer_that_has_begun_may_wait_for_the_rest_of_its_request(ends: bool) -> None:
+    async def serve(number: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"begun")
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\no")
+        await reader.readuntil(b"end")
+        if ends:
+            writer.write(b"k")
+        await reader.read()
+
+    async with engine(serve) as (played, _):
+        client = EngineClient(EngineSettings(url=played.url, timeouts=EngineTimeouts(idle_s=0.2)))
+        body = Slow(b"end")
+        asking = asyncio.ensure_future(ask(client, sending=body, length=8))
+        await asyncio.sleep(0.4)
+        body.let.set()
+        if ends:
+            assert await asking == b"ok"
+        else:
+            with pytest.raises(BackendTimeout, match="in the middle of"):
+                await asking
+        await client.close()
