@@ -134,18 +134,19 @@ class EngineResponse(ResponseFields):
     def consumed(self, size_bytes: int) -> None:
         """The client's socket took this many bytes; the engine may send as many more. Safe after the end."""
         self.taken_bytes += size_bytes
-        if self._held is not None:
-            self._held.read(size_bytes)
+        own_bytes = size_bytes
         if self._older_bytes:
             older = size_bytes if size_bytes < self._older_bytes else self._older_bytes
             self._older_bytes -= older
             self._outstanding_bytes -= older
-            size_bytes -= older
+            own_bytes -= older
         if self._splicer is not None:
-            self._consumed_joined(size_bytes)
-        elif size_bytes:
-            self._outstanding_bytes -= size_bytes
-            self._stream.consumed(size_bytes)
+            self._consumed_joined(own_bytes)
+        elif own_bytes:
+            self._outstanding_bytes -= own_bytes
+            self._stream.consumed(own_bytes)
+        if self._held is not None:  # who waits for memory gets it then, perhaps for what is left of this
+            self._held.read(size_bytes)
         if self._no_room and not self.behind:
             self._has_room()
 

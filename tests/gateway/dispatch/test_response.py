@@ -4,11 +4,14 @@ import asyncio
 
 import pytest
 
+from gateway.dispatch.recovery import AnswerRecord, RecordBudget
 from gateway.dispatch.response import EngineResponse
-from gateway.dispatch.response_stream import READ_BYTES
+from gateway.dispatch.response_buffers import UnreadBudget
+from gateway.dispatch.response_stream import HOLD_BACK_BYTES, READ_BYTES, Ending, NoStream
 from gateway.domain.errors import StreamBroken
 from shared.protocol.credit import GATEWAY_WINDOWS
 from shared.protocol.errors import ErrorCode
+from shared.protocol.limits import KIB
 from shared.protocol.messages import ResponseHead, Trailers
 from shared.speedups.body_path import STEP_BYTES
 from tests.gateway.fleet.fleet import EngineStream, Fleet, deployment
@@ -216,3 +219,45 @@ async def test_a_body_that_broke_is_not_whole() -> None:
     response.abort()
     fleet.settle()
     fleet.assert_quiet()
+
+
+class CountedStream(NoStream):
+    """Knows how much of it was said to be consumed."""
+
+    consumed_bytes = 0
+
+    def consumed(self, size_bytes: int) -> None:
+        self.consumed_bytes += size_bytes
+
+
+class HeldUp:
+    """Owns a response: whether its engine waits for the reader."""
+
+    held = False
+
+    def reader_done(self, ending: Ending) -> None: ...
+    def much_came(self) -> None: ...
+
+    def held_up(self, held_up: bool) -> None:
+        self.held = held_up
+
+
+def response_to(stream: CountedStream, owner: HeldUp, unread_bytes: int = 0) -> EngineResponse:
+    record = AnswerRecord("chat", RecordBudget())
+    unread = UnreadBudget(unread_bytes)
+    return EngineResponse(HEAD, stream, "a", "a/d", "", 0.0, 1, owner, record, unread=unread)
+
+
+async def test_memory_that_is_got_while_the_last_is_taken_is_given_back() -> None:
+    """What a reader takes gives memory back, for which its own answer may be the first to wait."""
+    stream, owner, event = CountedStream(), HeldUp(), b"data: " + b"x" * 39_992 + b"\n\n"
+    response = response_to(stream, owner, unread_bytes=128 * KIB)
+    response.feed(event)
+    assert 0 < stream.consumed_bytes < len(event) - HOLD_BACK_BYTES
+    assert owner.held
+    response.end(None)
+    assert await response.next_chunks() == [event]
+    response.consumed(len(event))
+    assert await response.next_chunks() == []
+    assert (response._buffer._budget.used_bytes, stream.consumed_bytes) == (0, len(event))
+    assert not owner.held
