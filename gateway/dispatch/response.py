@@ -205,8 +205,10 @@ class EngineResponse(ResponseFields):
             self._owed_bytes += len(data)
             data = self._splicer.feed(data)
         self._put_passed(data, data if self._record is None else self._record.feed(data))
-        if self._owed_bytes and self._outstanding_bytes <= self._older_bytes:
-            self._consumed_joined(0)
+        own_bytes = self._outstanding_bytes - self._older_bytes
+        if self._owed_bytes > own_bytes:  # the splicer made less of it, or holds it: nobody is to read that
+            self._stream.consumed(self._owed_bytes - own_bytes)
+            self._owed_bytes = own_bytes
 
     def flush_joined(self) -> None:
         """The joined stream is over for HTTP: what was held back of it comes now. May raise SpliceFailed."""

@@ -242,6 +242,16 @@ class HeldUp:
         self.held = held_up
 
 
+class Dropping:
+    """A splicer that passes on events and makes nothing of comments."""
+
+    def feed(self, data: bytes) -> bytes:
+        return b"" if data.startswith(b":") else data
+
+    def finish(self) -> bytes:
+        return b""
+
+
 def response_to(stream: CountedStream, owner: HeldUp, unread_bytes: int = 0) -> EngineResponse:
     record = AnswerRecord("chat", RecordBudget())
     unread = UnreadBudget(unread_bytes)
@@ -261,3 +271,16 @@ async def test_memory_that_is_got_while_the_last_is_taken_is_given_back() -> Non
     assert await response.next_chunks() == []
     assert (response._buffer._budget.used_bytes, stream.consumed_bytes) == (0, len(event))
     assert not owner.held
+
+
+async def test_a_joined_stream_of_which_little_is_to_be_read_has_credit() -> None:
+    stream, owner = CountedStream(), HeldUp()
+    response = response_to(CountedStream(), owner)
+    response.go_on(stream, Dropping())  # type: ignore[arg-type]
+    event = b"data: 1\n\n"
+    response.feed(event)
+    response.feed(b":" + b"x" * 16_000 + b"\n\n")
+    assert (stream.consumed_bytes, response.behind) == (16_003, False)
+    assert await response.next_chunks() == [event]
+    response.consumed(len(event))
+    assert stream.consumed_bytes == 16_003 + len(event)
