@@ -283,6 +283,7 @@ class EngineResponse(ResponseFields):
         self._close_sink()
         self._stream, self._splicer = stream, splicer
         self._older_bytes, self._owed_bytes = self._outstanding_bytes, 0
+        self._has_room()  # its engine waits for nobody yet
 
     def _put(self, data: bytes) -> None:
         if not data:

@@ -284,3 +284,12 @@ async def test_a_joined_stream_of_which_little_is_to_be_read_has_credit() -> Non
     assert await response.next_chunks() == [event]
     response.consumed(len(event))
     assert stream.consumed_bytes == 16_003 + len(event)
+
+
+async def test_an_engine_that_goes_on_is_not_held_up_by_what_came_of_another() -> None:
+    owner = HeldUp()
+    response = response_to(CountedStream(), owner)
+    response.feed(b"data: " + b"x" * HOLD_BACK_BYTES + b"\n\n")
+    assert owner.held
+    response.go_on(CountedStream(), Dropping())  # type: ignore[arg-type]
+    assert (response.behind, owner.held) == (False, False)
