@@ -89,6 +89,7 @@ class SpillQueue:
         def tell(data: bytes | None, error: Exception | None) -> None:
             self._fetching = False
             if self._closed:
+                self._free([self._written.popleft()])
                 return
             if data is None:
                 self._error = error
@@ -113,14 +114,13 @@ class SpillQueue:
         return self._tail.take(most_bytes)
 
     def close(self) -> None:
-        """Discard everything and free the blocks in the file."""
+        """Discard everything and free the blocks in the file, those that are being read once they were."""
         self._closed = True
         self._tail.clear()
         self._writing = None
         self._fetched = b""
-        if self._written:
-            extents = list(self._written)
-            self._written.clear()
+        extents = [self._written.pop() for _ in range(len(self._written) - self._fetching)]
+        if extents:
             self._free(extents)
 
     def _wrote(self, written: bool, size_bytes: int, done: Callable[[int], None]) -> None:

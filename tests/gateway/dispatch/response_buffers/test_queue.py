@@ -79,6 +79,30 @@ def test_no_block_is_given_back_while_it_is_written(tmp_path: Path) -> None:
     assert there.used_bytes == 0
 
 
+def test_no_block_is_given_back_while_it_is_read(tmp_path: Path) -> None:
+    """Another answer's bytes would be found there, and the disk be taken for broken."""
+    worker = HeldWorker()
+    there = space(tmp_path, MIB, worker=worker)
+    queue, other = SpillQueue(there, "k", "t"), SpillQueue(there, "k2", "t2")
+    for piece in (b"one", b"two"):
+        queue.put(piece)
+        queue.write(lambda size_bytes: None)
+        worker.catch_up()
+    queue.fetch(lambda: None)
+    queue.close()
+    assert there.used_bytes == BLOCK_BYTES
+    other.put(b"another")
+    assert other.write(lambda size_bytes: None)
+    worker.waiting.rotate()  # one thread writes before the other has read
+    worker.catch_up()
+    assert there.used_bytes == BLOCK_BYTES
+    other.put(b"more")
+    assert other.write(lambda size_bytes: None)
+    worker.catch_up()
+    assert read_all(other, worker) == b"anothermore"
+    assert there.used_bytes == 0
+
+
 @given(st.data())
 def test_bytes_come_out_in_order_whatever_the_disk_does(data: st.DataObject) -> None:
     opened = Opened()
