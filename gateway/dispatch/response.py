@@ -315,6 +315,8 @@ class EngineResponse(ResponseFields):
         stream, left_bytes = self._stream, self._outstanding_bytes - self._older_bytes
         fits = left_bytes < HOLD_BACK_BYTES
         if fits or self._buffer.spill(left_bytes, lambda size_bytes: self._spilled(stream, size_bytes)):
+            if not (fits or self._buffer.spilling):
+                self._kept(left_bytes)  # its reader has it in hand, as what it reads of the file
             self._has_room()
             return
         self._no_room = self._asks_again = True

@@ -142,6 +142,11 @@ class UnreadBuffer:
                 self._spilled.put(piece)
         return self._spilled.write(done)
 
+    @property
+    def spilling(self) -> bool:
+        """Something is on its way to the file, of which ``done`` will be told."""
+        return self._spilled is not None and self._spilled.writes
+
     def ask_again(self, ask: Callable[[], None]) -> None:
         """Have ``ask`` called once when memory was given back, unless :meth:`ask_no_more` is called
         before."""

@@ -45,6 +45,11 @@ class SpillQueue:
         """Whether some of it is in the file, or will be soon."""
         return bool(self._written or self._writing)
 
+    @property
+    def writes(self) -> bool:
+        """Whether something is being written."""
+        return self._places is not None
+
     def put(self, data: bytes) -> None:
         """``data`` is not empty."""
         self._tail.put(data)

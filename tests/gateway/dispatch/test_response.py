@@ -1,6 +1,7 @@
 """A response whose reader has a sink: over real sessions joined in memory."""
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
@@ -11,9 +12,10 @@ from gateway.dispatch.response_stream import HOLD_BACK_BYTES, READ_BYTES, Ending
 from gateway.domain.errors import StreamBroken
 from shared.protocol.credit import GATEWAY_WINDOWS
 from shared.protocol.errors import ErrorCode
-from shared.protocol.limits import KIB
+from shared.protocol.limits import KIB, MIB
 from shared.protocol.messages import ResponseHead, Trailers
 from shared.speedups.body_path import STEP_BYTES
+from tests.gateway.dispatch.response_buffers.behaviour.workers import HeldWorker, space
 from tests.gateway.fleet.fleet import EngineStream, Fleet, deployment
 
 HEAD = ResponseHead(200, (("content-type", "text/plain"),))
@@ -293,3 +295,22 @@ async def test_an_engine_that_goes_on_is_not_held_up_by_what_came_of_another() -
     assert owner.held
     response.go_on(CountedStream(), Dropping())  # type: ignore[arg-type]
     assert (response.behind, owner.held) == (False, False)
+
+
+async def test_an_engine_waits_for_no_reader_that_has_much_in_hand_while_the_file_has_room(
+    tmp_path: Path,
+) -> None:
+    stream, owner, worker = CountedStream(), HeldUp(), HeldWorker()
+    response = response_to(stream, owner)
+    response._buffer._budget.spill_to(space(tmp_path, MIB, worker=worker))
+    first, second = (b"data: " + letter * 30_000 + b"\n\n" for letter in (b"x", b"y"))
+    response.feed(first)
+    assert await response.next_chunks() == [first], "while it is being written, and its client reads nothing"
+    worker.catch_up()
+    response.feed(second)
+    worker.catch_up()
+    assert (stream.consumed_bytes, owner.held) == (len(first) + len(second), False)
+    response.consumed(len(first))
+    response.abort()
+    worker.catch_up()
+    assert (response._buffer._budget.spilled_bytes, response._buffer._budget.used_bytes) == (0, 0)
