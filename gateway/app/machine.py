@@ -20,3 +20,4 @@ def follow_machine(dispatcher: Dispatcher, machine: MachineGuard) -> None:
     """The dispatcher knows when memory is short, and for how long the process stood still."""
     dispatcher.admission.stood_still = machine.stills.since
     dispatcher.unread.roomy = lambda: not machine.pressure.level
+    machine.pressure.when_over = dispatcher.unread.has_room_again

@@ -60,6 +60,8 @@ class Pressure:
         self._metrics = metrics
         self._begins = {Level.SHORT: threshold, Level.CRITICAL: (1 + threshold) / 2}
         self.level = Level.FINE
+        self.when_over: Callable[[], None] = lambda: None
+        """Called when memory is short no longer."""
         metrics.machine_trouble("memory", False)
 
     def read(self, readings: Sequence[MemoryReading]) -> None:
@@ -79,6 +81,7 @@ class Pressure:
             )
         else:
             _log.warning("memory_back")
+            self.when_over()
 
     def check(self, size_bytes: int) -> None:
         """A new body wants this much in all. Raises :class:`Overloaded`."""

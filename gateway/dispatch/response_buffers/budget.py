@@ -51,6 +51,10 @@ class UnreadBudget:
         self._space = space
         space.when_freed(self._freed)
 
+    def has_room_again(self) -> None:
+        """``roomy`` says so: all that were refused ask again."""
+        self._ask(len(self._waiting))
+
     def close(self) -> None:
         """Nothing more is kept; the file is closed once nothing of it is used."""
         if self._space is not None:
@@ -58,7 +62,10 @@ class UnreadBudget:
 
     def _freed(self) -> None:
         """Those that were refused first ask again; each says anew if it is refused again."""
-        for buffer in list(islice(self._waiting, ASKED_AT_ONCE)):
+        self._ask(ASKED_AT_ONCE)
+
+    def _ask(self, most: int) -> None:
+        for buffer in list(islice(self._waiting, most)):
             ask = self._waiting.pop(buffer, None)
             if ask is not None:
                 ask()
