@@ -36,6 +36,7 @@ from shared.protocol.limits import MIB
 from shared.protocol.messages import UPGRADED, Headers, RequestHead
 from shared.protocol.upgraded import (
     GOING_AWAY,
+    INTERNAL_ERROR,
     NO_CODE,
     CloseNotice,
     MessagePiece,
@@ -57,6 +58,21 @@ CLOSE_S = 10.0
 
 _log = logging.getLogger("websockets.engine")
 _log.setLevel(logging.ERROR)
+
+
+class _Connection(ClientConnection):
+    """Knows when its engine gave the last sign of life. The library's own pings would wait for ever behind
+    what an engine does not take, and for an answer that is not read while the client reads nothing."""
+
+    heard_s = 0.0
+
+    def data_received(self, data: bytes) -> None:
+        self.heard_s = self.loop.time()
+        super().data_received(data)
+
+    def resume_writing(self) -> None:
+        self.heard_s = self.loop.time()
+        super().resume_writing()
 
 
 class EngineWebSocket:
@@ -83,7 +99,9 @@ class EngineWebSocket:
         self._receiver = receiver
         self._on_end = on_end
         self._uri, self._fields, self._subprotocols = form.websocket(head.method, head.path, head.headers)
-        self._socket: ClientConnection | None = None
+        self._socket: _Connection | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        """Of the next ping."""
         self._wanted = asyncio.Event()
         """Set while the receiver takes pieces."""
         self._wanted.set()
@@ -114,6 +132,8 @@ class EngineWebSocket:
     def _end(self, error: Exception | None) -> None:
         """The engine is let go."""
         self._over = True
+        if self._timer is not None:
+            self._timer.cancel()
         socket, self._socket = self._socket, None
         if socket is not None:
             if socket.state is State.OPEN:
@@ -143,29 +163,43 @@ class EngineWebSocket:
         if failure is not None and not isinstance(failure, ConnectionClosed):
             raise failure
 
+    def _beat(self) -> None:
+        """Ping the engine, or cut it off when it was silent for too long. While it is not read, because the
+        client takes nothing, it cannot say anything."""
+        socket, idle_s, loop = self._socket, self._timeouts.idle_s, asyncio.get_running_loop()
+        assert socket is not None
+        self._timer = loop.call_later(PING_S, self._beat)
+        now_s, transport, protocol = loop.time(), socket.transport, socket.protocol
+        if not (transport.is_reading() or transport.is_closing()):
+            socket.heard_s = now_s
+        silent = idle_s is not None and now_s - socket.heard_s > PING_S + idle_s
+        if protocol.state is State.OPEN:
+            if silent:
+                protocol.fail(INTERNAL_ERROR, "the engine is silent")
+            else:
+                protocol.send_ping(b"")
+            socket.send_data()
+        if silent:
+            transport.abort()
+
     async def _connect(self) -> ClientConnection:
         """Raises BackendUnreachable, TimeoutError, InvalidStatus and other InvalidHandshake."""
 
-        def made() -> ClientConnection:
+        def made() -> _Connection:
             protocol = ClientProtocol(
                 parse_uri(self._uri),
                 subprotocols=self._subprotocols or None,
                 max_size=(None, FRAME_BYTES),
                 logger=_log,
             )
-            return ClientConnection(
-                protocol,
-                ping_interval=PING_S,
-                ping_timeout=self._timeouts.idle_s,
-                close_timeout=CLOSE_S,
-                max_queue=1,
-            )
+            return _Connection(protocol, ping_interval=None, close_timeout=CLOSE_S, max_queue=1)
 
         socket = await self._connector.dial(made)
         self._socket = socket
         async with asyncio.timeout(self._timeouts.first_byte_s):
             await socket.handshake(self._fields, None)
-        socket.start_keepalive()
+        socket.heard_s = asyncio.get_running_loop().time()
+        self._beat()
         return socket
 
     def _response_headers(self, response: Response) -> Headers:

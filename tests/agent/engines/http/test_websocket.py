@@ -11,9 +11,10 @@ from websockets.asyncio.server import ServerConnection, serve, unix_serve
 from websockets.exceptions import ConnectionClosed
 
 from agent.engines.http.openai import EngineSettings, OpenAIHTTPBackend
+from agent.engines.settings import EngineTimeouts
 from shared.protocol.endpoint import Stream
 from shared.protocol.errors import ErrorCode
-from shared.protocol.limits import PIECE_BYTES, UPLOAD_WINDOW_BYTES
+from shared.protocol.limits import KIB, PIECE_BYTES, UPLOAD_WINDOW_BYTES
 from shared.protocol.messages import DeploymentState
 from shared.protocol.upgraded import (
     CloseNotice,
@@ -52,10 +53,13 @@ async def backend_at(url: str, **settings: Any) -> AsyncIterator[OpenAIHTTPBacke
 
 
 @asynccontextmanager
-async def engine(handler: Handler = echo, **options: Any) -> AsyncIterator[Set]:
+async def engine(
+    handler: Handler = echo, *, timeouts: EngineTimeouts | None = None, **options: Any
+) -> AsyncIterator[Set]:
+    settings: dict[str, Any] = {} if timeouts is None else {"timeouts": timeouts}
     async with serve(handler, "127.0.0.1", 0, compression=None, max_size=None, **options) as server:
         url = f"http://127.0.0.1:{next(iter(server.sockets)).getsockname()[1]}"
-        async with backend_at(url, api_key="engines") as backend, agent_with(backend) as here:
+        async with backend_at(url, api_key="engines", **settings) as backend, agent_with(backend) as here:
             yield here
 
 
@@ -255,6 +259,61 @@ async def test_a_frame_longer_than_the_limit_closes_with_1009(monkeypatch: pytes
     _, reader = said(answer)
     assert reader.closed is not None
     assert reader.closed.code == 1009
+
+
+async def test_an_engine_whose_client_reads_nothing_is_not_taken_for_silent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("agent.engines.http.websocket.PING_S", 0.05)
+    size, count = 64 * KIB, 24
+
+    async def burst(socket: ServerConnection) -> None:
+        for _ in range(count):
+            await socket.send(bytes(size))
+        await socket.close(4000, "done")
+
+    async with engine(burst, timeouts=EngineTimeouts(idle_s=0.1)) as here:
+        stream, answer = ask(here)
+        await answer.until("head")
+        await asyncio.sleep(0.5)
+        while "end" not in answer.names():
+            stream.consumed(1 << 30)
+            await asyncio.sleep(0.001)
+    messages, reader = said(answer)
+    assert len(messages) == count
+    assert reader.closed == CloseNotice(4000, "done")
+
+
+async def test_an_engine_that_takes_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agent.engines.http.websocket.PING_S", 0.05)
+    released = asyncio.Event()
+
+    async def deaf(socket: ServerConnection) -> None:
+        socket.transport.pause_reading()
+        await released.wait()
+        socket.transport.abort()
+
+    async with engine(deaf, timeouts=EngineTimeouts(idle_s=0.2)) as here:
+        stream, answer = ask(here)
+        await answer.until("head")
+
+        async def say() -> None:
+            (piece,) = encode_pieces(PieceKind.BINARY, bytes(PIECE_BYTES), final=True)
+            while True:
+                if not stream.send_data(piece):
+                    await answer.until("writable")
+                answer.calls = [call for call in answer.calls if call[0] != "writable"]
+
+        saying = asyncio.ensure_future(say())
+        try:
+            async with asyncio.timeout(20.0):
+                await answer.until("closed")
+        finally:
+            saying.cancel()
+            released.set()
+    _, reader = said(answer)
+    assert reader.closed is not None
+    assert reader.closed.code == 1011
 
 
 async def test_an_engine_on_a_unix_socket_is_reached(tmp_path: Path) -> None:
