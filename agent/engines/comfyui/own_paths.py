@@ -128,7 +128,7 @@ class PromptSocket:
         self._wanted = asyncio.Event()
         self._wanted.set()
         self._over = False
-        self._full = False
+        self._closing = False
         loop = asyncio.get_running_loop()
         self._writer = loop.create_task(self._write())
         self._reader = loop.create_task(self._read())
@@ -144,21 +144,26 @@ class PromptSocket:
         waiting = len(self._queue)
         is_text = isinstance(message, str)
         passing = not is_text or message.startswith(_PASSING)  # type: ignore[arg-type]
-        if self._over or self._full or (passing and waiting >= PASSING):
+        if self._over or self._closing or (passing and waiting >= PASSING):
             return
         if waiting >= QUEUED:
-            self._full = True
-            self._queue.append(encode_close(TRY_LATER, "the client does not read"))
+            self._close(TRY_LATER, "the client does not read")
         else:
             data = message.encode() if isinstance(message, str) else message
             kind = PieceKind.TEXT if is_text else PieceKind.BINARY
             self._queue.append(b"".join(encode_pieces(kind, data, final=True)))
+            self._filled.set()
+
+    def _close(self, code: int, reason: str = "") -> None:
+        """The client is told nothing after what waits for it, and then that it is closed."""
+        self._closing = True
+        self._queue.append(encode_close(code, reason))
         self._filled.set()
 
     async def _write(self) -> None:
         try:
             self._receiver.on_response(UPGRADED, ())
-            while not (self._full and not self._queue):
+            while not (self._closing and not self._queue):
                 await self._filled.wait()
                 self._filled.clear()
                 while self._queue:
@@ -178,14 +183,14 @@ class PromptSocket:
                 data = body.take()
                 reader.feed(data)
                 body.taken(len(data))
-            code = reader.end().code
-            self._receiver.on_body(encode_close(code if may_be_sent(code) else NO_CODE))
         except PieceMalformed:
             self._finish(None)
         except Exception as error:
             self._finish(error)
         else:
-            self._finish(None)
+            self._queue.clear()
+            code = reader.end().code
+            self._close(code if may_be_sent(code) else NO_CODE)
 
     def _finish(self, error: Exception | None, *, told: bool = True) -> None:
         if self._over:

@@ -114,6 +114,28 @@ async def test_one_that_does_not_read_misses_progress_and_is_closed_at_last() ->
     assert reader.closed.code == TRY_LATER
 
 
+async def test_one_that_closes_and_does_not_read_is_answered_when_there_is_room() -> None:
+    ended: list[Exception | None] = []
+    receiver, body = Receiver(room=1), Body()
+    socket = PromptSocket(body, receiver, ended.append)
+    socket.say("first")
+    socket.say("never told")
+    await until(lambda: receiver.room == 0)
+    told = bytes(receiver.body)
+    body.put(encode_close(4001))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert (bytes(receiver.body), ended) == (told, [])
+    receiver.room = 10
+    socket.resume()
+    assert await receiver.over is None
+    assert ended == [None]
+    reader = PieceReader()
+    assert [piece.data for piece in reader.feed(bytes(receiver.body))] == [b"first"]
+    assert reader.closed is not None
+    assert reader.closed.code == 4001
+
+
 async def test_what_is_no_message_ends_the_socket_alone() -> None:
     ended: list[Exception | None] = []
     receiver, body = Receiver(), Body()
