@@ -36,6 +36,7 @@ class RealtimeEngine:
     """Pieces that came while an utterance was being ended."""
     ending_s: float = 0.01
     """How long it takes to end an utterance."""
+    sockets: list[ServerConnection] = field(default_factory=list)
 
     def answer(self, connection: ServerConnection, request: Request) -> Response | None:
         if "upgrade" in request.headers:
@@ -43,6 +44,7 @@ class RealtimeEngine:
         return listed_model(connection, request, MODEL, self.owner)
 
     async def serve(self, socket: ServerConnection) -> None:
+        self.sockets.append(socket)
         session = _Session(self, socket)
         try:
             await session.run()

@@ -229,7 +229,10 @@ class EngineWebSocket:
         except ConnectionClosed as closed:
             notice = self._close_notice(closed)
             if notice is not None:
-                await self._pass_on(encode_close(*notice))
+                await self._close_client(notice)
+
+    async def _close_client(self, notice: CloseNotice) -> None:
+        await self._pass_on(encode_close(*notice))
 
     def _close_notice(self, closed: ConnectionClosed) -> CloseNotice | None:
         """What the client is told; None: the connection was lost."""

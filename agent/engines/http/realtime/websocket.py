@@ -70,6 +70,10 @@ class RealtimeWebSocket(EngineWebSocket):
     def _close_notice(self, closed: ConnectionClosed) -> CloseNotice | None:
         return self._refusal or super()._close_notice(closed)
 
+    async def _close_client(self, notice: CloseNotice) -> None:
+        async with self._client_turn:
+            await super()._close_client(notice)
+
     async def _send(self, socket: ClientConnection) -> None:
         """Raises PieceMalformed, ConnectionClosed."""
         pieces = self._pieces()

@@ -4,7 +4,7 @@ import asyncio
 import base64
 import json
 from array import array
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -62,6 +62,14 @@ class Client:
         await self.answer.until("closed")
 
 
+async def standing_still(value: Callable[[], int], seconds: float) -> None:
+    """Waits until ``value`` has been the same for so long."""
+    before = -1
+    while value() != before:
+        before = value()
+        await asyncio.sleep(seconds)
+
+
 async def test_utterances_one_after_the_other_lose_no_audio_between_them() -> None:
     async with served() as (engine, here):
         client = Client(here)
@@ -110,6 +118,25 @@ async def test_bad_events_are_answered_and_the_session_goes_on() -> None:
         assert codes == ["invalid_event", "invalid_event", "unknown_event"]
         assert engine.heard == [-1, 3]
         await client.close()
+
+
+async def test_an_engines_close_waits_behind_what_a_client_that_does_not_read_is_told() -> None:
+    async with served() as (engine, here):
+        client = Client(here)
+        await client.answer.until("head")
+
+        async def err() -> None:
+            while True:
+                await client.send_text(b"{" + bytes(100))
+
+        erring = asyncio.ensure_future(err())
+        await standing_still(lambda: len(client.answer.body), 0.2)
+        await engine.sockets[0].close(4000, "done")
+        while "closed" not in client.answer.names():
+            client.stream.consumed(1 << 30)
+            await asyncio.sleep(0.001)
+        erring.cancel()
+        assert said(client.answer)[1].closed == CloseNotice(4000, "done")
 
 
 async def test_a_message_without_end_closes_the_session_with_1009() -> None:
