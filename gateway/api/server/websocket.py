@@ -208,7 +208,9 @@ class ClientWebSocket:
         self._news.set()
 
     def _read_on(self) -> None:
-        if self._received_bytes <= UNSENT_BYTES // 4 and not self._flow.write_paused:
+        """Unless the client takes nothing, or what it says waits; once it is closed none of that matters."""
+        taken = self._received_bytes <= UNSENT_BYTES // 4 or self._protocol.state is not State.OPEN
+        if taken and not self._flow.write_paused:
             self._flow.resume_reading()
 
     def _write(self) -> None:

@@ -248,6 +248,21 @@ async def test_what_a_client_still_sends_when_its_engine_has_closed_is_read_up_t
     assert connection.closing
 
 
+async def test_the_answer_to_a_close_is_read_whatever_was_not_taken_of_what_its_client_said() -> None:
+    connection, socket = opened()
+    connection.send(Frame(Opcode.BINARY, bytes(UNSENT_BYTES)))
+    connection.write_paused = True
+    closing = asyncio.ensure_future(socket.close(1000, "done"))
+    await asyncio.sleep(0)
+    connection.send(Frame(Opcode.BINARY, b"more"))
+    connection.write_paused = False
+    socket.writing_resumed()
+    assert not connection.read_paused
+    connection.send(Frame(Opcode.CLOSE, b"\x03\xe8"))
+    await closing
+    assert connection.closing
+
+
 @pytest.mark.parametrize("data", [b"\x81\x01x", b"\xf1\x80mask", b"\x80\x80mask"])
 async def test_what_is_no_frame_of_a_client_closes_with_1002(data: bytes) -> None:
     connection, socket = opened()
