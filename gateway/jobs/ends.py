@@ -95,7 +95,14 @@ class JobEnds:
         now_s = self._wall()
         return await asyncio.to_thread(
             self._claims.publish, running.job.id, running.lease, outcome, now_s, now_s + self.kept_s
-        )
+        ) or await asyncio.to_thread(self._is_published, running, outcome)
+
+    def _is_published(self, running: RunningJob, outcome: JobOutcome) -> bool:
+        """Whether it ended so when the store was asked before, and its answer was lost."""
+        job = self._jobs.get_many([running.job.id]).get(running.job.id)
+        if job is None or job.outcome is None or job.lease != running.lease:
+            return False
+        return (job.state, job.outcome.result) == (outcome.state, outcome.result)
 
     async def _event(self, outcome: JobOutcome) -> str:
         """What tells of a background response that was answered, but not to success; else empty."""

@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,7 @@ from gateway.domain.jobs import JobRecord, JobState
 from gateway.jobs.ends import JobEnds
 from gateway.jobs.object_names import job_prefix
 from gateway.jobs.runs import JobAnswer, JobRun
+from gateway.storage.errors import StateUnreachable
 from tests.gateway.jobs.shop import FAST, Shop, until
 from tests.support.clock import ManualClock
 
@@ -21,6 +23,26 @@ async def test_a_job_runs_and_its_result_is_published(shop: Shop) -> None:
     assert await shop.result(job) == b"answer to job-1"
     assert job.attempts == 1
     assert shop.runs[job_id] == 1
+
+
+async def test_a_result_stays_though_the_store_keeps_it_and_does_not_say_so(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish, asked = shop.store.job_claims.publish, list[bool]()
+
+    def publish_unheard(*given: Any) -> bool:
+        asked.append(publish(*given))
+        if len(asked) == 1:
+            raise StateUnreachable("it went away")
+        return asked[-1]
+
+    monkeypatch.setattr(shop.store.job_claims, "publish", publish_unheard)
+    job_id = await shop.submit()
+    runner = shop.start()
+    job = await shop.until(job_id, JobState.SUCCEEDED)
+    await until(lambda: not len(runner.running))
+    assert asked == [True, False]
+    assert await shop.result(job) == b"answer to job-1"
 
 
 async def test_who_follows_a_run_hears_of_its_end_when_the_store_has_it(shop: Shop) -> None:
