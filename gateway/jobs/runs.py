@@ -183,7 +183,7 @@ def _of_answer(
         return TryAgain(after_s, why=f"status_{answer.status}")
     error = error_of_answer(answer)
     outcome = JobOutcome(JobState.FAILED, answer.status, answer.headers, error=error)
-    return Publish(outcome, with_result=True)
+    return Publish(outcome, with_result=answer.is_final)
 
 
 def backoff_s(attempts: int, settings: RetrySettings, jitter: Callable[[], float]) -> float:

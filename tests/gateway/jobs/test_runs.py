@@ -74,6 +74,7 @@ def test_other_errors_of_engines_are_tried_again_until_the_last_attempt(status: 
     assert end.outcome.state is JobState.FAILED
     assert end.outcome.error is not None
     assert end.outcome.error["message"] == "it broke"
+    assert not end.with_result, "its body is in no output"
 
 
 def test_an_engine_may_ask_for_a_longer_wait() -> None:
