@@ -29,9 +29,12 @@ from gateway.jobs.service import JobRequest, JobTerms, new_job_id
 from gateway.pipeline.client_body import ClientBody
 from gateway.pipeline.job_requests import kept_headers
 from gateway.pipeline.pipeline import Pipeline
-from gateway.storage.errors import StateError
+from gateway.storage.errors import StateError, UnknownRecord
 
 _log = structlog.get_logger(__name__)
+
+_AGAIN_S = 1.0
+"""Before the store is asked again to drop a job."""
 
 
 async def _within(task: asyncio.Task[Any], wait_s: float) -> None:
@@ -121,6 +124,8 @@ class Deferral:
         except (RequestError, StateError) as error:
             _log.warning("request_not_deferred", id=exchange.id, error=str(error))
             deferrable.remain()
+            if isinstance(error, StateError):
+                await self._withdraw(deferrable, lease)
             return None
         except BaseException:
             deferrable.remain()
@@ -145,6 +150,18 @@ class Deferral:
         bodies = {new.id: b"".join(deferrable.pieces)}
         await service.submit(principal.tenant, [new], bodies, lease=lease)
         return await service.get(new.id, principal.tenant)
+
+    async def _withdraw(self, deferrable: DeferrableExchange, lease: NewLease) -> None:
+        """The store may have the job in spite of its error, and would have it run again once nobody has kept
+        its lease."""
+        assert deferrable.principal is not None
+        with contextlib.suppress(UnknownRecord, TimeoutError):
+            async with asyncio.timeout(lease.lease_s):
+                while True:
+                    with contextlib.suppress(StateError):
+                        await self.access.service.cancel(deferrable.job_id, deferrable.principal.tenant)
+                        return
+                    await asyncio.sleep(_AGAIN_S)
 
 
 async def _end(deferrable: DeferrableExchange, task: asyncio.Task[JobAnswer]) -> None:

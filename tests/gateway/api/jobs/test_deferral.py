@@ -1,12 +1,14 @@
 """A request whose client prefers not to wait for long becomes a job while it is being answered."""
 
 import asyncio
+from typing import Any
 
 import orjson
 import pytest
 
+from gateway.api.jobs import deferral
 from gateway.domain.errors import QueueFull
-from gateway.domain.jobs import JobState
+from gateway.domain.jobs import JobRecord, JobState
 from gateway.domain.request import Tier
 from gateway.storage.errors import StateUnreachable
 from shared.protocol.progress import Preview, Progress
@@ -200,6 +202,38 @@ async def test_a_store_that_takes_no_job_keeps_the_client_waiting_for_its_answer
     answer.end()
     await call.done(30)
     assert (call.status, said_in(call.content)) == (200, "Good day")
+
+
+async def test_a_job_of_which_the_store_does_not_say_that_it_has_it_is_not_run_again(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit, cancel, failed = shop.store.jobs.submit, shop.store.jobs.cancel, list[str]()
+
+    def submit_unheard(*given: Any) -> tuple[str, ...]:
+        submit(*given)
+        failed.append("submit")
+        raise StateUnreachable("away")
+
+    def cancel_later(*given: Any) -> JobRecord:
+        if "cancel" not in failed:
+            failed.append("cancel")
+            raise StateUnreachable("still away")
+        return cancel(*given)
+
+    monkeypatch.setattr(deferral, "_AGAIN_S", 0.0)
+    monkeypatch.setattr(shop.store.jobs, "submit", submit_unheard)
+    monkeypatch.setattr(shop.store.jobs, "cancel", cancel_later)
+    answer = streamed(shop)
+    call = shop.post(1)
+    await until(lambda: shop.dispatched)
+    shop.patience.over.set()
+    await until(lambda: failed)
+    answer.feed(*PIECES)
+    answer.end()
+    await call.done(30)
+    assert (call.status, said_in(call.content)) == (200, "Good day")
+    (job,) = shop.jobs()
+    assert (failed, job.cancelling) == (["submit", "cancel"], True)
 
 
 async def test_with_a_key_it_is_a_job_from_the_beginning_and_asked_once(shop: Shop) -> None:
