@@ -74,7 +74,7 @@ class BudgetPool(Pool):
         requests may yet spend; ``stored`` sums what the store has of the period that begins with a day."""
         self._name, self._period = name, period
         self._spent_now, self._reserved, self._stored = spent, reserved, stored
-        self._date = period().date
+        self._date = self._stated_date = period().date
         super().__init__(f"{name}:{self._date}", limit, link)
         self.whole = limit
         """The budget: what the engine grants, and the reserve."""
@@ -231,7 +231,15 @@ class BudgetPool(Pool):
         return self._spent_now() - self._charged
 
     def _terms(self, now: float) -> dict[str, object]:
+        self._stated_date = self._date
         return {"acknowledged": self.acknowledged, "lasts_s": self.lasts_s}
+
+    def granted(self, grant: LeaseGrant, sent_s: float, now: float) -> None:
+        """See :class:`Pool`. An answer of the period before says nothing of this one: it is asked again."""
+        if self._stated_date == self._date:
+            super().granted(grant, sent_s, now)
+        else:
+            self._needs, self.dirty = self._asked + self._needs, True
 
     def _take_up(self, keep: float, grant: LeaseGrant, spent: float, now: float) -> None:
         self.held, self.acknowledged = keep + grant.granted, spent
@@ -245,4 +253,4 @@ class BudgetPool(Pool):
             self.acknowledged = 0.0 if date > self._date else self._spent_now()
             self._date, self.key, self.held = date, f"{self._name}:{date}", 0.0
             self.credit = self.debited = self._charged = 0.0
-            self.dirty = True
+            self.seed, self.dirty = None, True

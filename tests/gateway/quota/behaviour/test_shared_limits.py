@@ -1,6 +1,7 @@
 """Processes that share limits never admit more than one process would."""
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 from hypothesis import settings
@@ -12,6 +13,7 @@ from gateway.quota.limit_state import Limit, LimitRefusal, Reservation
 from gateway.quota.spending import Amounts
 from gateway.storage import DailySpending
 from gateway.storage.leases.memory import MemoryLeaseEngine
+from gateway.storage.leases.rules import LeaseGrant, LeaseStatement
 from tests.gateway.quota.sharing import FailingEngine, Sharing, pair
 from tests.gateway.quota.spent import spend
 from tests.support.clock import ManualClock
@@ -269,4 +271,55 @@ async def test_a_new_day_has_a_new_budget(clock: ManualClock) -> None:
     outcome.settle(100, clock())
     assert not await sharing.admitted(1)
     clock.advance(86_400.0)
+    assert await sharing.admitted(100)
+
+
+class EngineAtMidnight(MemoryLeaseEngine):
+    """One whose next answer comes on another day than it was asked for."""
+
+    midnight: Callable[[], object] | None = None
+
+    async def exchange(self, process: str, statements: list[LeaseStatement]) -> list[LeaseGrant]:
+        grants = await super().exchange(process, statements)
+        midnight, self.midnight = self.midnight, None
+        if midnight is not None:
+            midnight()
+        return grants
+
+
+async def test_an_answer_that_comes_after_midnight_leases_nothing_of_the_new_day(clock: ManualClock) -> None:
+    engine = EngineAtMidnight(clock)
+    a, b = (Sharing(engine, clock, name) for name in ("a", "b"))
+    for each in (a, b):
+        each.limit(budgets=Budgets(tokens_per_day=100))
+    clock.advance(86_395.0 - clock())
+    outcome = await a.ask(90)
+    assert isinstance(outcome, Reservation)
+    spend(a.spending, "acme", 90, 0.0, 0.0, a.wall())
+    outcome.settle(90, clock())
+    clock.advance(1.1)
+
+    def midnight() -> None:
+        clock.advance(10.0)
+        a.state.left(a.spending, a.wall())  # somebody looks at the new day
+
+    engine.midnight = midnight
+    await a.client.exchange()
+    assert await b.admitted(100)
+    assert not await a.admitted(1)
+
+
+async def test_what_the_store_has_of_a_day_is_no_part_of_the_next_one(clock: ManualClock) -> None:
+    engine = EngineAtMidnight(clock)
+    stored = [DailySpending("acme", "2026-11-21", 90, 0.0, 0.0)]
+    sharing = Sharing(engine, clock, "a", stored=stored)
+    sharing.limit(budgets=Budgets(tokens_per_day=100))
+    clock.advance(86_395.0 - clock())
+    waiting = asyncio.ensure_future(sharing.client.obtain(sharing.state.lacking(Amounts(1), clock())))
+    await asyncio.sleep(0)
+    await sharing.client.exchange()
+    clock.advance(10.0)
+    while not waiting.done():
+        await sharing.client.exchange()
+        await asyncio.sleep(0)
     assert await sharing.admitted(100)
