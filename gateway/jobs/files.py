@@ -10,7 +10,7 @@ import structlog
 
 from gateway.domain.files import MOST_FILE_BYTES, FileRecord, NewFile
 from gateway.jobs.objects import ObjectOpener
-from gateway.storage.errors import StateError
+from gateway.storage.errors import StateError, StateUnreachable
 from gateway.storage.files import FileKeptBefore, FileStore, InTransaction
 
 _log = structlog.get_logger(__name__)
@@ -82,10 +82,24 @@ class FileService:
         try:
             stored = await (await self.objects()).put(file.object_name, pieces, most_bytes=most_bytes)
             whole = file if described is None else described()
-            finish = partial(self._files.finish, whole, stored.size_bytes, stored.sha256, also, key)
-            return await asyncio.to_thread(finish)
         except BaseException:
             await asyncio.shield(self.discard(file.id))
+            raise
+        finish = partial(self._files.finish, whole, stored.size_bytes, stored.sha256, also, key)
+        finishing = asyncio.ensure_future(self._finish(file.id, finish))
+        try:
+            return await asyncio.shield(finishing)
+        except asyncio.CancelledError:  # the thread goes on: its end says what is to be removed
+            await asyncio.wait([finishing])
+            raise
+
+    async def _finish(self, file_id: str, finish: Callable[[], FileRecord]) -> FileRecord:
+        try:
+            return await asyncio.to_thread(finish)
+        except StateUnreachable:  # it may have been finished; if not, it is swept
+            raise
+        except BaseException:
+            await self.discard(file_id)
             raise
 
     async def get(self, file_id: str, tenant: str) -> FileRecord:

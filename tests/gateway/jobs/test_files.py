@@ -1,18 +1,20 @@
 """Files come whole or not at all, and what is gone takes its bytes with it."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gateway.domain.errors import BadRequest
-from gateway.domain.files import FilePurpose, NewFile
+from gateway.domain.files import FilePurpose, FileRecord, NewFile
 from gateway.jobs.files import FileBounds, FileService
 from gateway.jobs.objects import ObjectOpener
 from gateway.storage import Store
-from gateway.storage.errors import ObjectMissing, ObjectTooLarge, UnknownRecord
+from gateway.storage.errors import ObjectMissing, ObjectTooLarge, StateUnreachable, UnknownRecord
 from gateway.storage.files import TooManyBytes
 from gateway.storage.objects import ObjectStore
 
@@ -69,6 +71,47 @@ async def test_a_file_is_kept_as_it_is_described_at_its_end(cabinet: Cabinet) ->
     described = replace(new, filename="b", purpose=FilePurpose.VISION)
     made = await cabinet.service.create(new, pieces(b"ab", b"c"), 3, lambda: described)
     assert (made.new, made.size_bytes) == (described, 3)
+    assert await content(cabinet, "a") == b"abc"
+
+
+async def test_a_file_that_the_store_keeps_without_saying_so_stays_for_who_asks_again(
+    cabinet: Cabinet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finish = cabinet.store.files.finish
+
+    def finish_unheard(*given: Any) -> FileRecord:
+        finish(*given)
+        raise StateUnreachable("it went away")
+
+    monkeypatch.setattr(cabinet.store.files, "finish", finish_unheard)
+    with pytest.raises(StateUnreachable):
+        await cabinet.service.create(cabinet.new("a"), pieces(b"abc"), 3, key="once")
+    monkeypatch.undo()
+    again = replace(cabinet.new("b"), filename="a")
+    made = await cabinet.service.create(again, pieces(b"abc"), 3, key="once")
+    assert made.new.id == "file-a"
+    assert await content(cabinet, "a") == b"abc"
+
+
+async def test_whoever_leaves_while_a_file_is_finished_removes_nothing_of_it(
+    cabinet: Cabinet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finish, asked, goes_on = cabinet.store.files.finish, asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    def finish_late(*given: Any) -> FileRecord:
+        loop.call_soon_threadsafe(asked.set)
+        assert goes_on.wait(60.0)
+        return finish(*given)
+
+    monkeypatch.setattr(cabinet.store.files, "finish", finish_late)
+    creating = asyncio.ensure_future(cabinet.service.create(cabinet.new("a"), pieces(b"abc"), 3))
+    await asked.wait()
+    creating.cancel()
+    await asyncio.sleep(0)
+    goes_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await creating
     assert await content(cabinet, "a") == b"abc"
 
 
