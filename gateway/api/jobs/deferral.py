@@ -9,7 +9,7 @@ asks again with this key must find it; it runs at once, and here.
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import structlog
@@ -53,6 +53,8 @@ class Deferral:
     budget: BufferBudget
     within: Callable[[asyncio.Task[Any], float], Awaitable[None]] = _within
     """Waits for the end of a task, so many seconds at the most."""
+    withdrawing: set[asyncio.Task[None]] = field(default_factory=set)
+    """Jobs that the store may have, and is not to."""
 
     def can_take(self, body: ClientBody) -> bool:
         """Whether a request with this body may become a job in the middle: all of it is here still, to be
@@ -125,7 +127,9 @@ class Deferral:
             _log.warning("request_not_deferred", id=exchange.id, error=str(error))
             deferrable.remain()
             if isinstance(error, StateError):
-                await self._withdraw(deferrable, lease)
+                withdrawing = asyncio.create_task(self._withdraw(deferrable, lease))
+                self.withdrawing.add(withdrawing)
+                withdrawing.add_done_callback(self.withdrawing.discard)
             return None
         except BaseException:
             deferrable.remain()
