@@ -38,6 +38,10 @@ several frames no more than one."""
 UNSENT_BYTES = 64 * KIB
 """With so much for the engine waiting here the connection is not read, until a quarter of it is left."""
 
+UNTAKEN_BYTES = 256 * KIB
+"""With so much for the client waiting here, which is more than its engine may have said, it is not read: it
+floods with pings, and takes no answers. Until then one that does not read is heard, and so is its close."""
+
 PING_S = 20.0
 """How often a client is pinged, which also keeps proxies in front from taking the connection for idle."""
 
@@ -140,9 +144,9 @@ class ClientWebSocket:
             protocol.send_continuation(piece.data, piece.final)
 
     async def flush(self) -> None:
-        """Returns when the socket's buffer has room again."""
+        """Returns when the socket's buffer has room again, or the client has closed."""
         self._write()
-        if self._flow.write_paused and not self._cycle.disconnected:
+        if self._flow.write_paused and not self._cycle.disconnected and self._protocol.state is State.OPEN:
             await self._flow.drain()
 
     async def close(self, code: int, reason: str) -> None:
@@ -186,8 +190,9 @@ class ClientWebSocket:
             closed = protocol.close_rcvd or protocol.close_sent
             self._input_over = True
             self._take(encode_close(closed.code, closed.reason) if closed else encode_close(ABNORMAL))
+            self._flow.resume_writing()  # nothing more is written: nobody has to wait for room
         untaken = protocol.state is State.OPEN and self._received_bytes > UNSENT_BYTES
-        if self._flow.write_paused or untaken:
+        if untaken or self._cycle.transport.get_write_buffer_size() > UNTAKEN_BYTES:
             self._flow.pause_reading()
 
     def writing_resumed(self) -> None:
@@ -208,9 +213,10 @@ class ClientWebSocket:
         self._news.set()
 
     def _read_on(self) -> None:
-        """Unless the client takes nothing, or what it says waits; once it is closed none of that matters."""
+        """Unless what the client says waits, which does not matter once it is closed, or it takes too
+        little."""
         taken = self._received_bytes <= UNSENT_BYTES // 4 or self._protocol.state is not State.OPEN
-        if taken and not self._flow.write_paused:
+        if taken and self._cycle.transport.get_write_buffer_size() <= UNTAKEN_BYTES:
             self._flow.resume_reading()
 
     def _write(self) -> None:

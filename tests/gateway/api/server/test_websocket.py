@@ -9,7 +9,7 @@ from websockets.frames import Frame, Opcode
 from websockets.uri import parse_uri
 
 from gateway.api.server import websocket
-from gateway.api.server.websocket import FRAME_BYTES, UNSENT_BYTES, ClientWebSocket
+from gateway.api.server.websocket import FRAME_BYTES, UNSENT_BYTES, UNTAKEN_BYTES, ClientWebSocket
 from gateway.domain.errors import BadRequest
 from shared.protocol.upgraded import NO_CODE, CloseNotice, MessagePiece, PieceKind, PieceReader
 
@@ -33,6 +33,7 @@ class Connection:
         self.written = b""
         self.closing = self.aborted = self.ended = self.half_closed = False
         self.receiver: Any = None
+        self.writable = asyncio.Event()
         self.client = ClientProtocol(parse_uri("ws://gateway/"))
         self.frames: list[Frame] = []
 
@@ -45,6 +46,9 @@ class Connection:
 
     def write(self, data: bytes) -> None:
         self.written += data
+
+    def get_write_buffer_size(self) -> int:
+        return len(self.written)
 
     def can_write_eof(self) -> bool:
         return True
@@ -67,7 +71,12 @@ class Connection:
     def resume_reading(self) -> None:
         self.read_paused = False
 
-    async def drain(self) -> None: ...
+    def resume_writing(self) -> None:
+        self.write_paused = False
+        self.writable.set()
+
+    async def drain(self) -> None:
+        await self.writable.wait()
 
     def send(self, frame: Frame) -> None:
         """From the client, masked."""
@@ -178,11 +187,37 @@ async def test_a_client_that_says_more_than_its_engine_takes_is_not_read() -> No
 async def test_a_client_that_floods_with_pings_and_reads_nothing_is_not_read() -> None:
     connection, socket = opened()
     connection.write_paused = True
-    connection.send(Frame(Opcode.PING, b"x"))
+    for _ in range(UNTAKEN_BYTES // 100):
+        assert not connection.read_paused
+        connection.send(Frame(Opcode.PING, bytes(100)))
+        if len(connection.written) > UNTAKEN_BYTES:
+            break
     assert connection.read_paused
-    connection.write_paused = False
+    socket._read_on()
+    assert connection.read_paused
+    connection.written, connection.write_paused = b"", False
     socket.writing_resumed()
     assert not connection.read_paused
+
+
+async def test_what_a_client_says_that_does_not_read_is_heard() -> None:
+    connection, socket = opened()
+    told: list[str] = []
+    socket.on_closed = lambda: told.append("closed")
+    connection.write_paused = True
+    connection.send(Frame(Opcode.BINARY, b"x"))
+    pieces = socket.pieces()
+    assert (await anext(pieces)).endswith(b"x")
+    more = asyncio.ensure_future(anext(pieces))
+    await asyncio.sleep(0)
+    assert not connection.read_paused
+    flushing = asyncio.ensure_future(socket.flush())
+    await asyncio.sleep(0)
+    assert not flushing.done()
+    connection.send(Frame(Opcode.CLOSE, b"\x03\xe8"))
+    assert PieceReader().feed(await more) == []
+    assert told == ["closed"]
+    await flushing
 
 
 async def test_pings_are_answered_here_and_are_no_messages() -> None:
@@ -251,11 +286,12 @@ async def test_what_a_client_still_sends_when_its_engine_has_closed_is_read_up_t
 async def test_the_answer_to_a_close_is_read_whatever_was_not_taken_of_what_its_client_said() -> None:
     connection, socket = opened()
     connection.send(Frame(Opcode.BINARY, bytes(UNSENT_BYTES)))
-    connection.write_paused = True
+    connection.write_paused, connection.written = True, bytes(UNTAKEN_BYTES)
     closing = asyncio.ensure_future(socket.close(1000, "done"))
     await asyncio.sleep(0)
     connection.send(Frame(Opcode.BINARY, b"more"))
-    connection.write_paused = False
+    assert connection.read_paused
+    connection.write_paused, connection.written = False, b""
     socket.writing_resumed()
     assert not connection.read_paused
     connection.send(Frame(Opcode.CLOSE, b"\x03\xe8"))
