@@ -225,8 +225,9 @@ class PartialOutput:
             writer, self._writer = self._writer, None
             async with self._storing:
                 writer.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await writer
+            await asyncio.wait([writer])  # whoever is cancelled meanwhile hears of it
+            if not writer.cancelled():
+                writer.result()
 
     async def _write(self) -> None:
         """Write pieces as they become due, until this is cancelled."""

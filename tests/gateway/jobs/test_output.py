@@ -61,6 +61,17 @@ async def until_async(condition: Callable[[], Awaitable[bool]]) -> None:
         await asyncio.sleep(0.001)
 
 
+async def test_whoever_is_cancelled_while_its_writer_ends_is_cancelled(objects: ObjectStore) -> None:
+    async with PartialOutput(objects, "j", 1, LATER) as output:
+        await output.begin(HEAD)
+        await output.append(b"some")
+        closing = asyncio.ensure_future(output.close())
+        await asyncio.sleep(0)
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+
+
 class Follower:
     """Notes what it hears."""
 
