@@ -149,6 +149,13 @@ class RunningJobs:
         """The store has renewed all leases that were not lost, as was asked of it at ``asked_s``."""
         self._renewed_s = asked_s
 
+    async def keep_time(self, wall: Callable[[], float], look_s: float) -> None:
+        """Stop those whose time is up, whatever the store does meanwhile, until this is cancelled."""
+        while True:
+            await asyncio.sleep(min(look_s, self._lease_s / 3.0))
+            self.stop_expired(wall())
+            self.stop_overdue()
+
     def stop_overdue(self) -> None:
         """The store could not be asked for so long that others may run these jobs by now."""
         if self._jobs and self._clock() - self._renewed_s > self._lease_s:

@@ -172,16 +172,18 @@ class JobRunner:
         await self._end_earlier_leases()
         async with asyncio.TaskGroup() as runs:
             self._runs = runs
-            beside = [runs.create_task(self._keep_leases()), runs.create_task(self._keep_swept())]
+            swept, kept = runs.create_task(self._keep_swept()), runs.create_task(self._keep_leases())
+            timed = runs.create_task(self.running.keep_time(self._wall, self.settings.busy_poll_s))
             while not self._stopping.is_set():
                 await self._claim_all(runs)
                 await self._pause()
             for each in self.running:  # claimed while it was being stopped
                 each.stop(RunEnd.STOPPED)
-            beside[1].cancel()
+            swept.cancel()
             await self.running.wait_none()
             self._runs = None
-            beside[0].cancel()
+            kept.cancel()
+            timed.cancel()
 
     async def _pause(self) -> None:
         """Until there may be something to claim."""
@@ -247,7 +249,6 @@ class JobRunner:
             self.metrics.running.set(len(self.running))
             if not self.running.is_busy:
                 continue
-            self.running.stop_expired(self._wall())
             try:
                 await self.running.note_progress(self._claims.note_progress)
                 if self._clock() >= due_s:
@@ -261,7 +262,6 @@ class JobRunner:
             except StateError as error:
                 if self._fails_anew():
                     _log.warning("job_leases_not_renewed", error=str(error))
-            self.running.stop_overdue()
 
     async def _renew(self) -> None:
         asked_s, leases = self._clock(), self.running.leases

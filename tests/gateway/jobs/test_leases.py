@@ -37,6 +37,24 @@ def test_jobs_end_when_the_store_was_not_asked_for_a_lease() -> None:
     assert one.given_up
 
 
+async def test_time_is_kept_while_nobody_renews() -> None:
+    """As when a call of the store hangs: others may run the job once its lease is over."""
+    clock = ManualClock()
+    jobs, one, late = RunningJobs(clock, 30.0), running("one"), running("late", deadline_s=5.0)
+    jobs.add(one, clock())
+    jobs.add(late, clock())
+    keeping = asyncio.create_task(jobs.keep_time(lambda: 5.0, 0.0))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert ends(one, late) == [None, RunEnd.EXPIRED]
+    clock.advance(30.5)
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert ends(one) == [RunEnd.LOST]
+    keeping.cancel()
+    await asyncio.wait([keeping])
+
+
 def test_the_first_reason_counts_unless_the_job_is_lost() -> None:
     one = running("one")
     one.stop(RunEnd.CANCELLED)
