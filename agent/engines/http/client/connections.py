@@ -103,6 +103,8 @@ def _tls() -> ssl.SSLContext:
 KEEP_IDLE_S = 2.0
 """How long an idle connection is kept: well below the 5 s after which uvicorn and llama.cpp close theirs."""
 
+_LET_GO = "the agent let go of the engine"
+
 IDLE = 256
 """Connections kept at once: a batch that ends together leaves as many as an engine has slots."""
 
@@ -150,6 +152,9 @@ class ConnectionPool:
     async def fresh(self) -> EngineConnection:
         """As :meth:`kept`, but a new one. Raises :class:`agent.engines.backend.BackendUnreachable`."""
         connection = await self._dialer.dial(lambda: EngineConnection(self.forget))
+        if self._closed:
+            connection.transport.abort()
+            raise BackendUnreachable(_LET_GO)
         self._busy.add(connection)
         return connection
 
@@ -182,7 +187,7 @@ class ConnectionPool:
         for connection in self._idle:
             connection.transport.abort()
         self._idle.clear()
-        self.fail_all(BackendFailed("the agent let go of the engine"))
+        self.fail_all(BackendFailed(_LET_GO))
         await asyncio.sleep(0)  # for the sockets to be closed
 
     def _drop_old(self) -> None:

@@ -359,6 +359,17 @@ async def test_closing_the_client_cuts_off_what_runs(begins: bytes) -> None:
             await asking
 
 
+async def test_closing_the_client_leaves_no_connection_that_is_being_made() -> None:
+    async with engine(closes_after(9)) as (played, client):
+        asking = asyncio.ensure_future(ask(client))
+        await asyncio.sleep(0)
+        await client.close()
+        with pytest.raises(BackendUnreachable, match="let go"):
+            await asking
+        assert not client._pool._busy
+        await until(lambda: not played.tasks)
+
+
 async def test_an_engine_behind_tls_is_asked_if_it_is_who_it_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
