@@ -9,7 +9,7 @@ from shared.protocol.endpoint import Stream
 from shared.protocol.errors import ErrorCode
 from shared.protocol.limits import KIB
 from shared.protocol.messages import Headers, ResponseHead, Trailers
-from shared.protocol.progress import Progress
+from shared.protocol.stream_handler import _NoHandler
 from tests.gateway.api.support import EVENTS
 
 HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer sk-tl-test\r\n"
@@ -100,21 +100,7 @@ class Plan:
         return found
 
 
-class QuietHandler:
-    """A handler of a stream that does nothing."""
-
-    def on_head(self, head: ResponseHead) -> None: ...
-    def on_progress(self, progress: Progress) -> None: ...
-    def on_data(self, data: bytes) -> None: ...
-    def on_end(self, trailers: Trailers | None) -> None: ...
-    def on_reset(self, code: ErrorCode, reason: str) -> None: ...
-    def on_writable(self) -> None: ...
-    def on_suspended(self) -> None: ...
-    def on_resumed(self) -> None: ...
-    def on_closed(self) -> None: ...
-
-
-class Engine(QuietHandler):
+class Engine(_NoHandler):
     """At an agent: writes one answer, or a part of it before it is lost."""
 
     def __init__(self, stream: Stream, plan: Plan, start: int, *, again: bool) -> None:

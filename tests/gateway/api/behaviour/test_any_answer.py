@@ -30,7 +30,8 @@ from shared.protocol.frames import TunnelRole
 from shared.protocol.limits import INPUT_SLICE_BYTES, KIB
 from shared.protocol.messages import ResponseHead, Trailers
 from shared.protocol.session import ProtocolSession
-from tests.gateway.api.behaviour.answer_parts import Engine, Joiner, Plan, QuietHandler, SocketClient
+from shared.protocol.stream_handler import _NoHandler
+from tests.gateway.api.behaviour.answer_parts import Engine, Joiner, Plan, SocketClient
 from tests.gateway.api.support import Surface
 from tests.gateway.dispatch.response_buffers.behaviour.workers import HeldWorker, space
 from tests.support.session_pair import request_head
@@ -90,7 +91,7 @@ class Answer:
 MakeResponse = Callable[[Answer, Stream, ResponseHead], EngineResponse]
 
 
-class Attempt(QuietHandler):
+class Attempt(_NoHandler):
     """One stream of an answer at the gateway."""
 
     def __init__(
