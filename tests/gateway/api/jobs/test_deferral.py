@@ -1,6 +1,7 @@
 """A request whose client prefers not to wait for long becomes a job while it is being answered."""
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import orjson
@@ -183,6 +184,19 @@ async def test_a_stopped_process_gives_back_a_job_that_was_a_request_with_what_i
     assert request.counted_later(), "what was used is counted with the rest"
 
 
+async def is_answered_as_no_job(shop: Shop, failed: Sequence[object]) -> None:
+    """A client gets its answer although the store was asked to take its request, and has ``failed``."""
+    answer = streamed(shop)
+    call = shop.post(1)
+    await until(lambda: shop.dispatched)
+    shop.patience.over.set()
+    await until(lambda: failed)
+    answer.feed(*PIECES)
+    answer.end()
+    await call.done(30)
+    assert (call.status, said_in(call.content)) == (200, "Good day")
+
+
 async def test_a_store_that_takes_no_job_keeps_the_client_waiting_for_its_answer(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -193,15 +207,7 @@ async def test_a_store_that_takes_no_job_keeps_the_client_waiting_for_its_answer
         raise StateUnreachable("away")
 
     monkeypatch.setattr(shop.store.jobs, "submit", refuse)
-    answer = streamed(shop)
-    call = shop.post(1)
-    await until(lambda: shop.dispatched)
-    shop.patience.over.set()
-    await until(lambda: refused)
-    answer.feed(*PIECES)
-    answer.end()
-    await call.done(30)
-    assert (call.status, said_in(call.content)) == (200, "Good day")
+    await is_answered_as_no_job(shop, refused)
 
 
 async def test_a_job_of_which_the_store_does_not_say_that_it_has_it_is_not_run_again(
@@ -223,15 +229,7 @@ async def test_a_job_of_which_the_store_does_not_say_that_it_has_it_is_not_run_a
     monkeypatch.setattr(deferral, "_AGAIN_S", 0.0)
     monkeypatch.setattr(shop.store.jobs, "submit", submit_unheard)
     monkeypatch.setattr(shop.store.jobs, "cancel", cancel_later)
-    answer = streamed(shop)
-    call = shop.post(1)
-    await until(lambda: shop.dispatched)
-    shop.patience.over.set()
-    await until(lambda: failed)
-    answer.feed(*PIECES)
-    answer.end()
-    await call.done(30)
-    assert (call.status, said_in(call.content)) == (200, "Good day")
+    await is_answered_as_no_job(shop, failed)
     await until(lambda: shop.jobs()[0].cancelling)
     assert failed == ["submit", "cancel"]
 
