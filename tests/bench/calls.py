@@ -29,10 +29,14 @@ WARM = 30
 REQUESTS = 25
 """Of one round."""
 
-ROUNDS, MOST_ROUNDS = 12, 72
+ROUNDS, MOST_ROUNDS = 12, 120
 """Of each function the round with the fewest calls counts: what recurs with time comes into some of them.
-While that is more than the budget there are more rounds: on a busy machine, whose rounds take longer, what
-recurs comes into most of them. What is really called more often is in all of them."""
+While that is more than the budget there are more rounds, and shorter ones: on a busy machine, where so many
+requests take seconds, what recurs comes into each of the long ones. What is really called more often is in
+all of them."""
+
+FEW_REQUESTS = 4
+"""Of one of the shorter rounds."""
 
 TOKENS = ACK_MESSAGES
 """Of one streamed answer. Each is sent when the one before it has arrived, so it is a message of its own, and
@@ -165,14 +169,15 @@ class CallSite:
         self._socket.close()
         self._engine_connection.close()
 
-    def ask(self) -> None:
-        """One request, its whole answer."""
-        self._post(max_tokens=2).read()
+    def ask(self, requests: int) -> None:
+        """So many requests, one after the other, and their whole answers."""
+        for _ in range(requests):
+            self._post(max_tokens=2).read()
 
-    def stream(self) -> None:
+    def stream(self, tokens: int) -> None:
         """A streamed answer, token by token."""
-        response = self._post(max_tokens=TOKENS, stream=True, script={"stepped": True})
-        for index in range(TOKENS):
+        response = self._post(max_tokens=tokens, stream=True, script={"stepped": True})
+        for index in range(tokens):
             while b'"%d:' % index not in (line := response.readline()):
                 assert line, f"the answer ended before token {index}"
             self._engine_connection.request("POST", "/_step")
@@ -192,33 +197,41 @@ class CallSite:
         assert response.status == 200, response.read()
         return response
 
-    def count(
-        self, work: str, side: str, units: int, do: Callable[[], object], rounds: int = ROUNDS
-    ) -> CallTable:
-        """The fewest calls of each function that ``side`` makes meanwhile, for one of so many units, in
-        ``rounds`` or more."""
-        fewest = self._count(side, do)
+    def count(self, work: str, side: str, units: "Units", rounds: int = ROUNDS) -> CallTable:
+        """The fewest calls of each function that ``side`` makes for one of the units, in ``rounds`` or more,
+        which are shorter where there are more."""
+        fewest = self._count(side, units.do, units.many)
         for done in range(1, MOST_ROUNDS):
-            if done >= rounds and not _table(work, side, units, fewest).over_budget():
+            if done >= rounds and not _table(work, side, fewest).over_budget():
                 break
-            counted = self._count(side, do)
+            counted = self._count(side, units.do, units.many if done < rounds else units.few)
             fewest = {name: min(calls, counted.get(name, 0)) for name, calls in fewest.items()}
-        return _table(work, side, units, fewest)
+        return _table(work, side, fewest)
 
-    def _count(self, side: str, do: Callable[[], object]) -> dict[str, int]:
+    def _count(self, side: str, do: Callable[[int], object], units: int) -> dict[str, float]:
+        """The calls of each function for one of so many units."""
         file, child = self._files[side], self._children[side]
         file.unlink(missing_ok=True)
         child.signal(signal.SIGUSR1)
-        do()
+        do(units)
         child.signal(signal.SIGUSR1)
         self._house.children.wait_until(file.exists, "the calls are counted", START_S)
         functions: dict[str, int] = json.loads(file.read_text())["functions"]
-        return functions
+        return {name: calls / units for name, calls in functions.items()}
 
 
-def _table(work: str, side: str, units: int, counted: Mapping[str, int]) -> CallTable:
-    """The calls of each function for one of so many units, by stage."""
-    functions = {name: calls / units for name, calls in counted.items()}
+@dataclass(frozen=True, slots=True)
+class Units:
+    """What is counted: so many at once, of which one takes so many calls in the mean."""
+
+    do: Callable[[int], object]
+    many: int
+    few: int
+    """Of a round that is to be short."""
+
+
+def _table(work: str, side: str, functions: Mapping[str, float]) -> CallTable:
+    """Of the calls of each function for one unit, by stage."""
     stages: dict[str, Calls] = {}
     for name, calls in functions.items():
         stage, _, function = name.partition(" ")
@@ -250,13 +263,10 @@ def run(directory: Path, rounds: int = ROUNDS) -> CallTables:
     """Of each kind of work at each side."""
     with House(directory) as house, CallSite(house) as site:
         time.sleep(NEW_S)  # an agent's input waits for turns so long
-        for _ in range(WARM):
-            site.ask()
-        tables = [site.count(UNARY, side, REQUESTS, lambda: _requests(site), rounds) for side in SIDES]
-        tables += [site.count(TOKEN, side, TOKENS, site.stream, rounds) for side in SIDES]
+        site.ask(WARM)
+        works = {
+            UNARY: Units(site.ask, REQUESTS, FEW_REQUESTS),
+            TOKEN: Units(site.stream, TOKENS, TOKENS),  # of a shorter answer the request itself would be more
+        }
+        tables = [site.count(work, side, units, rounds) for work, units in works.items() for side in SIDES]
     return CallTables(tables)
-
-
-def _requests(site: CallSite) -> None:
-    for _ in range(REQUESTS):
-        site.ask()
