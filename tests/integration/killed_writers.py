@@ -10,6 +10,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+_SAY = """
+import os, sys
+
+def say(*words):  # print() may write a line in pieces, and be killed between them
+    os.write(1, (" ".join(map(str, words)) + "\\n").encode())
+"""
 _WRITE_IN_TURN = """
 for line in sys.stdin:
     child = os.fork()
@@ -17,7 +23,7 @@ for line in sys.stdin:
         write(line.strip())
         os._exit(1)
     os.waitpid(child, 0)
-    print("over", flush=True)
+    say("over")
 """
 
 
@@ -53,9 +59,9 @@ class KilledWriters:
 
 @contextmanager
 def killed_writers(program: str, directory: Path) -> Iterator[KilledWriters]:
-    """``program`` imports os and sys and defines ``write(run)``, which says ``pid`` and its own first; its
-    argument is ``directory``."""
-    command = [sys.executable, "-c", program + _WRITE_IN_TURN, str(directory)]
+    """``program`` defines ``write(run)``, which says ``pid`` and its own first, by ``say(*words)``, a whole
+    line in each call; its argument is ``directory``."""
+    command = [sys.executable, "-c", _SAY + program + _WRITE_IN_TURN, str(directory)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         yield KilledWriters(process)
         assert process.stdin is not None

@@ -27,7 +27,7 @@ from gateway.domain.request import Tier
 from gateway.storage import Account, Amount, Store
 
 def write(run):
-    print("pid", os.getpid(), 0, flush=True)
+    say("pid", os.getpid(), 0)
     with Store.open(Path(sys.argv[1]), serve=True) as store:
         writer = audit_writer(store, AuditSettings(tick_s=0.1), Retention(segment_bytes=50_000))
         writer.start()
@@ -35,13 +35,13 @@ def write(run):
             name = f"{run}-{n}"
             if n % 40 == 0:
                 store.keys.create(name, "t", 1.0)
-                print("key", name, time.monotonic(), flush=True)
+                say("key", name, time.monotonic())
             if n % 40 == 20:
                 store.usage.add({Account("2026-11-21", "k", "t", run, "gpu/0"): Amount(1, 10)})
-                print("usage", run, time.monotonic(), flush=True)
+                say("usage", run, time.monotonic())
             writer.add(RequestFacts(time.time(), name, 200, None, "k", "t", "chat", "m", None, "", "v",
                                     Tier.BATCH, ["gpu/0"], None, 0.0, 0.1, 0.2, None, 1.0, None))
-            print("request", name, time.monotonic(), flush=True)
+            say("request", name, time.monotonic())
             time.sleep(0.001)
 """
 

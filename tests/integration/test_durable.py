@@ -22,14 +22,14 @@ from pathlib import Path
 from gateway.storage import Account, Amount, Store
 
 def write(run):
-    print("pid", os.getpid(), flush=True)
+    say("pid", os.getpid())
     with Store.open(Path(sys.argv[1]), serve=True) as store:
         for n in range(100_000):
             store.keys.create(f"{run}-{n}", "t", 1.0)
-            print("key", f"{run}-{n}", flush=True)
-            print("token", store.tokens.create(60, 1, ["*"], {}, 1.0)[0].id_text, flush=True)
+            say("key", f"{run}-{n}")
+            say("token", store.tokens.create(60, 1, ["*"], {}, 1.0)[0].id_text)
             store.usage.add({Account("2026-11-21", "k", "t", run): Amount(1, 10)})
-            print("usage", run, flush=True)
+            say("usage", run)
             if n % 3 == 0:
                 store.backup.keep(n * 100.0)
 """

@@ -1,7 +1,8 @@
 """Processes that write a line each time they act as the owner: ``python -m``, with a place for the state, the
 store's address or "", the file for the lines, and their names. Leases are short.
 
-Each is a fork of this process, says ``ready NAME PID``, and is killed when standard input ends.
+Each is a fork of this process, says ``ready NAME PID`` in a line of its own on standard output, which all of
+them have, and is killed when standard input ends. One that cannot begin says ``failed NAME``.
 """
 
 import asyncio
@@ -9,6 +10,8 @@ import os
 import signal
 import sys
 from pathlib import Path
+
+import structlog
 
 from gateway.cluster import member, ownership
 from gateway.cluster.directory import ProcessDirectory
@@ -23,6 +26,11 @@ TTL_S, MARGIN_S, BEAT_S = 2.0, 0.5, 0.3
 ACT_S = 0.01
 
 
+def _say(words: str) -> None:
+    """In one write: what is printed may come in pieces, between which others write."""
+    os.write(sys.stdout.fileno(), f"{words}\n".encode())
+
+
 async def _act(store: Store, name: str, lines: Path) -> None:
     directory = ProcessDirectory(GatewayPeer(name, 1))
     record = ProcessRecord(name, 1, None, "host", "1", 0.0)
@@ -31,8 +39,7 @@ async def _act(store: Store, name: str, lines: Path) -> None:
     )
     made.begin()
     running = asyncio.create_task(made.run())
-    sys.stdout.write(f"ready {name} {os.getpid()}\n")
-    sys.stdout.flush()
+    _say(f"ready {name} {os.getpid()}")
     with lines.open("a", buffering=1) as file:
         while not running.done():
             if made.ownership.owns:
@@ -47,13 +54,17 @@ def _run(state: str, url: str, lines: str, name: str) -> None:
 
 def main() -> None:
     state, url, lines, *names = sys.argv[1:]
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     ownership.TTL_S = member.TTL_S = TTL_S  # type: ignore[attr-defined]
     ownership.MARGIN_S = MARGIN_S
     forks = []
     for name in names:
         fork = os.fork()
         if fork == 0:
-            _run(state, url, lines, name)
+            try:
+                _run(state, url, lines, name)
+            finally:
+                _say(f"failed {name}")
             sys.exit(1)
         forks.append(fork)
     sys.stdin.read()

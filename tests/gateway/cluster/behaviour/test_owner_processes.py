@@ -41,6 +41,8 @@ class Site:
             match said.split():
                 case "ready", name, pid:
                     self._processes[name] = int(pid)
+                case _:
+                    raise AssertionError(said)
 
     def signal(self, name: str, number: signal.Signals) -> None:
         os.kill(self._processes[name], number)
