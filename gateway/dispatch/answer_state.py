@@ -96,11 +96,12 @@ class AnswerState:
         """The answer is whole; its end came from ``attempt``, unless None."""
         now, request = self._context.timers.time(), self._request
         own = whole = None if trailers is None else trailers.usage
-        if trailers is not None:
+        continued = self._recovery.continued
+        if continued and trailers is not None:
             trailers = self._recovery.add_up(trailers)
             whole = trailers.usage
         count_answer(self._context, self._ticket, attempt, self.response.status, own, whole, now)
-        if self._recovery.continued:
+        if continued:
             self._context.metrics.continued(request.model, "done")
         self._end()
         self.response.end(trailers)

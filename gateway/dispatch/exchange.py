@@ -183,7 +183,7 @@ class RequestExchange:
             request.principal,
         )
         if not held:
-            self._begin_answer(attempt, record)
+            self._begin_answer(attempt, record, now)
 
     def began(self, attempt: Attempt) -> None:
         """The first of a stream's answer is there."""
@@ -264,7 +264,7 @@ class RequestExchange:
     def much_came(self) -> None:
         """So much of an answer that was kept back is there that its client is to hear of it."""
         (attempt,) = (each for each in self._pending.attempts if each.response is not None)
-        self._begin_answer(attempt, None)
+        self._begin_answer(attempt, None, self._context.timers.time())
 
     def held_up(self, held_up: bool) -> None:
         if self._answer is not None:
@@ -323,11 +323,11 @@ class RequestExchange:
         response.end(trailers)
         self._say(response)
 
-    def _begin_answer(self, attempt: Attempt, record: AnswerRecord | None) -> None:
+    def _begin_answer(self, attempt: Attempt, record: AnswerRecord | None, now: float) -> None:
         """The client hears of an answer of which more is to come."""
         response = attempt.response
         assert response is not None
-        self._answer_begins(attempt, self._context.timers.time())
+        self._answer_begins(attempt, now)
         recovery = StreamRecovery(self._context, self.request, attempt.deployment.version, record)
         if record is None:
             # Nothing will repeat it; what is still going up has its own hold on it.

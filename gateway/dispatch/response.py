@@ -95,25 +95,35 @@ class EngineResponse(ResponseFields):
         before the break is returned first. One reader at a time. Cancelling the call loses nothing.
         """
         assert self._waiter is None, "one reader at a time"
-        buffer = self._buffer
         if self._window_held:
             self._free_window()
-        while not buffer.ready(self._wake):
-            if (self._ended or self._broken is not None) and not buffer:
+        while True:
+            held = self._held
+            if held is None:
+                if self._first:  # a reader that keeps up finds it here each time
+                    data, self._first = self._first, b""
+                    return [data]
+                more = False
+            elif held.ready(self._wake):
+                break
+            else:
+                more = bool(held)
+            if not more and (self._ended or self._broken is not None):
                 self._done(Ending.COMPLETE if self._broken is None else Ending.BROKEN)
                 if self._broken is not None:
                     raise self._broken
                 return []
             self._waiter = asyncio.get_running_loop().create_future()
-            if sink is not None and self._splicer is None and not buffer:
+            if sink is not None and self._splicer is None and not more:
                 self._open_sink(sink)
             try:
                 await self._waiter
             finally:
                 self._waiter = None
-                self._close_sink()
+                if self._sink is not None:
+                    self._close_sink()
         try:
-            return buffer.take(READ_BYTES)
+            return held.take(READ_BYTES)
         except OSError as error:
             raise StreamBroken(ErrorCode.INTERNAL, _NOT_READ_BACK) from error
 
@@ -217,8 +227,9 @@ class EngineResponse(ResponseFields):
 
     def flush(self) -> None:
         """The body is whole: so is what was held back of it."""
-        if self._record is not None:
-            data = self._record.finish()
+        record = self._record
+        if record is not None and not record.between:
+            data = record.finish()
             self._older_bytes += len(data)
             self._put(data)
 

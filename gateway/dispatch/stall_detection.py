@@ -92,33 +92,27 @@ class SuspectedStall:
 class AnswerWatch:
     """Watches one answer for stalls and time limits from the opening of its first attempt; sets its timer."""
 
-    __slots__ = ("_began_s", "_context", "_request", "_timer")
+    __slots__ = ("_context", "_look_s", "_request", "_timer", "ends_s")
 
     def __init__(self, context: DispatchContext, request: Request, began_s: float, timer: LazyTimer) -> None:
+        settings, silent_s = context.settings, context.settings.idle_s
         self._context = context
         self._request = request
-        self._began_s = began_s
         self._timer = timer
-
-    @property
-    def ends_s(self) -> float:
+        self.ends_s = inf
         """When the answer must be complete. A streaming request's deadline ends with its first byte; a
         WebSocket lasts as long as both sides want."""
-        request = self._request
-        if request.upgrade:
-            return inf
-        ends_s = self._began_s + self._context.settings.total_s
-        return ends_s if request.streaming or request.deadline_s is None else min(ends_s, request.deadline_s)
-
-    @property
-    def _look_s(self) -> float:
+        self._look_s = silent_s
         """How long it is not looked at an answer of which bytes came."""
-        settings = self._context.settings
-        return settings.idle_s if self._request.upgrade else min(settings.stall_s, settings.idle_s) / LOOKS
+        if not request.upgrade:
+            self.ends_s = began_s + settings.total_s
+            self._look_s = (silent_s if silent_s < settings.stall_s else settings.stall_s) / LOOKS
+            if request.deadline_s is not None and not request.streaming:
+                self.ends_s = min(self.ends_s, request.deadline_s)
 
     def again_at(self, at_s: float) -> None:
         """Look at the answer then, or when it must be complete."""
-        self._timer.set(min(at_s, self.ends_s))
+        self._timer.set(at_s if at_s < self.ends_s else self.ends_s)
 
     def stop(self) -> None:
         """Look no more."""
@@ -135,7 +129,8 @@ class AnswerWatch:
         ends_s = self.ends_s
         if now >= ends_s or attempt.suspended_s is not None or not attempt.take_heard(now):
             return False
-        self._timer.set(min(now + self._look_s, ends_s))
+        at_s = now + self._look_s
+        self._timer.set(at_s if at_s < ends_s else ends_s)
         return True
 
     def may_suspect(self, attempt: Attempt, behind: bool, now: float) -> bool:

@@ -3,7 +3,7 @@
 For this it has the record of the answer so far, the request, and the number of attempts that are left.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum, auto
 
 from msgspec.structs import replace
@@ -57,7 +57,7 @@ class StreamRecovery:
         self._version = version
         body = request.body
         whole = record is not None and body.rest is None and body.held_bytes <= REQUEST_BYTES
-        self._question = body.prefix if whole else b""
+        self._question: Sequence[bytes] = body.pieces if whole else ()
         self._reading: ContinuationReading | None = None
         """Made when it is needed."""
         self._progress: AnswerProgress | None = None
@@ -123,7 +123,7 @@ class StreamRecovery:
         if self._reading is None:
             wanted = {UsageMode.KEEP: True, UsageMode.STRIP: False}.get(self._request.usage)
             self._reading = ContinuationReading(
-                self._request.route, self._question, record, usage_wanted=wanted
+                self._request.route, b"".join(self._question), record, usage_wanted=wanted
             )
         return self._reading
 
@@ -268,8 +268,9 @@ class StreamRecovery:
 
     def release(self) -> None:
         """The answer is done with, one way or the other."""
-        self.stop_reading()
+        if self._task is not None:
+            self.stop_reading()
         if self.record is not None:
             self.record.release()
-        self._question = b""
+        self._question = ()
         self._reading = self._progress = None

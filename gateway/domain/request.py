@@ -134,8 +134,11 @@ class RequestBody:
         """Change what has been read. ``edits`` are in order and do not overlap."""
         if not edits:
             return
-        if self._models is True and any(b"model" in new for _, _, new in edits):
-            self._models = self.models  # it may not be the only one any more
+        if self._models is True:
+            for _, _, new in edits:
+                if b"model" in new:  # it may not be the only one any more
+                    self._models = self.models
+                    break
         if len(edits) == 1 and len(self.pieces) == 1:
             self._edit_once(edits[0])
             return
@@ -161,8 +164,8 @@ class RequestBody:
         """:meth:`edit` with one edit of one piece, as most often."""
         start, end, new = edit
         whole, grown = self.pieces[0], len(new) - (end - start)
-        pieces = (whole[:start], new, whole[end:])
-        self.pieces = [piece for piece in pieces if piece] or (b"",)
+        pieces = whole[:start], new, whole[end:]
+        self.pieces = pieces if all(pieces) else [piece for piece in pieces if piece] or (b"",)
         if self._models and not isinstance(self._models, bool):
             self._models = [
                 (begin + grown, stop + grown) if begin >= end else _moved((begin, stop), (edit,))

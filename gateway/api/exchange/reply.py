@@ -163,7 +163,7 @@ class Reply:
 
     def _completed(self, headers: HeaderList) -> HeaderList:
         """The header fields of an answer, with those that this says itself."""
-        if _JSON not in headers:  # as nearly every answer that comes in one piece
+        if not self.event_stream and _JSON not in headers:  # which nearly every other answer has
             self.line_stream = dict(headers).get(b"content-type", b"").startswith(LINES)
         headers = [*headers, *id_headers(self._dialect, self._id), *self.more]
         if self.latest is not None:
@@ -330,7 +330,8 @@ class Reply:
 
     async def end_waiting(self) -> None:
         """Nothing that tells of waiting or of progress comes after this. Idempotent."""
-        await self.settle()
+        if self.comments is not None:
+            await self.settle()
         if self.progress is not None:
             await self.progress.close()
 

@@ -78,7 +78,8 @@ class DirectWriter:
         if self._path is None and self._cycle.chunked_encoding:
             transport = self._cycle.transport
             self._path = BodyPath(transport.write, self._flow)
-            self.flush()
+            if self._pieces:
+                self.flush()
             self._pieces = self._path.waiting
             if not self._cycle.disconnected:
                 self._path.buffered_bytes = transport.get_write_buffer_size
@@ -160,8 +161,9 @@ class DirectWriter:
 
 def _plain_socket(transport: asyncio.Transport) -> int:
     """The descriptor of a connection whose bytes go out as they are; -1 for any other."""
-    encrypted = any(transport.get_extra_info(name) is not None for name in ("sslcontext", "ssl_object"))
-    raw = transport.get_extra_info("socket")
+    facts = transport.get_extra_info
+    encrypted = facts("sslcontext") is not None or facts("ssl_object") is not None
+    raw = facts("socket")
     return -1 if encrypted or raw is None else int(raw.fileno())
 
 

@@ -119,6 +119,8 @@ _STRANGE_LINE = re.compile(rb"^(?!data|event|id|retry|:|\r*+$)", re.MULTILINE)
 proportion to the bytes, whatever they are."""
 
 _END_OF_OPENAI = re.compile(rb"(?:\A|[\r\n])data: ?\[DONE\]")
+_USUAL_DONE, _DONE_ALONE = b"\ndata: [DONE]\n\n", b"data: [DONE]\n\n"
+"""How nearly everybody ends streams in OpenAI's dialects."""
 _END_OF_RESPONSES = re.compile(rb'"type"\s*:\s*"response\.(?:completed|incomplete|failed)"')
 _END_OF_MESSAGES = re.compile(rb'"type"\s*:\s*"message_stop"')
 _ENDS = {
@@ -218,6 +220,8 @@ class AnswerRecord:
             return self._ended
         # All pieces are of whole events, so the last event is in the last one: nothing is joined for it.
         last = self.fresh[-1] if self.fresh else self._chunks[-1] if self._chunks else b""
+        if self._end is _END_OF_OPENAI and (last.endswith(_USUAL_DONE) or last == _DONE_ALONE):
+            return True
         event = _last_event(last)
         if not event:  # blank lines came alone
             event = _last_event(self.data)
