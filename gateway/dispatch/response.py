@@ -3,7 +3,7 @@
 import asyncio
 
 from gateway.dispatch.recovery import AnswerRecord, Splicer
-from gateway.dispatch.response_buffers import UnreadBudget, UnreadBuffer
+from gateway.dispatch.response_buffers import UnreadBudget
 from gateway.dispatch.response_fields import ResponseFields
 from gateway.dispatch.response_stream import (
     HELD_BYTES,
@@ -26,7 +26,6 @@ _COMPLETE = Ending.COMPLETE  # a global is found faster
 _WHOLE = (b"\n\n", b"\r\n\r\n")  # how nearly everybody ends events
 
 _COMMENT = b": waiting\n\n"
-_NOT_READ_BACK = "What was kept of the answer until it is read could not be read back."
 _MUCH_BYTES = min(HELD_BYTES, HOLD_BACK_BYTES)
 
 
@@ -74,16 +73,6 @@ class EngineResponse(ResponseFields):
         self.taken_bytes = 0
         self._window_held = self._no_room = self._asks_again = self._ended = False
 
-    @property
-    def _buffer(self) -> UnreadBuffer:
-        """What waits for the reader, however much that is."""
-        if self._held is None:
-            self._held = UnreadBuffer(self._unread, self._reader)
-            if self._first:
-                self._held.put(self._first)
-                self._first = b""
-        return self._held
-
     # --- The reader's side ---
 
     async def next_chunks(self, sink: Sink | None = None) -> list[bytes]:
@@ -97,17 +86,8 @@ class EngineResponse(ResponseFields):
         assert self._waiter is None, "one reader at a time"
         if self._window_held:
             self._free_window()
-        while True:
-            held = self._held
-            if held is None:
-                if self._first:  # a reader that keeps up finds it here each time
-                    data, self._first = self._first, b""
-                    return [data]
-                more = False
-            elif held.ready(self._wake):
-                break
-            else:
-                more = bool(held)
+        while (chunks := self._take_ready(self._wake)) is None:
+            more = self._held is not None and bool(self._held)
             if not more and (self._ended or self._broken is not None):
                 self._done(Ending.COMPLETE if self._broken is None else Ending.BROKEN)
                 if self._broken is not None:
@@ -122,10 +102,7 @@ class EngineResponse(ResponseFields):
                 self._waiter = None
                 if self._sink is not None:
                     self._close_sink()
-        try:
-            return held.take(READ_BYTES)
-        except OSError as error:
-            raise StreamBroken(ErrorCode.INTERNAL, _NOT_READ_BACK) from error
+        return chunks
 
     def take_whole(self) -> bytes | None:
         """The body in one piece, to be reported by :meth:`consumed`, where all of it is here and no longer

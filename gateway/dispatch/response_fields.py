@@ -1,13 +1,18 @@
-"""What a response consists of."""
+"""What a response consists of, and what waits of it for its reader."""
 
 import asyncio
+from collections.abc import Callable
 
 from gateway.dispatch.recovery import Splicer
-from gateway.dispatch.response_buffers import UnreadBuffer
-from gateway.dispatch.response_stream import Ending, Sink
+from gateway.dispatch.response_buffers import UnreadBudget, UnreadBuffer
+from gateway.dispatch.response_stream import READ_BYTES, Ending, Sink
 from gateway.domain.errors import StreamBroken
+from gateway.domain.request import Principal
+from shared.protocol.errors import ErrorCode
 from shared.protocol.messages import Trailers
 from shared.speedups import BodyPath
+
+_NOT_READ_BACK = "What was kept of the answer until it is read could not be read back."
 
 
 class ResponseFields:
@@ -79,3 +84,31 @@ class ResponseFields:
     _ended: bool
     _broken: StreamBroken | None
     _ending: Ending | None
+    _unread: UnreadBudget | None
+    _reader: Principal | None
+
+    @property
+    def _buffer(self) -> UnreadBuffer:
+        """What waits for the reader, however much that is."""
+        if self._held is None:
+            self._held = UnreadBuffer(self._unread, self._reader)
+            if self._first:
+                self._held.put(self._first)
+                self._first = b""
+        return self._held
+
+    def _take_ready(self, wake: Callable[[], None]) -> list[bytes] | None:
+        """What there is for the reader at once; None: it has to wait. What has to be read from the
+        file first is told by ``wake``."""
+        held = self._held
+        if held is None:
+            if not self._first:
+                return None
+            data, self._first = self._first, b""  # a reader that keeps up finds all of it here
+            return [data]
+        if not held.ready(wake):
+            return None
+        try:
+            return held.take(READ_BYTES)
+        except OSError as error:
+            raise StreamBroken(ErrorCode.INTERNAL, _NOT_READ_BACK) from error

@@ -29,7 +29,8 @@ async def _repeat(
     failing = False
     while True:
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(wake.wait(), every_s)
+            async with asyncio.timeout(every_s):
+                await wake.wait()
         wake.clear()
         if over():
             return

@@ -27,6 +27,8 @@ class BackgroundWriterSettings:
     the second that a crash may lose."""
     renew_s: float = 3600.0
     """How often it is written down again that a model is served."""
+    backup_look_s: float = 2.0
+    """How often it is looked whether a backup is due."""
     backup_retry_s: float = 600.0
     """After a backup that could not be made."""
 
@@ -81,7 +83,7 @@ class BackgroundWriter:
             while not self._stopping:
                 await self._tick()
                 await self.write()
-                if copying is None or copying.done():
+                if self._backup_due and (copying is None or copying.done()):
                     copying = tasks.create_task(self.back_up())
             await self.write()
         if self._backup is not None:
@@ -117,13 +119,17 @@ class BackgroundWriter:
             self._failing = True
 
     async def back_up(self) -> None:
-        """See that there is a backup. Errors of the store are logged, not raised, and it is tried again in
-        ``backup_retry_s``."""
-        now = self._clock()
+        """See that there is a backup, unless that was seen to within ``backup_look_s``. Errors of the store
+        are logged, not raised, and it is tried again in ``backup_retry_s``."""
+        now, settings = self._clock(), self._settings
         if self._backup is None or now < self._backup_due_s:
             return
-        if not await self._copied(self._backup.keep, now):
-            self._backup_due_s = now + self._settings.backup_retry_s
+        copied = await self._copied(self._backup.keep, now)
+        self._backup_due_s = now + (settings.backup_look_s if copied else settings.backup_retry_s)
+
+    @property
+    def _backup_due(self) -> bool:
+        return self._backup is not None and self._clock() >= self._backup_due_s
 
     async def _copied(self, copy: Callable[..., None], *arguments: float) -> bool:
         """Whether a step of the backup succeeded."""

@@ -20,6 +20,7 @@ from gateway.observability.audit.anchors import HeadAnchor
 from gateway.observability.audit.files import DAY_S, AuditFiles, Retention
 from gateway.observability.audit.records import AuditEntry, RequestFacts
 from gateway.observability.audit.trusted_time import TrustedTime
+from gateway.observability.audit.waiting_acts import WaitingActs
 from gateway.observability.gauges import Family, single
 from gateway.storage import Store
 from gateway.storage.acts import ClaimedActions
@@ -60,8 +61,9 @@ class AuditWriter:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """``changed`` gives another value once there may be acts: only then the database is asked for them.
-        ``anchor`` tells the store of the log's head; ``clock`` is one that nobody sets."""
+        """``changed`` gives another value once there may be acts: only then, and every minute, the database
+        is asked for them. ``anchor`` tells the store of the log's head; ``clock`` is one that nobody
+        sets."""
         self.settings = settings
         self.blocked = False
         """The last write failed, or the buffer is full."""
@@ -69,7 +71,7 @@ class AuditWriter:
         """Records that found no room."""
         self.written = 0
         self._files = files
-        self._acts = acts
+        self._acts = WaitingActs(acts, clock)
         self._changed = changed
         self._anchor = anchor
         self._version: object = None
@@ -183,6 +185,7 @@ class AuditWriter:
         version = None
         with contextlib.suppress(StateError):  # the log does not need the database for what is here already
             version = self._changed()
+        self._acts.look_for(version)
         taken = min(self.settings.batch_records - len(self._batch), len(self._buffer))
         self._batch.extend(self._buffer.popleft() for _ in range(taken))
         self._taken += taken

@@ -143,7 +143,7 @@ class Copies(Backup):
 async def test_a_backup_that_cannot_be_made_is_complained_about_and_tried_again_later() -> None:
     fleet, copies = Fleet(), Copies()
     index, clock, book = fleet.registry.index, fleet.loop.time, Book()
-    settings = BackgroundWriterSettings(backup_retry_s=600.0)
+    settings = BackgroundWriterSettings(backup_look_s=2.0, backup_retry_s=600.0)
     keeper = BackgroundWriter(index, book.note, UsageLedger(), book.add, settings, backup=copies, clock=clock)
     began_s, copies.full = fleet.loop.now_s, True
     with capture_logs() as logs:
@@ -153,7 +153,9 @@ async def test_a_backup_that_cannot_be_made_is_complained_about_and_tried_again_
         copies.full = False
         await keeper.back_up()
         await keeper.back_up()
-    assert copies.asked == [began_s, began_s + 600.0, began_s + 600.0]
+        fleet.advance(2.0)
+        await keeper.back_up()
+    assert copies.asked == [began_s, began_s + 600.0, began_s + 602.0]
     assert [line["event"] for line in logs] == ["state_not_backed_up"]
 
 

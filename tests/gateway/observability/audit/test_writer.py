@@ -175,6 +175,7 @@ def test_what_happens_while_the_log_is_written_waits_for_the_next_time(
     def meanwhile(most: int) -> tuple[()]:
         things.asked += 1
         assert things.asked < 100, "the log is written without an end"
+        things.version += 1
         writer.add(facts(number=100 + things.asked))
         return ()
 
