@@ -196,12 +196,13 @@ class Assigner:
         """Whether there is a slot for each of them, and nobody but the policy is to be asked about it."""
         if self._context.regions is not None:
             return False
-        lanes = {ticket.lane for ticket in newcomers}
-        enough = len(newcomers)
-        for lane in lanes:
-            if lane.avoid or not self._index.has_free(model, lane, enough):
+        for ticket in newcomers:
+            if ticket.request.gives_way or ticket.lane.avoid:
                 return False
-        return not any(ticket.request.gives_way for ticket in newcomers)
+        if len(newcomers) == 1:  # as most often
+            return self._index.has_free(model, newcomers[0].lane)
+        lanes = {ticket.lane for ticket in newcomers}
+        return all(self._index.has_free(model, lane, len(newcomers)) for lane in lanes)
 
     def _assign_newcomers(self, model: str, newcomers: list[Ticket], now: float) -> int:
         """Place those who came when nobody waited for ``model``, one after the other, until there is one whom

@@ -43,7 +43,7 @@ TOKENS = ACK_MESSAGES
 so many have one ACK. An answer is over before what comes every second has come into each round."""
 
 SIDES = ("gateway", "agent")
-UNARY, TOKEN = "a unary request", "a streamed token"
+UNARY, STREAMED, TOKEN = "a unary request", "a streamed request of one token", "a streamed token"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +63,11 @@ GROUPS = {
 """Stages that have a budget together, at the gateway, for a unary request."""
 
 BUDGETS = {
-    (UNARY, "gateway"): Calls(319, 240.5),
+    (UNARY, "gateway"): Calls(318, 241),
     (UNARY, "agent"): Calls(110.5, 100.5),
-    (TOKEN, "gateway"): Calls(15.5, 13.1),
+    (STREAMED, "gateway"): Calls(434, 293),
+    (STREAMED, "agent"): Calls(167, 189),
+    (TOKEN, "gateway"): Calls(14.4, 12.1),
     (TOKEN, "agent"): Calls(11.1, 18.6),
 }
 """What each may take: what it takes now, and a fortieth (of a token a twentieth) for what recurs with time
@@ -76,6 +78,8 @@ agent."""
 WITHOUT_NATIVE = {
     (UNARY, "gateway"): Calls(17, 75),
     (UNARY, "agent"): Calls(12, 58),
+    (STREAMED, "gateway"): Calls(28, 112),
+    (STREAMED, "agent"): Calls(32, 121),
     (TOKEN, "gateway"): Calls(6.6, 32),
     (TOKEN, "agent"): Calls(6.4, 24.2),
 }
@@ -174,6 +178,11 @@ class CallSite:
         for _ in range(requests):
             self._post(max_tokens=2).read()
 
+    def stream_one(self, requests: int) -> None:
+        """So many streamed answers of one token, one after the other."""
+        for _ in range(requests):
+            self.stream(1)
+
     def stream(self, tokens: int) -> None:
         """A streamed answer, token by token."""
         response = self._post(max_tokens=tokens, stream=True, script={"stepped": True})
@@ -266,6 +275,7 @@ def run(directory: Path, rounds: int = ROUNDS) -> CallTables:
         site.ask(WARM)
         works = {
             UNARY: Units(site.ask, REQUESTS, FEW_REQUESTS),
+            STREAMED: Units(site.stream_one, REQUESTS, FEW_REQUESTS),
             TOKEN: Units(site.stream, TOKENS, TOKENS),  # of a shorter answer the request itself would be more
         }
         tables = [site.count(work, side, units, rounds) for work, units in works.items() for side in SIDES]
