@@ -27,8 +27,8 @@ class BackgroundWriterSettings:
     the second that a crash may lose."""
     renew_s: float = 3600.0
     """How often it is written down again that a model is served."""
-    backup_look_s: float = 2.0
-    """How often it is looked whether a backup is due."""
+    backup_look_s: float = 0.9
+    """How often it is looked whether a backup is due; while the database is deleted, every ``tick_s``."""
     backup_retry_s: float = 600.0
     """After a backup that could not be made."""
 
@@ -119,13 +119,15 @@ class BackgroundWriter:
             self._failing = True
 
     async def back_up(self) -> None:
-        """See that there is a backup, unless that was seen to within ``backup_look_s``. Errors of the store
-        are logged, not raised, and it is tried again in ``backup_retry_s``."""
-        now, settings = self._clock(), self._settings
-        if self._backup is None or now < self._backup_due_s:
+        """See that there is a backup, unless that was seen to just now. Errors of the store are logged, not
+        raised, and it is tried again in ``backup_retry_s``."""
+        now, backup = self._clock(), self._backup
+        if backup is None or now < self._backup_due_s:
             return
-        copied = await self._copied(self._backup.keep, now)
-        self._backup_due_s = now + (settings.backup_look_s if copied else settings.backup_retry_s)
+        if not await self._copied(backup.keep, now):
+            self._backup_due_s = now + self._settings.backup_retry_s
+        elif not backup.deleted:
+            self._backup_due_s = now + self._settings.backup_look_s
 
     @property
     def _backup_due(self) -> bool:

@@ -19,7 +19,8 @@ class Backup:
         self._rights: tuple[int, ...] = ()
         self._latest: tuple[int, tuple[int, ...]] | None = None
         """The number of changes when rights were read last, and what was read."""
-        self._deleted = False
+        self.deleted = False
+        """The database was not in its place when that was looked at last."""
 
     def keep(self, now_s: float) -> None:
         """Make a backup if one is due: at first, daily, soon after keys, tokens, agents or aliases changed.
@@ -30,7 +31,7 @@ class Backup:
         """
         fresh = self._notice_deletion()
         age_s, rights = now_s - self._made_s, self._present_rights()
-        too_soon = age_s < SOON_S and not self._deleted
+        too_soon = age_s < SOON_S and not self.deleted
         if not fresh and (too_soon or (age_s < DAILY_S and rights == self._rights)):
             return
         self._database.make_backup()
@@ -45,7 +46,7 @@ class Backup:
     def _notice_deletion(self) -> bool:
         """Whether the database was deleted, or another put in its place, since this was last asked."""
         deleted = not self._database.is_in_place()
-        new, self._deleted = deleted and not self._deleted, deleted
+        new, self.deleted = deleted and not self.deleted, deleted
         if new:
             import structlog  # here, because every command waits for what is imported above
 

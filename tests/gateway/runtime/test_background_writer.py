@@ -129,7 +129,7 @@ class Copies(Backup):
 
     def __init__(self) -> None:
         self.asked: list[float] = []
-        self.full = False
+        self.full = self.deleted = False
 
     def keep(self, now_s: float) -> None:
         self.asked.append(now_s)
@@ -154,8 +154,10 @@ async def test_a_backup_that_cannot_be_made_is_complained_about_and_tried_again_
         await keeper.back_up()
         await keeper.back_up()
         fleet.advance(2.0)
+        copies.deleted = True
         await keeper.back_up()
-    assert copies.asked == [began_s, began_s + 600.0, began_s + 602.0]
+        await keeper.back_up()
+    assert copies.asked == [began_s, began_s + 600.0, *[began_s + 602.0] * 2]
     assert [line["event"] for line in logs] == ["state_not_backed_up"]
 
 
@@ -175,7 +177,7 @@ class SlowCopies(Backup):
     """A backup that takes until it is let go."""
 
     def __init__(self) -> None:
-        self.begun, self.over = threading.Event(), threading.Event()
+        self.begun, self.over, self.deleted = threading.Event(), threading.Event(), False
 
     def keep(self, now_s: float) -> None:
         self.begun.set()
