@@ -77,12 +77,20 @@ class EngineConnector:
             )
             return made
         connected = await start_connection(await self._resolve(loop), happy_eyeballs_delay=NEXT_ADDRESS_S)
+        taken = False
+
+        def begin() -> P:
+            nonlocal taken
+            taken = True
+            return protocol()
+
         try:
             _, made = await loop.create_connection(
-                protocol, sock=connected, ssl=self._tls, server_hostname=server_name
+                begin, sock=connected, ssl=self._tls, server_hostname=server_name
             )
         except BaseException:
-            connected.close()
+            if not taken:  # else its transport closes it, which may not have begun to
+                connected.close()
             raise
         return made
 
