@@ -6,10 +6,24 @@ publish: of a runner that was frozen for an hour nothing counts any more.
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from heapq import heapify, heappop, heappush
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, and_, func, or_, select, update
+from sqlalchemy import (
+    BindParameter,
+    ColumnElement,
+    Connection,
+    Float,
+    Row,
+    Select,
+    and_,
+    bindparam,
+    func,
+    or_,
+    select,
+    update,
+)
 
 from gateway.domain.jobs import JobLease, JobNote, JobOutcome, JobRecord, JobState
 from gateway.storage import schema
@@ -67,6 +81,29 @@ class JobClaims:
     def __init__(self, database: Database) -> None:
         self._database = database
 
+    # Asked every few seconds, mostly in vain, so made once: that takes longer than to execute them.
+
+    @cached_property
+    def _queued(self) -> Select[Any]:
+        queues, jobs = schema.job_queues.c, schema.jobs.c
+        ready = select(jobs.number).where(
+            jobs.state == JobState.QUEUED.value,
+            jobs.model == queues.model,
+            jobs.tenant == queues.tenant,
+            jobs.not_before_s <= bindparam("now_s"),
+        )
+        query = select(queues.model, func.sum(queues.queued)).where(queues.queued > 0, ready.exists())
+        return query.group_by(queues.model)
+
+    @cached_property
+    def _any_lost(self) -> Select[tuple[int]]:
+        lost = _is_lost(bindparam("now", type_=Float), bindparam("latest", type_=Float))
+        return select(schema.jobs.c.number).where(lost).limit(1)
+
+    @cached_property
+    def _any_late(self) -> Select[tuple[int]]:
+        return select(schema.jobs.c.number).where(_is_late(bindparam("now_s", type_=Float))).limit(1)
+
     def claim(self, claim: JobClaim, now_s: float) -> tuple[JobRecord, ...]:
         """The jobs that are the process's now, in the order in which they are to begin.
 
@@ -108,16 +145,9 @@ class JobClaims:
 
     def waiting(self, now_s: float) -> dict[str, int]:
         """How many jobs of each model are queued, of models of which one may begin now."""
-        queues, jobs = schema.job_queues.c, schema.jobs.c
-        ready = select(jobs.number).where(
-            jobs.state == JobState.QUEUED.value,
-            jobs.model == queues.model,
-            jobs.tenant == queues.tenant,
-            jobs.not_before_s <= now_s,
-        )
-        query = select(queues.model, func.sum(queues.queued)).where(queues.queued > 0, ready.exists())
         with self._database.read() as connection:
-            return {model: int(queued) for model, queued in connection.execute(query.group_by(queues.model))}
+            found = connection.execute(self._queued, {"now_s": now_s})
+            return {model: int(queued) for model, queued in found}
 
     def cancelling(self, process: str, incarnation: int) -> frozenset[str]:
         """Ids of the jobs that this process runs and somebody wants to end."""
@@ -202,21 +232,15 @@ class JobClaims:
 
         ``lease_s`` is the longest a lease may be: one that ends later is of a clock that was set back. Jobs
         whose lease ran out at attempt ``most_attempts`` have failed: whoever runs them may well die of them.
+        Nothing is written and no lock is taken where there are none.
         """
+        if not self._any_to_sweep(now_s, lease_s):
+            return 0
         table = schema.jobs.c
         with self._database.write_concurrently() as connection:
             now = self._database.interval_s(connection)
-            over = or_(table.lease_until < now, table.lease_until > now + lease_s)
-            lost = list(
-                _locked(connection, and_(table.state == JobState.RUNNING.value, over), _SWEPT_AT_ONCE)
-            )
-            late = list(
-                _locked(
-                    connection,
-                    and_(table.state == JobState.QUEUED.value, table.deadline_s <= now_s),
-                    _SWEPT_AT_ONCE,
-                )
-            )
+            lost = list(_locked(connection, _is_lost(now, now + lease_s), _SWEPT_AT_ONCE))
+            late = list(_locked(connection, _is_late(now_s), _SWEPT_AT_ONCE))
             counts = QueueCounts()
             cancelled = [row for row in lost if row.cancelling]
             going = [row for row in lost if not row.cancelling]
@@ -237,6 +261,14 @@ class JobClaims:
                     note_job_ends(connection, rows, after, now_s)
             counts.write(connection, self._database)
             return len(lost) + len(late)
+
+    def _any_to_sweep(self, now_s: float, lease_s: float) -> bool:
+        with self._database.read() as connection:
+            now = self._database.interval_s(connection)
+            times = {"now": now, "latest": now + lease_s}
+            if connection.execute(self._any_lost, times).first() is not None:
+                return True
+            return connection.execute(self._any_late, {"now_s": now_s}).first() is not None
 
     def _leave(
         self, job_id: str, lease: JobLease, changes: Mapping[str, Any], event_type: str | None = None
@@ -268,6 +300,19 @@ def _held_by(lease: JobLease) -> Collection[ColumnElement[bool]]:
 
 def _is_held(row: _JobRow, lease: JobLease) -> bool:
     return row.state == JobState.RUNNING and lease == JobLease(row.process, row.incarnation, row.generation)
+
+
+def _is_lost(now: float | BindParameter[float], latest: float | BindParameter[float]) -> ColumnElement[bool]:
+    """It runs by a lease that is over, or that ends later than any may."""
+    table = schema.jobs.c
+    over = or_(table.lease_until < now, table.lease_until > latest)
+    return and_(table.state == JobState.RUNNING.value, over)
+
+
+def _is_late(now_s: float | BindParameter[float]) -> ColumnElement[bool]:
+    """It waits, and its deadline is over."""
+    table = schema.jobs.c
+    return and_(table.state == JobState.QUEUED.value, table.deadline_s <= now_s)
 
 
 def _locked(

@@ -3,9 +3,23 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, and_, delete, func, or_, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Float,
+    Row,
+    Select,
+    and_,
+    bindparam,
+    delete,
+    func,
+    or_,
+    select,
+    update,
+)
 
 from gateway.domain.webhooks import Delivery, DeliveryState, DeliveryVerdict, WebhookEvent
 from gateway.storage import schema
@@ -39,13 +53,21 @@ class WebhookOutbox:
     def __init__(self, database: Database) -> None:
         self._database = database
 
+    @cached_property
+    def _any_due(self) -> Select[tuple[int]]:
+        """Asked every few seconds, mostly in vain, so made once."""
+        table = self._table.c
+        due = table.state == DeliveryState.WAITING.value, table.next_s <= bindparam("now_s", type_=Float)
+        return select(table.number).where(*due).limit(1)
+
     def claim(self, claim: DeliveryClaim, now_s: float) -> tuple[Delivery, ...]:
         """Deliveries whose next attempt is the caller's to make, the longest due first. Nothing is written
         and no lock is taken where none is due."""
         if claim.most < 1:
             return ()
         with self._database.read() as connection:
-            numbers = self._chosen(connection, claim, now_s)
+            any_due = connection.execute(self._any_due, {"now_s": now_s}).first() is not None
+            numbers = self._chosen(connection, claim, now_s) if any_due else ()
         if not numbers:
             return ()
         table = self._table

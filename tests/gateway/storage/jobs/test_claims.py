@@ -11,6 +11,7 @@ from gateway.domain.jobs import JobLease, JobNote, JobOutcome, JobRecord, JobSta
 from gateway.domain.store_address import StoreAddress
 from gateway.storage import Store
 from gateway.storage.jobs import JobClaim
+from gateway.storage.webhooks.outbox import DeliveryClaim
 from shared.protocol.progress import Preview, Progress
 from tests.gateway.storage.jobs.desk import DONE, KEPT_S, LEASE_S, NOW_S, JobDesk
 
@@ -197,3 +198,22 @@ def test_processes_that_claim_at_once_share_the_jobs(
     done = [job for jobs in found.values() for job in jobs]
     assert len(done) == len(set(done)) == 120
     assert desk.jobs.count() == {JobState.SUCCEEDED: 120}
+
+
+def test_what_is_looked_for_in_vain_takes_no_lock(
+    desk: JobDesk, running: JobRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One job runs and one waits, and each has time left. Every process looks every few seconds."""
+    desk.submit(1, deadline_s=NOW_S + 10)
+    outbox = desk.store.webhooks
+    for name in ("write", "write_concurrently"):
+        monkeypatch.setattr(type(desk.store.database), name, None)
+    assert desk.sweep() == 0
+    assert desk.claims.waiting(NOW_S) == {"m": 1}
+    assert outbox.claim(DeliveryClaim(10, LEASE_S, 5, 5), NOW_S) == ()
+
+
+def test_a_lease_of_a_clock_that_was_set_back_is_swept(desk: JobDesk, running: JobRecord) -> None:
+    desk.clock.now -= 1
+    assert desk.sweep() == 1
+    assert desk.state(running.id) is JobState.QUEUED
