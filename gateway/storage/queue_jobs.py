@@ -172,8 +172,10 @@ class QueueJobStore:
             connection.execute(update(self._table).where(*self._ours(reply)).values(**values))
 
     def _ours(self, reply: PendingReply) -> tuple[ColumnElement[bool], ...]:
+        """SQLite gives the number of a newest row that is gone to the next one."""
         table = self._table.c
-        return (table.number == reply.number, table.generation == reply.generation)
+        here = (table.number == reply.number, table.job_id == reply.job_id)
+        return (*here, table.generation == reply.generation)
 
     def _due(self, now: float, now_s: float, lease_s: float) -> tuple[ColumnElement[bool], ...]:
         """A lease that ends later than any given now could is of a clock that was set back."""

@@ -170,3 +170,20 @@ def test_what_nobody_is_told_of_is_forgotten(desk: JobDesk) -> None:
     assert store.forget(10) == 1, "their jobs are no more"
     with desk.store.database.read() as connection:
         assert connection.execute(select(schema.queue_jobs)).all() == []
+
+
+def test_who_has_the_reply_of_a_job_that_is_gone_changes_no_other_of_its_number(desk: JobDesk) -> None:
+    store = desk.store.queue_jobs
+    gone = submit(desk, "1")
+    end(desk)
+    (before,) = store.claim(["orders"], 5, LEASE_S, NOW_S)
+    desk.jobs.remove(gone, "t")
+    store.forget(10)
+    submit(desk, "2")
+    end(desk)
+    (reply,) = store.claim(["orders"], 5, LEASE_S, NOW_S)
+    plan = ReplyPlan(1, 0, 0, 5, is_sent=False)
+    assert not store.note_plan(before, plan, LEASE_S)
+    assert not store.finish(before)
+    store.release(before, NOW_S + 60)
+    assert store.note_plan(reply, plan, LEASE_S)
