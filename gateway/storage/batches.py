@@ -244,9 +244,12 @@ class BatchStore:
             return _get(connection, batch.id)
 
     def begin_finalizing(self, batch: BatchRecord, now_s: float) -> BatchRecord:
-        """Every line has ended. One that is being cancelled stays in that state. Raises BatchLost."""
+        """Every line has ended. One that is being cancelled stays in that state. Raises BatchLost, also where
+        somebody has just had a line tried again."""
         with self._database.write_concurrently() as connection:
             held = self._held(connection, batch)
+            if connection.execute(_unfinished(batch.id).limit(1)).first() is not None:
+                raise BatchLost(batch.id)
             if held.state is BatchState.IN_PROGRESS:
                 self._move(connection, held, BatchState.FINALIZING, now_s)
             return _get(connection, batch.id)

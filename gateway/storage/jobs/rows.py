@@ -6,6 +6,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, and_, false, or_, select
 
+from gateway.domain.batches import BatchState
 from gateway.domain.jobs import (
     TRANSITIONS,
     JobLease,
@@ -18,6 +19,7 @@ from gateway.domain.jobs import (
 )
 from gateway.storage import schema
 from gateway.storage.database import Database
+from gateway.storage.errors import RecordError
 
 COUNTED = {JobState.QUEUED: "queued", JobState.RUNNING: "running"}
 """The columns of ``job_queues`` in which jobs of a state are counted."""
@@ -172,6 +174,17 @@ def in_spans(
         if first in numbers
     ]
     return or_(*within) if within else false()
+
+
+def refuse_line_of_ending_batch(connection: Connection, job: JobRecord) -> None:
+    """The lines of such a batch are just written into its files, and one that runs again would be in none.
+    Any other batch does not end before the transaction does. Raises RecordError."""
+    if job.new.group is None:
+        return
+    table = schema.batches.c
+    query = select(table.state).where(table.id == job.new.group).with_for_update()
+    if connection.execute(query).scalar() in (BatchState.FINALIZING.value, BatchState.CANCELLING.value):
+        raise RecordError(f"job {job.id} is of a batch that is just ending: try it again once that has ended")
 
 
 def conditions_of(

@@ -23,6 +23,7 @@ from gateway.storage.jobs.rows import (
     ending,
     in_spans,
     record_of,
+    refuse_line_of_ending_batch,
     values_of,
 )
 from gateway.storage.queue_jobs import note_origin
@@ -275,11 +276,12 @@ class JobStore:
 
     def retry(self, job_id: str, tenant: str | None = None) -> JobRecord:
         """Queue a failed job again, with all its attempts. ``tenant``: who does it; None: an operator, whose
-        act is noted. Raises UnknownRecord; RecordError where it has not failed."""
+        act is noted. Raises UnknownRecord; RecordError where it has not failed or its batch is ending."""
         with self._database.write_concurrently() as connection:
             job = self._get(connection, job_id, tenant, lock=True)
             if job.state is not JobState.FAILED:
                 raise RecordError(f"job {job_id} is {job.state}: only a failed job can be tried again")
+            refuse_line_of_ending_batch(connection, job)
             again = dict.fromkeys(("finished_s", "kept_until_s", "status", "result_headers", "error"))
             self._change(
                 connection,

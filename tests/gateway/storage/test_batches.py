@@ -6,11 +6,11 @@ import pytest
 
 from gateway.domain.batches import BatchCounts, BatchError, BatchRecord, BatchState, NewBatch
 from gateway.domain.files import FilePurpose, NewFile
-from gateway.domain.jobs import JobState, NewJob, ObjectSlice
+from gateway.domain.jobs import JobOutcome, JobState, NewJob, ObjectSlice
 from gateway.storage import Store
 from gateway.storage.batches import BatchLost, UnfitFile
-from gateway.storage.errors import UnknownRecord
-from gateway.storage.jobs import IdempotencyConflict, JobBounds, TooManyJobs
+from gateway.storage.errors import RecordError, UnknownRecord
+from gateway.storage.jobs import IdempotencyConflict, JobBounds, JobClaim, TooManyJobs
 from gateway.storage.submissions import OnceKey
 
 NOW_S = 1_800_000_000.0
@@ -165,6 +165,36 @@ def test_jobs_stay_until_their_batch_has_ended(store: Store) -> None:
     with pytest.raises(BatchLost):
         store.batches.finish(batch, BatchState.COMPLETED, *ended)
     assert len(store.jobs.remove_kept(NOW_S + 2, 9)) == 1
+
+
+def failed_line(store: Store) -> tuple[BatchRecord, str]:
+    """A batch of one line, whose job has failed, and the job's id."""
+    batch = store.batches.submit(begun(store, 1), jobs(1, 1), 100, BOUNDS, 30.0, NOW_S)
+    (job,) = store.job_claims.claim(JobClaim("p", 1, "m", 1, 30.0), NOW_S)
+    assert job.lease is not None
+    store.job_claims.publish(job.id, job.lease, JobOutcome(JobState.FAILED), NOW_S, NOW_S + 60)
+    return batch, job.id
+
+
+def test_a_line_that_failed_is_not_tried_again_while_its_batch_is_written(store: Store) -> None:
+    batch, line = failed_line(store)
+    batch = store.batches.begin_finalizing(batch, NOW_S)
+    with pytest.raises(RecordError, match="just ending"):
+        store.jobs.retry(line, "t")
+    counts = BatchCounts(1, 0, 1)
+    store.batches.finish(batch, BatchState.COMPLETED, counts, {}, (None, None), publish_nothing, NOW_S)
+    assert store.jobs.retry(line, "t").state is JobState.QUEUED
+
+
+def test_a_batch_of_which_a_line_is_tried_again_does_not_end(store: Store) -> None:
+    batch, line = failed_line(store)
+    assert not store.batches.waits(batch)
+    store.jobs.retry(line, "t")
+    with pytest.raises(BatchLost):
+        store.batches.begin_finalizing(batch, NOW_S)
+    assert store.batches.get(NEW.id).state is BatchState.IN_PROGRESS
+    store.jobs.cancel(line, NOW_S, NOW_S + 60)
+    assert store.batches.begin_finalizing(batch, NOW_S).state is BatchState.FINALIZING
 
 
 def test_the_bytes_of_a_file_stay_until_its_batch_has_ended(store: Store) -> None:
