@@ -58,17 +58,23 @@ class FileStore:
         """Note an upload before its first byte. ``announced_bytes`` is what it is said to have, 0 where
         nothing is said; ``most_bytes`` what all files of the tenant may have, None where that does not count.
         Returns how many this one may have by that. Raises TooManyBytes."""
-        table = schema.files.c
         with self._database.write_concurrently() as connection:
-            query = select(func.sum(table.size_bytes)).where(table.tenant == file.tenant)
-            kept = int(connection.execute(query).scalar() or 0)
-            left = MOST_FILE_BYTES if most_bytes is None else most_bytes - kept
-            if most_bytes is not None and kept + max(1, announced_bytes) > most_bytes:
-                raise TooManyBytes(
-                    f"{file.tenant} keeps {kept} bytes of files and may keep {most_bytes}: delete some first"
-                )
-            values = {**_values(file), "state": _PENDING, "size_bytes": announced_bytes}
-            connection.execute(insert(schema.files).values(values))
+            return self.begin_in(connection, file, announced_bytes, most_bytes)
+
+    def begin_in(
+        self, connection: Connection, file: NewFile, announced_bytes: int, most_bytes: int | None
+    ) -> int:
+        """:meth:`begin` as a part of a transaction."""
+        table = schema.files.c
+        query = select(func.sum(table.size_bytes)).where(table.tenant == file.tenant)
+        kept = int(connection.execute(query).scalar() or 0)
+        left = MOST_FILE_BYTES if most_bytes is None else most_bytes - kept
+        if most_bytes is not None and kept + max(1, announced_bytes) > most_bytes:
+            raise TooManyBytes(
+                f"{file.tenant} keeps {kept} bytes of files and may keep {most_bytes}: delete some first"
+            )
+        values = {**_values(file), "state": _PENDING, "size_bytes": announced_bytes}
+        connection.execute(insert(schema.files).values(values))
         return left
 
     def finish(

@@ -39,24 +39,20 @@ class UploadStore:
     def begin(self, upload: NewUpload, most_bytes: int, once: OnceKey | None = None) -> str:
         """Its id; where the same was begun with the same idempotency key before, the id of then.
         ``most_bytes``: what all files of the tenant may have. Raises TooManyBytes, IdempotencyConflict."""
-        if once is not None:
-            with self._database.read() as connection:
-                before = made_before(connection, once)
-            if before is not None:
-                return before[0]
-        reservation = _reservation(upload)
-        self._files.begin(reservation, upload.size_bytes, most_bytes)
         try:
-            with self._database.write_concurrently() as connection:
-                if once is not None:
-                    note_made(connection, once, [upload.id], upload.created_s)
-                connection.execute(insert(schema.uploads).values(_values(upload)))
+            return self._begin(upload, most_bytes, once)
         except IntegrityError:  # the same key at the same moment: it is there now
-            self._files.delete(reservation.id)
-            self._files.forget([reservation.id])
-            if once is None:
-                raise
-            return self.begin(upload, most_bytes, once)
+            return self._begin(upload, most_bytes, once)
+
+    def _begin(self, upload: NewUpload, most_bytes: int, once: OnceKey | None) -> str:
+        with self._database.write_concurrently() as connection:
+            if once is not None:
+                before = made_before(connection, once)
+                if before is not None:
+                    return before[0]
+                note_made(connection, once, [upload.id], upload.created_s)
+            self._files.begin_in(connection, _reservation(upload), upload.size_bytes, most_bytes)
+            connection.execute(insert(schema.uploads).values(_values(upload)))
         return upload.id
 
     def get(self, upload_id: str, tenant: str, now_s: float) -> UploadRecord:

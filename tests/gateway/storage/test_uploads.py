@@ -1,11 +1,15 @@
 """Uploads hold their bytes of the tenant's bounds, take parts until they end, and become one file."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import pytest
+from sqlalchemy import Connection, select
 
 from gateway.domain.files import FilePurpose
 from gateway.domain.uploads import MOST_PARTS, NewUpload, UploadState
 from gateway.storage import Store, schema
-from gateway.storage.errors import UnknownRecord
+from gateway.storage.errors import StateBusy, UnknownRecord
 from gateway.storage.files import TooManyBytes
 from gateway.storage.uploads import FORGOTTEN_S, UnfitParts, UploadEnded
 
@@ -46,6 +50,25 @@ def test_an_upload_counts_as_its_bytes_until_it_ends(any_store: Store) -> None:
     any_store.uploads.cancel("a", "t", NOW_S)
     any_store.files.forget(any_store.files.removable(NOW_S, 10))
     begin(any_store, name="b", size_bytes=60)
+
+
+def test_an_upload_that_could_not_be_begun_takes_no_bytes(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = store.database.write_concurrently
+
+    @contextmanager
+    def refusing_uploads() -> Iterator[Connection]:
+        with write() as connection:
+            yield connection
+            if connection.execute(select(schema.uploads)).first() is not None:
+                raise StateBusy("nothing was kept")
+
+    monkeypatch.setattr(store.database, "write_concurrently", refusing_uploads)
+    with pytest.raises(StateBusy):
+        begin(store, name="a", size_bytes=60)
+    monkeypatch.undo()
+    begin(store, name="b", size_bytes=60)
 
 
 def test_chosen_parts_come_in_their_order_and_must_be_all_of_it(any_store: Store) -> None:
