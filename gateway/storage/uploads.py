@@ -63,29 +63,29 @@ class UploadStore:
     def begin_part(self, upload_id: str, tenant: str, part_id: str, now_s: float) -> tuple[NewUpload, int]:
         """The upload, and how many bytes its parts may still have. Raises UnknownRecord, UploadEnded,
         UnfitParts where there are too many."""
-        parts = schema.upload_parts.c
         with self._database.write_concurrently() as connection:
             upload = _pending(_get(connection, upload_id, tenant, now_s, lock=True))
-            query = select(func.count(), func.sum(parts.size_bytes)).where(parts.upload_id == upload_id)
-            number, kept = connection.execute(query).one()
-            # a part whose answer was lost is sent again, so twice of all may be there
-            left = 2 * upload.size_bytes - int(kept or 0)
+            number, left = _room(connection, upload)
             if number >= MOST_PARTS or left <= 0:
-                raise UnfitParts(
-                    f"upload {upload_id} has {number} parts with {kept} bytes: it may have no more"
-                )
+                raise UnfitParts(f"upload {upload_id} may have no more than its {number} parts")
             row = {"id": part_id, "upload_id": upload_id, "state": _PENDING, "size_bytes": 0}
             connection.execute(insert(schema.upload_parts).values(created_s=now_s, **row))
             return upload, left
 
     def finish_part(self, part_id: str, tenant: str, size_bytes: int, now_s: float) -> UploadPart:
-        """All its bytes are there. Raises UnknownRecord, UploadEnded."""
+        """All its bytes are there. Raises UnknownRecord, UploadEnded, and UnfitParts where others that came
+        at the same time have taken their room."""
         table = schema.upload_parts
         with self._database.write_concurrently() as connection:
             row = connection.execute(select(table).where(table.c.id == part_id)).first()
             if row is None:
                 raise UnknownRecord(f"part {part_id} took too long")
-            _pending(_get(connection, row.upload_id, tenant, now_s, lock=True))
+            upload = _pending(_get(connection, row.upload_id, tenant, now_s, lock=True))
+            _, left = _room(connection, upload)
+            if size_bytes > left:
+                raise UnfitParts(
+                    f"upload {upload.id} may have {left} bytes more, and this part has {size_bytes}"
+                )
             values = {"state": _READY, "size_bytes": size_bytes}
             connection.execute(update(table).where(table.c.id == part_id).values(values))
             return UploadPart(part_id, row.upload_id, size_bytes, row.created_s)
@@ -176,6 +176,15 @@ def _pending(upload: UploadRecord) -> NewUpload:
     if upload.state is not UploadState.PENDING:
         raise UploadEnded(f"upload {upload.new.id} is {upload.state}")
     return upload.new
+
+
+def _room(connection: Connection, upload: NewUpload) -> tuple[int, int]:
+    """How many parts there are, and how many bytes more they may have. A part whose answer was lost is sent
+    again, so twice of all may be there."""
+    parts = schema.upload_parts.c
+    query = select(func.count(), func.sum(parts.size_bytes)).where(parts.upload_id == upload.id)
+    number, kept = connection.execute(query).one()
+    return number, 2 * upload.size_bytes - int(kept or 0)
 
 
 def _values(upload: NewUpload) -> dict[str, Any]:

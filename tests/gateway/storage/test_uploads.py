@@ -94,6 +94,16 @@ def test_parts_have_twice_the_announced_bytes_at_the_most(any_store: Store) -> N
     assert any_store.uploads.begin_part("u", "t", "p3", NOW_S)[1] == 10
 
 
+def test_parts_that_come_at_once_have_no_more_together(any_store: Store) -> None:
+    begin(any_store)
+    for part_id in ("p1", "p2", "p3"):
+        assert any_store.uploads.begin_part("u", "t", part_id, NOW_S)[1] == 20
+    any_store.uploads.finish_part("p1", "t", 15, NOW_S)
+    with pytest.raises(UnfitParts, match="5 bytes more, and this part has 6"):
+        any_store.uploads.finish_part("p2", "t", 6, NOW_S)
+    any_store.uploads.finish_part("p3", "t", 5, NOW_S)
+
+
 def test_there_are_so_many_parts_and_no_more(store: Store) -> None:
     begin(store)
     rows = [
