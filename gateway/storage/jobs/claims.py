@@ -198,7 +198,11 @@ class JobClaims:
         noted = set()
         with self._database.write_concurrently() as connection:
             forget_previews(connection, over)
-            for note in sorted(notes, key=lambda note: note.job_id):
+            if len(notes) > 1:
+                several = table.c.id.in_([note.job_id for note in notes])
+                query = select(table.c.number).where(several).order_by(table.c.number)
+                connection.execute(query.with_for_update()).all()
+            for note in notes:
                 said, preview = note.progress, note.progress.preview
                 values: dict[str, Any] = {"progress": said.fraction, "progress_text": said.text or None}
                 if preview is not None:

@@ -6,16 +6,23 @@ Both begin while a third holds the write lock, so that without it each would rea
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from sqlalchemy import select
 
 from gateway.domain.aliases import AliasTarget
+from gateway.domain.jobs import JobNote
 from gateway.domain.store_address import StoreAddress
 from gateway.storage import Account, Amount, Enrolment, Store, UsageGrouping, aliases, limits, schema
 from gateway.storage.administration import init_store
 from gateway.storage.errors import BadValue, EnrolmentRefused, KeyStillCounts, NameTaken, UnknownRecord
+from gateway.storage.jobs import JobBounds, Submission
 from gateway.storage.postgres import PostgresDatabase
+from shared.protocol.progress import Progress
+from tests.gateway.storage.jobs.conftest import StandingClock
+from tests.gateway.storage.jobs.desk import JobDesk
 from tests.support.processes import until
 
 NOW_S = 1_800_000_000.0
@@ -287,3 +294,30 @@ def test_times_and_models_that_processes_note_at_once_make_no_deadlock(stores: l
     assert {key.last_used_s for key in stores[0].keys.list()} == {NOW_S + 14}
     active = [agent for agent in stores[0].agents.list() if agent.revoked_s is None]
     assert all(agent.last_seen_s is not None for agent in active)
+
+
+def test_progress_of_several_jobs_waits_for_who_changes_them_and_not_in_a_circle(stores: list[Store]) -> None:
+    desk = JobDesk(stores[0], StandingClock())
+    jobs = tuple(replace(desk.new(), id=name) for name in ("z", "a"))
+    desk.jobs.submit(Submission("t", jobs, None), JobBounds(), NOW_S)
+    notes = [JobNote(job.id, job.lease, Progress(0.5)) for job in desk.claim("p", 2) if job.lease is not None]
+    noted: list[object] = []
+    noting = threading.Thread(target=lambda: noted.append(stores[1].job_claims.note_progress(notes)))
+    with stores[2].database.write_concurrently() as connection:
+        locked = select(schema.jobs.c.number).order_by(schema.jobs.c.number).with_for_update()
+        connection.execute(locked.where(schema.jobs.c.id == "z"))
+        process: int = connection.exec_driver_sql("SELECT pg_backend_pid()").scalar_one()
+        noting.start()
+        until("it waits", lambda: blocked_by(stores[0], process))
+        connection.execute(locked)
+    noting.join()
+    assert noted == [{"z", "a"}]
+
+
+def blocked_by(store: Store, process: int) -> bool:
+    database = store._database
+    assert isinstance(database, PostgresDatabase)
+    query = (
+        f"SELECT EXISTS (SELECT 1 FROM pg_locks WHERE NOT granted AND {process} = ANY(pg_blocking_pids(pid)))"
+    )
+    return bool(database._ask(query))
