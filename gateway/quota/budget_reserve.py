@@ -85,6 +85,8 @@ class BudgetReserve:
         """Lease it, state it as spent, and let the pool use it. Raises EngineAway: then it is not used."""
         date = pool.date
         leased = await self._state(pool, pool.debited, need=missing)
+        if pool.date != date:  # a statement would be of the new period, whose reserve it would take
+            return
         pool.reserve_used, pool.reserve_date = leased.used, date
         if leased.granted <= 0:
             pool.reserve_refused_s = now

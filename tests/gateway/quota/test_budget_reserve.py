@@ -15,7 +15,7 @@ from gateway.domain.quotas import Budgets
 from gateway.domain.store_address import StoreAddress
 from gateway.quota.limit_state import LimitRefusal, Reservation
 from gateway.storage import DailySpending
-from gateway.storage.leases.rules import LeaseEngine
+from gateway.storage.leases.rules import LeaseEngine, LeaseGrant, LeaseStatement
 from gateway.storage.leases.sql import SqlLeaseEngine
 from gateway.storage.leases.valkey import ValkeyLeaseEngine
 from tests.gateway.quota.sharing import FailingEngine, Sharing
@@ -250,6 +250,26 @@ async def test_a_new_day_has_a_new_reserve(site: FakeSite) -> None:
     assert 80 <= first <= 100
     await site.pass_time(0.2)
     site.clock.advance(86_400.0)
+    assert 80 <= await site.all_that_is_left() <= 100
+
+
+async def test_an_answer_that_comes_after_midnight_takes_nothing_of_the_new_reserve(
+    site: FakeSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.shared.away = True
+    await site.pass_time(0.2)
+    site.clock.advance(86_399.0 - site.clock())
+    exchange, asking = site.reserve.exchange, site.processes[0]
+
+    async def answered_after_midnight(process: str, said: list[LeaseStatement]) -> list[LeaseGrant]:
+        grants = await exchange(process, said)
+        monkeypatch.undo()
+        site.clock.advance(10.0)
+        asking.state.left(asking.spending, asking.wall())  # somebody looks at the new day
+        return grants
+
+    monkeypatch.setattr(site.reserve, "exchange", answered_after_midnight)
+    assert not await site.ask(0, 60)
     assert 80 <= await site.all_that_is_left() <= 100
 
 
