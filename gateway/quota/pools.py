@@ -66,6 +66,9 @@ class EngineLink:
         """The part of each budget that is kept in the SQL store and not here."""
         self.rejoins_s = float("-inf")
         """Until when shares hold on after it is back, so that all have said before what they used."""
+        self.sequence = 0
+        """Of the latest statement. A limit that was taken away and is given again has another pool, and the
+        engine takes up what that says of it after what the former one said."""
 
     def local(self, now: float) -> bool:
         """Whether this process's share holds, in place of leases."""
@@ -103,7 +106,6 @@ class Pool(ABC):
         """When the engine said last what all processes use."""
         self.seeded = True
         self.seed: float | None = None
-        self._sequence = 0
         self._needs: list[float] = []
         self._asked: list[float] = []
         self._said_s = float("-inf")
@@ -211,7 +213,7 @@ class Pool(ABC):
         free = keep - self._in_use()
         need = max(0.0, sum(needs) - free) if needs else 0.0
         least = self._least(max(0.0, min(needs) - free)) if needs else 0.0
-        self._sequence += 1
+        self.link.sequence += 1
         self._sent = (keep, max(min(needs), free) if needs else 0.0, spent)
         self._said_s, self.dirty, self.unsaid = now, False, False
         return LeaseStatement(
@@ -219,7 +221,7 @@ class Pool(ABC):
             float(self.most),
             self.window_s,
             self.ttl_s,
-            self._sequence,
+            self.link.sequence,
             keep,
             need,
             least,

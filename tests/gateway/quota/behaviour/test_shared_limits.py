@@ -147,6 +147,24 @@ async def test_a_lower_limit_counts_at_the_next_lease(clock: ManualClock) -> Non
     assert sum([await b.admitted() for _ in range(5)]) <= 1
 
 
+@pytest.mark.parametrize(
+    ("rates", "budgets"),
+    [(Rates(rpm=100), Budgets()), (Rates(tpm=100), Budgets()), (Rates(), Budgets(tokens_per_day=100))],
+)
+async def test_a_limit_that_is_given_again_is_leased_at_once(
+    clock: ManualClock, rates: Rates, budgets: Budgets
+) -> None:
+    (sharing, _) = pair(MemoryLeaseEngine(clock), clock, rates)
+    for limit in (budgets, Budgets(), budgets):
+        sharing.limit(rates if limit is budgets else Rates(), limit)
+        for _ in range(3):
+            outcome = await sharing.ask(5)
+            assert isinstance(outcome, Reservation)
+            outcome.settle(5, clock())
+            clock.advance(1.0)
+            await sharing.client.exchange()
+
+
 async def test_tokens_that_were_not_used_are_for_everybody(clock: ManualClock) -> None:
     a, b = pair(MemoryLeaseEngine(clock), clock, Rates(tpm=100))
     outcome = await a.ask(100)
