@@ -219,7 +219,7 @@ class LeaseClient:
             self._release(waiters)
             self._probe_s = min(PROBE_S, max(FIRST_PROBE_S, 2 * self._probe_s))
             return
-        self._sent_s = None
+        self._sent_s, self.link.heard = None, True
         now = self._heard_s = self._clock()
         self.exchanges += 1
         self.statements += len(due)

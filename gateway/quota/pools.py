@@ -66,6 +66,8 @@ class EngineLink:
         """The part of each budget that is kept in the SQL store and not here."""
         self.rejoins_s = float("-inf")
         """Until when shares hold on after it is back, so that all have said before what they used."""
+        self.heard = False
+        """The engine has answered this process."""
         self.sequence = 0
         """Of the latest statement. A limit that was taken away and is given again has another pool, and the
         engine takes up what that says of it after what the former one said."""

@@ -95,6 +95,9 @@ class BudgetPool(Pool):
         """By all processes, as the engine said last in the period ``_engine_date``."""
         self._engine_date = ""
         self._lapsed = False
+        self._unsummed = link.heard
+        """The budget was given while this process runs. An engine that knows it from before has heard nothing
+        of what was spent since it was taken away, and nobody will tell it but the store."""
 
     def change(self, limit: float) -> None:
         """The budget is another one from the next lease on."""
@@ -112,7 +115,7 @@ class BudgetPool(Pool):
 
     def seed_from(self, rows: Iterable[DailySpending]) -> None:
         """What all processes have spent, as the store has it."""
-        self.seed = self._stored(rows, self._date)
+        self.seed, self._unsummed = self._stored(rows, self._date), False
 
     @property
     def date(self) -> str:
@@ -237,7 +240,7 @@ class BudgetPool(Pool):
     def granted(self, grant: LeaseGrant, sent_s: float, now: float) -> None:
         """See :class:`Pool`. An answer of the period before says nothing of this one: it is asked again."""
         if self._stated_date == self._date:
-            super().granted(grant, sent_s, now)
+            super().granted(grant._replace(seeded=grant.seeded and not self._unsummed), sent_s, now)
         else:
             self._needs, self.dirty = self._asked + self._needs, True
 
@@ -253,4 +256,4 @@ class BudgetPool(Pool):
             self.acknowledged = 0.0 if date > self._date else self._spent_now()
             self._date, self.key, self.held = date, f"{self._name}:{date}", 0.0
             self.credit = self.debited = self._charged = 0.0
-            self.seed, self.dirty = None, True
+            self.seed, self._unsummed, self.dirty = None, False, True

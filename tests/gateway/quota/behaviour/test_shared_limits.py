@@ -233,6 +233,29 @@ async def test_a_budget_begins_with_what_the_store_has_and_counts_it_once(clock:
     assert refusal.passing, "15 are reserved here"
 
 
+async def test_a_budget_that_is_given_again_counts_what_was_spent_without_it(clock: ManualClock) -> None:
+    engine, stored = MemoryLeaseEngine(clock), [DailySpending("acme", "2026-11-21", 0, 0.0, 0.0)]
+    both = [Sharing(engine, clock, name, stored=stored) for name in ("a", "b")]
+    for budgets, tokens in (
+        (Budgets(tokens_per_day=100), 10),
+        (Budgets(), 35),
+        (Budgets(tokens_per_day=100), 0),
+    ):
+        for each in both:
+            each.limit(budgets=budgets)
+            outcome = await each.ask(tokens)
+            assert isinstance(outcome, Reservation)
+            spend(each.spending, "acme", tokens, 0.0, 0.0, each.wall())
+            outcome.settle(tokens, clock())
+            stored[0] = stored[0]._replace(tokens=stored[0].tokens + tokens)
+        for _ in range(60):
+            clock.advance(1.0)
+            for each in both:
+                await each.client.exchange()
+    assert not await both[0].admitted(11)
+    assert await both[1].admitted(10)
+
+
 async def test_what_another_process_has_reserved_of_a_budget_passes_and_what_is_spent_does_not(
     clock: ManualClock,
 ) -> None:
