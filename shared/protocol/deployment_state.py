@@ -26,6 +26,7 @@ from shared.protocol.members import (
     Seconds,
     Share,
     Text,
+    one_line,
 )
 from shared.protocol.routes import LACKED, NEED_CHARS
 from shared.protocol.work import WorkScale, usable_scale
@@ -95,7 +96,7 @@ class DeploymentState:
     """The paths of its ``routes`` that its engine does not have, as needs (:mod:`shared.protocol.routes`)."""
     stateful: Flag = False
     """Requests for the engine's own paths use what others left behind there, so they belong together."""
-    device: Annotated[Text, AfterValidator(lambda device: device[: limits.DEVICE_CHARS])] = ""
+    device: Annotated[Text, AfterValidator(lambda device: one_line(device[: limits.DEVICE_CHARS]))] = ""
     """What it runs on, where the agent is a gateway, whose deployments run on different GPUs."""
     via: GatewayPath = ()
     """The gateways that it is served through, the agent first; empty for an agent that is no gateway."""
@@ -122,7 +123,7 @@ class GpuState:
     computed. What its driver does not tell is None."""
 
     index: Annotated[int, Field(strict=True, ge=0, le=GPU_INDEX)]
-    name: Name
+    name: Annotated[Name, AfterValidator(one_line)]
     memory_total_bytes: Count
     memory_used_bytes: Count
     utilisation: Number | None = None

@@ -36,6 +36,12 @@ Identifier = Annotated[str, Field(max_length=limits.MODEL_NAME_CHARS, pattern=r"
 Reason = Annotated[Text, AfterValidator(lambda text: text[: limits.REASON_CHARS])]
 """A text for people; one that is too long is cut."""
 
+
+def one_line(text: str) -> str:
+    """``text`` with a blank in the place of each character that cannot be printed."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else " " for c in text)
+
+
 Headers = tuple[tuple[str, str], ...]
 """Lower-case names, hop-by-hop headers removed, order kept."""
 

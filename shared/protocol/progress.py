@@ -9,13 +9,12 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from shared.process.frozen import frozen
 from shared.protocol import limits
-from shared.protocol.members import Payload, Share, adapter_of
+from shared.protocol.members import Payload, Share, adapter_of, one_line
 
 
 def _line(text: str) -> str:
     """One line of a log or an event, cut at the limit."""
-    text = text[: limits.PROGRESS_TEXT_CHARS]
-    return text if text.isprintable() else "".join(c if c.isprintable() else " " for c in text)
+    return one_line(text[: limits.PROGRESS_TEXT_CHARS])
 
 
 def _decoded(value: Any) -> Any:

@@ -70,6 +70,14 @@ def test_a_deployment_runs_on_its_own_gpus_or_nobody_knows_which_of_its_hosts() 
     assert device_of(replace(PLAIN, gpu_indices=(7,)), gpus) == "A10,H200", "there is no such GPU"
 
 
+def test_names_of_devices_have_no_characters_that_cannot_be_printed() -> None:
+    """A store may take no text with such, and whoever looks at one is not to be steered by it."""
+    gpu = {"index": 0, "name": "A\x0010\n", "memory_total_bytes": 1, "memory_used_bytes": 0}
+    said = AgentState.from_payload(orjson.dumps({"status": "READY", "deployments": [], "gpus": [gpu]}))
+    assert said.gpus[0].name == "A 10 "
+    assert read(device="B\x00200,\x1bH200").device == "B 200, H200"
+
+
 def test_an_agents_gpus_are_told_as_ever_where_there_are_none() -> None:
     assert b'"gpus":[]' in state(PLAIN).to_payload()
 
