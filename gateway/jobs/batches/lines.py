@@ -119,8 +119,9 @@ def _wrong_envelope(value: dict[str, Any], endpoint: str, number: int) -> BatchE
         if value.get(name) is None:
             return _missing(name, number)
     custom_id = value["custom_id"]
-    if not isinstance(custom_id, str) or not 0 < len(custom_id) <= CUSTOM_ID_CHARS:
-        message = f"'custom_id' must be a string of 1 to {CUSTOM_ID_CHARS} characters."
+    fits = isinstance(custom_id, str) and 0 < len(custom_id) <= CUSTOM_ID_CHARS
+    if not fits or "\0" in custom_id:  # which PostgreSQL cannot store
+        message = f"'custom_id' must be a string of 1 to {CUSTOM_ID_CHARS} characters, none of them NUL."
         return BatchError("invalid_value", message, number, "custom_id")
     if value["method"] != "POST":
         return BatchError("invalid_method", "The method of a request must be POST.", number, "method")

@@ -65,6 +65,7 @@ def read(line: Json | bytes) -> LineRequest | BatchError:
         (request_line(1), "invalid_value", "custom_id"),
         (request_line(""), "invalid_value", "custom_id"),
         (request_line("x" * 513), "invalid_value", "custom_id"),
+        (request_line("a\0b"), "invalid_value", "custom_id"),
         (request_line(method=None), "missing_required_parameter", "method"),
         (request_line(method="GET"), "invalid_method", "method"),
         (request_line(url=None), "missing_required_parameter", "url"),
