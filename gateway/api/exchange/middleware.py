@@ -17,10 +17,17 @@ from gateway.api.exchange.exchange import HttpExchange, HttpSettings, exchange_o
 from gateway.api.exchange.inbound import Receive
 from gateway.api.exchange.reply import Send
 from gateway.api.server.client_addresses import PerAddressLimiter
-from gateway.domain.errors import BuffersFull, ClientGone, Forbidden, RequestError, StateUnavailable
+from gateway.domain.errors import (
+    BadRequest,
+    BuffersFull,
+    ClientGone,
+    Forbidden,
+    RequestError,
+    StateUnavailable,
+)
 from gateway.pipeline.bodies.reader import BodyReader
 from gateway.runtime.lifecycle import Lifecycle
-from gateway.storage.errors import ObjectStorageError, StateError
+from gateway.storage.errors import BadValue, ObjectStorageError, StateError
 
 App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 
@@ -132,6 +139,10 @@ class RequestMiddleware:
         elif isinstance(error, StateError):
             _log.error("state_failed", id=exchange.id, error=str(error))
             failure = StateUnavailable(_UNAVAILABLE[isinstance(error, ObjectStorageError)])
+        elif isinstance(error, BadValue):
+            failure = BadRequest(
+                "A text in this request cannot be stored; it may hold a NUL.", code="invalid_value"
+            )
         else:
             _log.error("request_failed", id=exchange.id, method=exchange.method, exc_info=error)
             failure = internal_error(exchange.id)

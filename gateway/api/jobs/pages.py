@@ -37,7 +37,7 @@ from gateway.jobs.service import JobService, check_lasting
 from gateway.jobs.watch import JobWatch
 from gateway.jobs.webhooks.service import AcceptWebhook
 from gateway.pipeline.pipeline import KeyAuthenticator
-from gateway.storage.errors import ObjectMissing, ObjectStorageFull, RecordError, UnknownRecord
+from gateway.storage.errors import BadValue, ObjectMissing, ObjectStorageFull, RecordError, UnknownRecord
 from gateway.storage.jobs import IdempotencyConflict, ResultsFull, TooManyJobs
 
 ROUTE = "jobs"
@@ -233,6 +233,8 @@ def translated() -> Iterator[None]:
         raise StorageFull(_sentence(error)) from error
     except IdempotencyConflict as error:
         raise KeyReused(_sentence(error), param="idempotency-key") from error
+    except BadValue:
+        raise
     except RecordError as error:
         raise JobNotFailed(_sentence(error)) from error
     except ObjectStorageFull as error:

@@ -11,7 +11,7 @@ from gateway.domain.errors import (
     RequestError,
     StreamBroken,
 )
-from gateway.storage.errors import StateBusy
+from gateway.storage.errors import BadValue, StateBusy
 from shared.protocol.errors import ErrorCode
 from tests.gateway.api.support import (
     ASK,
@@ -110,6 +110,17 @@ async def test_a_database_that_fails_lets_nobody_in_and_asks_to_come_again(
     call = await surface.post(CHAT, ASK)
     assert call.status == 503
     assert call.headers["retry-after"] == "5"
+
+
+async def test_a_text_that_the_store_cannot_keep_is_the_clients_to_correct(
+    surface: Surface, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refused(self: object, presented: str) -> None:
+        raise BadValue("a value cannot be stored (no NUL)")
+
+    monkeypatch.setattr("tests.gateway.api.support.FakeKeys.identify", refused)
+    call = await surface.post(CHAT, ASK)
+    assert (call.status, error_in(call.content)["code"]) == (400, "invalid_value")
 
 
 async def test_an_unknown_path_names_the_nearest(surface: Surface) -> None:
