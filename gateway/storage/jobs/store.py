@@ -8,19 +8,19 @@ from sqlalchemy import Connection, Table, and_, case, delete, func, insert, sele
 from sqlalchemy.exc import IntegrityError
 
 from gateway.domain.batches import ENDED_BATCHES
-from gateway.domain.jobs import FINAL, JobOutcome, JobRecord, JobState, NewJob, NewLease
+from gateway.domain.jobs import FINAL, JobRecord, JobState, NewJob, NewLease
 from gateway.domain.queues import QueueOrigin
 from gateway.storage import schema
 from gateway.storage.acts import note_act
 from gateway.storage.database import Database
 from gateway.storage.errors import RecordError, UnknownRecord
 from gateway.storage.job_notices import JobEvent, JobNotice
+from gateway.storage.jobs.cancellation import cancel_some
 from gateway.storage.jobs.previews import forget_previews, read_preview
 from gateway.storage.jobs.rows import (
     QueueCounts,
     claim_of,
     conditions_of,
-    ending,
     in_spans,
     record_of,
     refuse_line_of_ending_batch,
@@ -28,7 +28,6 @@ from gateway.storage.jobs.rows import (
 )
 from gateway.storage.queue_jobs import note_origin
 from gateway.storage.submissions import OnceKey, forget_made, made_before, note_made
-from gateway.storage.webhooks.events import note_job_ends
 from shared.protocol.progress import Preview
 
 _INSERTED_AT_ONCE = 500
@@ -74,7 +73,6 @@ class Submission:
         return None if self.key is None else OnceKey(self.tenant, self.key, self.fingerprint)
 
 
-_OPEN = (JobState.QUEUED, JobState.RUNNING)
 _IN_OPEN_BATCH = (
     select(schema.batches.c.number)
     .where(
@@ -262,17 +260,20 @@ class JobStore:
             job = self._get(connection, job_id, tenant, lock=True)
             if tenant is None and not job.state.is_final:
                 note_act(connection, "job.cancel", id=job.id, tenant=job.new.tenant)
+            here = (self._table.c.number == job.number,)
             notice = JobNotice(JobEvent.CANCELLED, job_id)
-            self._cancel(connection, [job], now_s, kept_until_s, notice)
+            cancel_some(connection, self._database, here, now_s, kept_until_s, notice)
             return self._get(connection, job_id, tenant)
 
     def cancel_group(self, group: str, now_s: float, kept_until_s: float) -> None:
-        """Cancel all jobs of a group that have not ended."""
-        with self._database.write_concurrently() as connection:
-            query = select(self._table).where(*conditions_of(None, group, _OPEN))
-            locked = query.order_by(self._table.c.number).with_for_update()
-            jobs = [record_of(row) for row in connection.execute(locked)]
-            self._cancel(connection, jobs, now_s, kept_until_s, JobNotice(JobEvent.GROUP_CANCELLED, group))
+        """Cancel all jobs of a group that have not ended, some of them in each transaction: what fails can be
+        done again."""
+        group_jobs, notice = conditions_of(None, group), JobNotice(JobEvent.GROUP_CANCELLED, group)
+        after: int | None = 0
+        while after is not None:
+            which = (*group_jobs, self._table.c.number > after)
+            with self._database.write_concurrently() as connection:
+                after = cancel_some(connection, self._database, which, now_s, kept_until_s, notice)
 
     def retry(self, job_id: str, tenant: str | None = None) -> JobRecord:
         """Queue a failed job again, with all its attempts. ``tenant``: who does it; None: an operator, whose
@@ -352,28 +353,6 @@ class JobStore:
         counts.write(connection, self._database)
         if jobs and lease is None:
             self._database.tell(connection, JobNotice(JobEvent.QUEUED))
-
-    def _cancel(
-        self,
-        connection: Connection,
-        jobs: Sequence[JobRecord],
-        now_s: float,
-        kept_until_s: float,
-        notice: JobNotice,
-    ) -> None:
-        """``notice`` is for the processes that run some of them."""
-        counts = QueueCounts()
-        waiting = [job for job in jobs if job.state is JobState.QUEUED]
-        for job in waiting:
-            counts.move(job.new, job.state, JobState.CANCELLED)
-        end = ending(JobOutcome(JobState.CANCELLED), now_s, kept_until_s)
-        self._change(connection, [job.number for job in waiting], **end)
-        running = [job.number for job in jobs if job.state is JobState.RUNNING]
-        if running:
-            self._change(connection, running, cancelling=1)
-            self._database.tell(connection, notice)
-        counts.write(connection, self._database)
-        note_job_ends(connection, [job.new for job in waiting], JobState.CANCELLED, now_s)
 
     def _change(self, connection: Connection, numbers: Sequence[int], **values: Any) -> None:
         for at in range(0, len(numbers), _INSERTED_AT_ONCE):
