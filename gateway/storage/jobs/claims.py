@@ -118,6 +118,10 @@ class JobClaims:
             queues = _waiting(connection, claim.model)
             turns = {each: queues[each] for each in queues.keys() - claim.waiting_tenants}
             chosen, after = _fair(connection, claim, turns, now_s)
+            if chosen:  # who could not have had the first of these turns has it not to make up for
+                first = min(queues[row.tenant] for row in chosen)
+                passed = (tenant for tenant in queues.keys() - after.keys() if queues[tenant] < first)
+                after |= dict.fromkeys(passed, first)
             for tenant, virtual in after.items():
                 _set_virtual(connection, claim.model, tenant, virtual)
             numbers = [row.number for row in chosen]

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, and_, false, or_, select
+from sqlalchemy import ColumnElement, Connection, Row, and_, case, false, or_, select
 
 from gateway.domain.batches import BatchState
 from gateway.domain.jobs import (
@@ -145,7 +145,7 @@ class QueueCounts:
 
     def write(self, connection: Connection, database: Database) -> None:
         """Rows in the order of their keys, so that no two transactions wait for each other."""
-        add = database.upsert(schema.job_queues, lambda before, given: before + given, keep=("virtual",))
+        add = database.upsert(schema.job_queues, _added)
         for (model, tenant), change in sorted(self._changes.items()):
             if any(change.values()):
                 row = {name: change[name] for name in ("queued", "running")}
@@ -153,8 +153,16 @@ class QueueCounts:
                 connection.execute(add, {"model": model, "tenant": tenant, "virtual": virtual, **row})
 
 
+def _added(before: ColumnElement[Any], given: ColumnElement[Any]) -> ColumnElement[Any]:
+    """Counts are added up. Whose jobs of the model did not wait is beside those that do, as who had none."""
+    queues = schema.job_queues.c
+    if before is not queues.virtual:
+        return before + given
+    return case((and_(queues.queued == 0, given > before), given), else_=before)
+
+
 def _least_virtual(connection: Connection, model: str) -> float:
-    """Where a tenant begins that had no jobs of this model: with those that wait, not before them."""
+    """Where a tenant begins none of whose jobs of this model wait: with those that wait, not before them."""
     table = schema.job_queues.c
     waiting = select(table.virtual).where(table.model == model, table.queued > 0).order_by(table.virtual)
     found = connection.execute(waiting.limit(1)).scalar()

@@ -58,6 +58,30 @@ def test_who_comes_late_has_no_turns_to_make_up_for(desk: JobDesk) -> None:
     assert taken == {"early": 10, "late": 10}
 
 
+def test_who_comes_again_has_no_turns_to_make_up_for(desk: JobDesk) -> None:
+    desk.submit(1, "again")
+    desk.submit(90, "steady")
+    for _ in range(31):
+        for job in desk.claim("p", 1):
+            desk.publish(job)
+    desk.submit(60, "again")
+    taken = Counter(job.new.tenant for job in desk.claim("p", 20))
+    assert taken == {"steady": 10, "again": 10}
+
+
+def test_who_could_not_have_turns_has_none_to_make_up_for_nor_who_comes_then(desk: JobDesk) -> None:
+    desk.submit(60, "waits")
+    desk.submit(60, "later", not_before_s=NOW_S + 60)
+    desk.submit(90, "steady")
+    for _ in range(30):
+        assert [job.new.tenant for job in desk.claim("p", 1, waiting_tenants=frozenset({"waits"}))] == [
+            "steady"
+        ]
+    desk.submit(60, "new")
+    taken = Counter(job.new.tenant for job in desk.claim("p", 40, now_s=NOW_S + 60))
+    assert taken == pytest.approx(dict.fromkeys(("waits", "later", "steady", "new"), 10), abs=1)
+
+
 def test_tenants_that_wait_have_no_turns(desk: JobDesk) -> None:
     desk.submit(3, "waits")
     others = desk.submit(2, "other")
