@@ -94,7 +94,7 @@ class UploadService:
             )
         except ObjectMissing as error:
             raise UploadEnded(f"upload {upload_id} expired") from error
-        await self._remove((upload_id,))
+        await self._remove(upload_id)
         return await self.get(upload_id, tenant), made
 
     async def _made(self, upload_id: str, tenant: str) -> tuple[UploadRecord, FileRecord] | None:
@@ -105,14 +105,15 @@ class UploadService:
     async def cancel(self, upload_id: str, tenant: str) -> UploadRecord:
         """Raises UnknownRecord, UploadEnded."""
         found = await asyncio.to_thread(self._uploads.cancel, upload_id, tenant, self.files.wall())
-        await self._remove((upload_id,))
+        await self._remove(upload_id)
         return found
 
     async def sweep(self) -> int:
         """Remove the parts of what has ended; how many uploads that were. Several processes may do so at
         once."""
         ids = await asyncio.to_thread(self._uploads.ended, self.files.wall(), _REMOVED_AT_ONCE)
-        await self._remove(ids)
+        if ids:
+            await self._remove_parts(ids)
         return len(ids)
 
     async def keep_swept(self) -> None:
@@ -142,12 +143,15 @@ class UploadService:
             await (await self.files.objects()).delete(name)
             await asyncio.to_thread(self._uploads.drop_part, part_id)
 
-    async def _remove(self, ids: Sequence[str]) -> None:
+    async def _remove(self, upload_id: str) -> None:
         """What fails here is left to the sweep."""
         try:
-            objects = await self.files.objects()
-            for upload_id in ids:
-                await objects.delete(*await objects.names(objects_of(upload_id)))
-            await asyncio.to_thread(self._uploads.forget, ids, self.files.wall())
+            await self._remove_parts((upload_id,))
         except StateError as error:
-            _log.warning("upload_not_removed", uploads=list(ids), error=str(error))
+            _log.warning("upload_not_removed", upload=upload_id, error=str(error))
+
+    async def _remove_parts(self, ids: Sequence[str]) -> None:
+        objects = await self.files.objects()
+        for upload_id in ids:
+            await objects.delete(*await objects.names(objects_of(upload_id)))
+        await asyncio.to_thread(self._uploads.forget, ids, self.files.wall())

@@ -13,6 +13,7 @@ from gateway.jobs.files import FileBounds, FileService
 from gateway.jobs.objects import ObjectOpener
 from gateway.jobs.uploads import UploadService
 from gateway.storage import Store
+from gateway.storage.errors import ObjectStorageError
 from gateway.storage.objects import ObjectStore
 from tests.gateway.api.support import JSON_TYPE, Surface, error_in
 
@@ -141,6 +142,23 @@ async def test_an_upload_ends_after_an_hour(sdk: AsyncOpenAI, depot: Depot) -> N
     assert await depot.uploads.sweep() == 1
     assert depot.kept() == set()
     assert await depot.uploads.sweep() == 0
+
+
+async def test_a_sweep_that_can_remove_nothing_fails_and_is_not_made_again_at_once(
+    sdk: AsyncOpenAI, depot: Depot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await sdk.uploads.parts.create(await begin(sdk, 6), data=b"abcdef")
+    depot.now_s += 3600
+
+    async def away() -> ObjectStore:
+        raise ObjectStorageError("the bucket is away")
+
+    monkeypatch.setattr(depot.files, "objects", away)
+    with pytest.raises(ObjectStorageError):
+        await depot.uploads.sweep()
+    monkeypatch.undo()
+    assert await depot.uploads.sweep() == 1
+    assert depot.kept() == set()
 
 
 async def test_too_much_is_refused(sdk: AsyncOpenAI, depot: Depot) -> None:
