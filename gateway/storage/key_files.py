@@ -71,17 +71,8 @@ class GatewayKeyFiles(GatewayKeyHolder):
             return GatewayIdentity(create_key_file(self._state_dir / KEY_NAME)), {}
 
     def found(self, facts: Mapping[str, str]) -> dict[str, GatewayIdentity]:
-        found: dict[str, GatewayIdentity] = {}
-        for name in (KEY_NAME, NEXT_NAME, PREVIOUS_NAME):
-            with _key_file_errors():
-                try:
-                    identity = GatewayIdentity(load_key(self._state_dir / name))
-                except KeyFileError as error:
-                    if isinstance(error.__cause__, FileNotFoundError):
-                        continue
-                    raise
-            found[identity.fingerprint.hex()] = identity
-        return found
+        found = (self._read(name) for name in (KEY_NAME, NEXT_NAME, PREVIOUS_NAME))
+        return {each.fingerprint.hex(): each for each in found if each is not None}
 
     def keep_next(self, key: Ed25519PrivateKey) -> Mapping[str, str]:
         with _key_file_errors():
@@ -89,16 +80,18 @@ class GatewayKeyFiles(GatewayKeyHolder):
         return {}
 
     def settle(self, keys: GatewayKeys) -> None:
-        """Give the files the names of what they hold, and remove what does not count."""
+        """Give the files the names of what they hold, and remove what does not count. Where the database is
+        one of before a change, the key that counts is in the file of the one before."""
         key, following, before = (self._state_dir / name for name in (KEY_NAME, NEXT_NAME, PREVIOUS_NAME))
         try:
             with _key_file_errors():
                 if keys.previous is not None:
                     save_key(before, keys.previous.private_key)
-                if following.exists():
-                    if GatewayIdentity(load_key(following)).fingerprint == keys.current.fingerprint:
-                        os.replace(following, key)
-                    following.unlink(missing_ok=True)
+                if _is(self._read(NEXT_NAME), keys.current):
+                    os.replace(following, key)
+                elif not _is(self._read(KEY_NAME), keys.current):
+                    save_key(key, keys.current.private_key)
+                following.unlink(missing_ok=True)
             if keys.previous is None:
                 before.unlink(missing_ok=True)
             for unfinished in self._state_dir.glob(".gateway*.key.*"):  # of processes that were killed
@@ -107,6 +100,16 @@ class GatewayKeyFiles(GatewayKeyHolder):
             raise StateUnwritable(
                 f"the key files in {self._state_dir} cannot be put in order: {error.strerror}"
             ) from error
+
+    def _read(self, name: str) -> GatewayIdentity | None:
+        """The key in a file; None: there is no such file."""
+        with _key_file_errors():
+            try:
+                return GatewayIdentity(load_key(self._state_dir / name))
+            except KeyFileError as error:
+                if isinstance(error.__cause__, FileNotFoundError):
+                    return None
+                raise
 
     def unusable(self, known: str) -> IdentityUnusable:
         path = self._state_dir / KEY_NAME
@@ -119,6 +122,10 @@ class GatewayKeyFiles(GatewayKeyHolder):
             f"{path} is another key than this database belongs to ({known[:16]}…): "
             "restore key and database from the same backup"
         )
+
+
+def _is(found: GatewayIdentity | None, key: GatewayIdentity) -> bool:
+    return found is not None and found.fingerprint == key.fingerprint
 
 
 @contextlib.contextmanager

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import delete, select
 
-from gateway.storage import KEY_NAME, Store
+from gateway.storage import KEY_NAME, Store, schema
 from gateway.storage.errors import BadValue, IdentityUnusable, KeyStillCounts
 from gateway.storage.key_files import NEXT_NAME, PREVIOUS_NAME
 from shared.identity import GatewayIdentity, GatewayKeys, load_key, save_key
@@ -123,6 +124,23 @@ def test_a_change_that_was_cut_off_anywhere_leaves_one_key_that_counts(
         assert final.current.id not in {before, keys.current.id}
     assert {path.name for path in state_dir.glob("gateway*.key")} == {KEY_NAME}
     assert held(state_dir / KEY_NAME) == final.current.id
+
+
+def test_a_database_of_before_a_change_keeps_its_key_at_the_next_change(
+    store: Store, state_dir: Path
+) -> None:
+    before, facts = store.gateway_identity.id, schema.facts
+    with store.database.read() as connection:
+        known = [row._asdict() for row in connection.execute(select(facts))]
+    store.identity.rotate(DAY_S, NOW_S)
+    with store.database.write() as connection:  # as when the backup takes a damaged database's place
+        connection.execute(delete(facts))
+        connection.execute(facts.insert(), known)
+    with Store.open(state_dir) as restored:
+        assert ids(restored.identity.keys) == (before, None)
+        keys = restored.identity.rotate(DAY_S, NOW_S)
+    assert ids(keys) == (held(state_dir / KEY_NAME), before)
+    assert held(state_dir / PREVIOUS_NAME) == before
 
 
 def test_a_key_before_that_was_lost_is_no_reason_to_stop(store: Store, state_dir: Path) -> None:
