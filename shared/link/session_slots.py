@@ -35,6 +35,8 @@ class SessionSlots:
         """Engine → the models of its deployments."""
         self._processes: dict[Hashable, str] = {}
         """Session → the process that it is with."""
+        self._unlinked: set[Hashable] = set()
+        """Sessions that have no tunnel just now."""
         self._demands: dict[Hashable, Mapping[str, Demand]] = {}
         self._timer: Cancellable | None = None
         self._timer_s = inf
@@ -60,6 +62,7 @@ class SessionSlots:
         if self._processes.pop(session, None) is None:
             return
         self._demands.pop(session, None)
+        self._unlinked.discard(session)
         for shares in self._engines.values():
             shares.remove(session, self._clock())
         self._changed()
@@ -68,6 +71,7 @@ class SessionSlots:
         """``session`` has lost its tunnel, or has one again, of that round trip if it is known."""
         if session not in self._processes:
             return
+        (self._unlinked.discard if linked else self._unlinked.add)(session)
         for shares in self._engines.values():
             if rtt_s is not None:
                 shares.set_rtt(session, rtt_s)
@@ -96,6 +100,7 @@ class SessionSlots:
             for session, process in self._processes.items():
                 shares.add(session, process, self._clock())
                 shares.set_demand(session, self._demand(session, engine), self._clock())
+                shares.set_linked(session, session not in self._unlinked, self._clock())
         self.set_limit(engine, limit)
 
     def withdraw(self, engine: str) -> None:

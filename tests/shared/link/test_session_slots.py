@@ -106,3 +106,13 @@ def test_a_session_without_a_tunnel_and_one_that_is_over_lend_theirs_to_the_othe
     here.slots.remove("b")
     here.slots.set_linked("b", True)
     here.slots.set_demands("b", {}, None)
+
+
+def test_an_engine_that_comes_later_lends_nothing_to_a_session_without_a_tunnel() -> None:
+    here = two_sessions()
+    here.slots.set_linked("a", False)
+    here.slots.offer("later", ["m"], 4)
+    assert here.spare("later") == here.spare() == [0, 4]
+    here.slots.set_linked("a", True)
+    here.pass_time(1.0)
+    assert here.spare("later") == [2, 2]
