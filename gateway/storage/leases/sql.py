@@ -123,6 +123,7 @@ class SqlLeaseEngine:
                 self._sweeps_at_s = now + SWEEP_S
                 self._sweep(now)
         except (SQLAlchemyError, OSError, ValueError, KeyError, TypeError) as error:
+            self._ready = False  # whatever comes back may lack the table
             raise EngineAway(f"{type(error).__name__}: {error}") from error
         return [grants[index] for index in range(len(statements))]
 

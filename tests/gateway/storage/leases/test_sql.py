@@ -1,9 +1,10 @@
 """What a PostgreSQL server's address may say beside host and database."""
 
 import psycopg
+import pytest
 
 from gateway.domain.store_address import StoreAddress
-from gateway.storage.leases.rules import LeaseStatement
+from gateway.storage.leases.rules import EngineAway, LeaseStatement
 from gateway.storage.leases.sql import SqlLeaseEngine
 from tests.support.postgres import PostgresServer
 
@@ -32,3 +33,17 @@ async def test_of_several_hosts_the_one_that_takes_writes_is_used(postgres_addre
     several = f"{before}@127.0.0.1:1,{after}&target_session_attrs=read-write"
     assert await exchange(several) == 1.0
     assert "127.0.0.1" in SqlLeaseEngine(several).name
+
+
+async def test_a_table_that_is_lost_is_made_again(postgres_address: StoreAddress) -> None:
+    engine = SqlLeaseEngine(postgres_address.url)
+    statements = [LeaseStatement("k", 10.0, 60.0, 5.0, sequence, need=1.0) for sequence in (1, 2, 3)]
+    try:
+        assert (await engine.exchange("p", statements[:1]))[0].granted == 1.0
+        with psycopg.connect(postgres_address.url, autocommit=True) as connection:
+            connection.execute("DROP TABLE shared_limits")
+        with pytest.raises(EngineAway):
+            await engine.exchange("p", statements[1:2])
+        assert (await engine.exchange("p", statements[2:]))[0].granted == 1.0
+    finally:
+        await engine.close()
