@@ -63,7 +63,8 @@ class FileService:
         allowed = await asyncio.to_thread(self._files.begin, file, announced_bytes, self.bounds.tenant_bytes)
         most_bytes = min(self.bounds.file_bytes, allowed)
         try:
-            return await self.fill(file, pieces, most_bytes, described, key=key)
+            bound = self.bounds.tenant_bytes
+            return await self.fill(file, pieces, most_bytes, described, key=key, tenant_bytes=bound)
         except FileKeptBefore as error:
             return await self.get(error.file_id, file.tenant)
 
@@ -75,17 +76,18 @@ class FileService:
         described: Callable[[], NewFile] | None = None,
         also: InTransaction | None = None,
         key: str | None = None,
+        tenant_bytes: int | None = None,
     ) -> FileRecord:
         """Write a file that was begun in the store, and finish it there together with what ``also`` does.
-        Raises as :meth:`create` does, FileKeptBefore, and what ``also`` raises; then there is no such
-        file."""
+        ``tenant_bytes``: what all files of the tenant may have; None: that does not count. Raises as
+        :meth:`create` does, FileKeptBefore, and what ``also`` raises; then there is no such file."""
         try:
             stored = await (await self.objects()).put(file.object_name, pieces, most_bytes=most_bytes)
             whole = file if described is None else described()
         except BaseException:
             await asyncio.shield(self.discard(file.id))
             raise
-        finish = partial(self._files.finish, whole, stored.size_bytes, stored.sha256, also, key)
+        finish = partial(self._files.finish, whole, stored.size_bytes, stored.sha256, also, key, tenant_bytes)
         finishing = asyncio.ensure_future(self._finish(file.id, finish))
         try:
             return await asyncio.shield(finishing)

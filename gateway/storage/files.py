@@ -65,14 +65,9 @@ class FileStore:
         self, connection: Connection, file: NewFile, announced_bytes: int, most_bytes: int | None
     ) -> int:
         """:meth:`begin` as a part of a transaction."""
-        table = schema.files.c
-        query = select(func.sum(table.size_bytes)).where(table.tenant == file.tenant)
-        kept = int(connection.execute(query).scalar() or 0)
-        left = MOST_FILE_BYTES if most_bytes is None else most_bytes - kept
-        if most_bytes is not None and kept + max(1, announced_bytes) > most_bytes:
-            raise TooManyBytes(
-                f"{file.tenant} keeps {kept} bytes of files and may keep {most_bytes}: delete some first"
-            )
+        left = MOST_FILE_BYTES
+        if most_bytes is not None:
+            left = _room(connection, file, max(1, announced_bytes), most_bytes)
         values = {**_values(file), "state": _PENDING, "size_bytes": announced_bytes}
         connection.execute(insert(schema.files).values(values))
         return left
@@ -84,15 +79,19 @@ class FileStore:
         sha256: str,
         also: InTransaction | None = None,
         key: str | None = None,
+        most_bytes: int | None = None,
     ) -> FileRecord:
         """The upload is complete: from now on there is this file, as it is said to be now. Raises
         UnknownRecord where it was taken for abandoned, FileKeptBefore and IdempotencyConflict for the
-        idempotency ``key``, and what ``also`` raises."""
+        idempotency ``key``, TooManyBytes where others that came at the same time have taken its part of the
+        ``most_bytes`` that all files of the tenant may have, and what ``also`` raises."""
 
         def finish() -> FileRecord:
             with self._database.write_concurrently() as connection:
                 if key is not None:
                     _note_key(connection, file, sha256, key)
+                if most_bytes is not None:
+                    _room(connection, file, size_bytes, most_bytes)
                 record = self.finish_in(connection, file, size_bytes, sha256)
                 if also is not None:
                     also(connection)
@@ -187,6 +186,19 @@ class FileStore:
         with self._database.write_concurrently() as connection:
             gone = (table.c.id.in_(ids), table.c.state == _DELETED)
             connection.execute(delete(table).where(*gone))
+
+
+def _room(connection: Connection, file: NewFile, size_bytes: int, most_bytes: int) -> int:
+    """How many bytes the file may have beside the tenant's others. Raises TooManyBytes where that is less
+    than ``size_bytes``."""
+    table = schema.files.c
+    others = (table.tenant == file.tenant, table.id != file.id)
+    kept = int(connection.execute(select(func.sum(table.size_bytes)).where(*others)).scalar() or 0)
+    if kept + size_bytes > most_bytes:
+        raise TooManyBytes(
+            f"{file.tenant} keeps {kept} bytes of files and may keep {most_bytes}: delete some first"
+        )
+    return most_bytes - kept
 
 
 def _note_key(connection: Connection, file: NewFile, sha256: str, key: str) -> None:

@@ -135,6 +135,25 @@ async def test_a_tenants_bytes_are_bounded_also_where_nothing_was_announced(cabi
     assert cabinet.kept() == {"file-b", "file-d"}
 
 
+async def test_files_that_come_at_once_have_no_more_than_their_tenant_may_keep(cabinet: Cabinet) -> None:
+    begun = asyncio.Semaphore(0)
+    go_on = asyncio.Event()
+
+    async def held() -> AsyncIterator[bytes]:
+        begun.release()
+        await go_on.wait()
+        yield b"x" * 90
+
+    names = ("a", "b", "c")
+    uploads = [asyncio.ensure_future(cabinet.service.create(cabinet.new(name), held(), 0)) for name in names]
+    for _ in uploads:
+        await begun.acquire()
+    go_on.set()
+    outcomes = await asyncio.gather(*uploads, return_exceptions=True)
+    assert [type(each) for each in outcomes].count(TooManyBytes) == 1
+    assert [type(each) for each in outcomes].count(FileRecord) == len(cabinet.kept()) == 2
+
+
 async def test_an_upload_that_breaks_off_leaves_nothing(cabinet: Cabinet) -> None:
     for error in (ConnectionResetError(), BadRequest("no")):
         with pytest.raises(type(error)):

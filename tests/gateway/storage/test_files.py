@@ -89,6 +89,16 @@ def test_a_tenant_keeps_no_more_bytes_than_it_may(any_store: Store) -> None:
     assert files.begin(new(4), 0, MOST) == 700
 
 
+def test_what_was_kept_since_a_file_was_begun_counts_at_its_end(any_store: Store) -> None:
+    files = any_store.files
+    for number in (1, 2):
+        assert files.begin(new(number), 0, 100) == 100
+    files.finish(new(1), 60, "ab" * 32, most_bytes=100)
+    with pytest.raises(TooManyBytes):
+        files.finish(new(2), 41, "ab" * 32, most_bytes=100)
+    assert files.finish(new(2), 40, "ab" * 32, most_bytes=100).size_bytes == 40
+
+
 def test_what_was_deleted_is_removed_and_forgotten(any_store: Store) -> None:
     files = any_store.files
     upload(any_store, new(1))
