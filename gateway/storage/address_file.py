@@ -4,8 +4,8 @@ So commands on the directory work on that store, and a gateway that is started t
 not begin anew with files.
 """
 
-import contextlib
 import os
+import secrets
 from pathlib import Path
 
 import orjson
@@ -16,21 +16,22 @@ from gateway.storage.errors import StateCorrupt, StateUnwritable
 
 
 def note_address(state_dir: Path, address: StoreAddress) -> None:
-    """Raises StateUnwritable."""
+    """Several workers do so at once. Raises StateUnwritable."""
     path = state_dir / ADDRESS_NAME
-    fresh = path.with_name(f".{ADDRESS_NAME}.new")
+    fresh = path.with_name(f".{ADDRESS_NAME}.{secrets.token_hex(8)}")
     noted = {
         "url": address.url_without_password,
         "cluster_key": _absolute(address.cluster_key),
         "password_file": _absolute(address.password_file),
     }
     try:
-        with contextlib.suppress(FileNotFoundError):
-            fresh.unlink()
-        file = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with os.fdopen(file, "wb") as opened:
-            opened.write(orjson.dumps(noted, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
-        fresh.replace(path)
+        try:
+            file = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            with os.fdopen(file, "wb") as opened:
+                opened.write(orjson.dumps(noted, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+            fresh.replace(path)
+        finally:
+            fresh.unlink(missing_ok=True)
     except OSError as error:
         raise StateUnwritable.opening(path, error) from error
 

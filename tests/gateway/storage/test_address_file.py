@@ -22,6 +22,23 @@ def test_an_address_is_noted_for_the_owner_only_and_without_its_password(tmp_pat
     assert noted_address(tmp_path) == StoreAddress("postgresql://u@h/d", tmp_path / "k", tmp_path / "p")
 
 
+def test_workers_that_note_it_at_once_are_in_nobodys_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = StoreAddress("postgresql://u@h/first"), StoreAddress("postgresql://u@h/second")
+    replace = Path.replace
+
+    def after_another(fresh: Path, path: Path) -> Path:
+        monkeypatch.undo()
+        note_address(tmp_path, second)
+        return replace(fresh, path)
+
+    monkeypatch.setattr(Path, "replace", after_another)
+    note_address(tmp_path, first)
+    assert noted_address(tmp_path) == first
+    assert [path.name for path in tmp_path.iterdir()] == [ADDRESS_NAME]
+
+
 def test_where_nothing_is_noted_there_is_no_address(tmp_path: Path) -> None:
     assert noted_address(tmp_path) is None
     assert noted_address(tmp_path / "none") is None
