@@ -135,9 +135,11 @@ class _Child:
     async def start(cls, command: Sequence[str]) -> "_Child":
         """Raises OSError."""
         ours, its = socket.socketpair()
+        starting = asyncio.get_running_loop().run_in_executor(None, _start, command, its)
+        # Not before, also where nobody waits any more: the thread would pass on whatever has its number then.
+        starting.add_done_callback(lambda done: its.close())
         try:
-            with its:
-                process = await asyncio.to_thread(_start, command, its)
+            process = await asyncio.shield(starting)
             reader, writer = await asyncio.open_unix_connection(sock=ours)
         except BaseException:
             ours.close()  # a child that has started finds that nobody is there, and ends

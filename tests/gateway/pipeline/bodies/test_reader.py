@@ -1,8 +1,10 @@
 import asyncio
 import signal
+import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+import threading
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import pytest
 
 from gateway.domain.errors import BadRequest, BodyTooLarge, Overloaded
 from gateway.pipeline.bodies import child
+from gateway.pipeline.bodies import reader as module
 from gateway.pipeline.bodies.facts import read_facts
 from gateway.pipeline.bodies.reader import BodyReader
 
@@ -91,6 +94,31 @@ async def test_a_request_that_is_given_up_leaves_nothing_behind(reader: BodyRead
     await asyncio.gather(*given_up, return_exceptions=True)
     assert not reader._waiting
     assert (await reader.read(BODY)).members["model"] == "m"
+
+
+async def test_a_request_that_is_given_up_while_a_reader_starts_gives_it_no_other_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The number of a socket that is closed is the next connection's."""
+    begun, go_on, over = threading.Event(), threading.Event(), threading.Event()
+    passed_on: list[int] = []
+
+    def start(command: Sequence[str], its: socket.socket) -> None:
+        begun.set()
+        go_on.wait(60)
+        passed_on.append(its.fileno())
+        over.set()
+        raise OSError
+
+    monkeypatch.setattr(module, "_start", start)
+    reading = asyncio.create_task(BodyReader(1).read(BODY))
+    assert await asyncio.to_thread(begun.wait, 60)
+    reading.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reading
+    go_on.set()
+    assert await asyncio.to_thread(over.wait, 60)
+    assert passed_on != [-1], "its socket was closed under it"
 
 
 async def test_keys_take_turns(reader: BodyReader) -> None:
