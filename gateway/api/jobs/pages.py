@@ -146,7 +146,7 @@ async def page_of_jobs(
     """Jobs of a page that ``query`` asks for with ``after``, ``limit`` and ``order``, and whether there are
     more. Raises BadRequest, UnknownRecord."""
     limit, order = query.get("limit", str(LISTED)), query.get("order", "desc")
-    if not limit.isdecimal() or not 1 <= int(limit) <= LIST_MOST:
+    if not limit.isdecimal() or len(limit) > 9 or not 1 <= int(limit) <= LIST_MOST:
         raise BadRequest(f"'limit' must be an integer from 1 to {LIST_MOST}.", param="limit")
     if order not in ("asc", "desc"):
         raise BadRequest("'order' must be asc or desc.", param="order")

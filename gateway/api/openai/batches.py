@@ -183,7 +183,7 @@ async def _list(
 ) -> dict[str, Any]:
     query = {name: values[-1] for name, values in parse_qs(exchange.query.decode("latin-1")).items()}
     limit = query.get("limit", "20")
-    if not limit.isdecimal() or not 1 <= int(limit) <= LIST_MOST:
+    if not limit.isdecimal() or len(limit) > 9 or not 1 <= int(limit) <= LIST_MOST:
         raise BadRequest(f"'limit' must be an integer from 1 to {LIST_MOST}.", param="limit")
     found = await batches.list(principal.tenant, query.get("after"), int(limit) + 1)
     shown = [batch_object(batch) for batch in found[: int(limit)]]

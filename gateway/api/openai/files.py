@@ -174,7 +174,7 @@ def _kept_s(fields: Mapping[str, str]) -> float | None:
 async def _list(files: FileService, exchange: HttpExchange, principal: Principal, _: str) -> None:
     query = {name: values[-1] for name, values in parse_qs(exchange.query.decode("latin-1")).items()}
     limit, order = query.get("limit", str(LIST_MOST)), query.get("order", "desc")
-    if not limit.isdecimal() or not 1 <= int(limit) <= LIST_MOST:
+    if not limit.isdecimal() or len(limit) > 9 or not 1 <= int(limit) <= LIST_MOST:
         raise BadRequest(f"'limit' must be an integer from 1 to {LIST_MOST}.", param="limit")
     if order not in ("asc", "desc"):
         raise BadRequest("'order' must be asc or desc.", param="order")

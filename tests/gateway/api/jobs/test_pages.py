@@ -116,6 +116,7 @@ async def test_jobs_are_listed_in_pages(surface: Surface, doer: JobDoer) -> None
         (b"limit=0", 400, "limit"),
         (b"limit=101", 400, "limit"),
         (b"limit=x", 400, "limit"),
+        (b"limit=" + b"9" * 5000, 400, "limit"),
         (b"order=up", 400, "order"),
         (b"status=lost", 400, "status"),
         (b"after=job-none", 404, None),

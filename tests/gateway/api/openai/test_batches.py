@@ -177,7 +177,9 @@ async def test_what_cannot_be_a_batch_is_refused(
     assert (await sdk.batches.list()).data == []
 
 
-@pytest.mark.parametrize("query", [b"limit=0", b"limit=101", b"limit=x", b"after=batch_none"])
+@pytest.mark.parametrize(
+    "query", [b"limit=0", b"limit=101", b"limit=x", b"limit=" + b"9" * 5000, b"after=batch_none"]
+)
 async def test_a_list_that_cannot_be_is_refused(surface: Surface, query: bytes) -> None:
     call = surface.ask("GET", "/v1/batches", (b"authorization", b"Bearer " + KEY.encode()), query=query)
     call.body(b"")
