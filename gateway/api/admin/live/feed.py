@@ -162,7 +162,8 @@ class EventFeed:
     # --- Frames ---
 
     async def _tick_on(self, begun: "asyncio.Future[None]") -> None:
-        """Make frames until this is cancelled."""
+        """Make frames until this is cancelled. ``begun`` is over with the first of them: whoever follows gets
+        all of the state first, and then only what changes."""
         loop = asyncio.get_running_loop()
         due_s = loop.time()
         while True:
@@ -170,11 +171,12 @@ class EventFeed:
                 await self._tick()
             except Exception:
                 _log.exception("events_failed")
-            if not begun.done():
-                begun.set_result(None)
+            else:
+                _finish(begun)
             due_s = max(due_s + self._tick_s, loop.time())
             await asyncio.sleep(due_s - loop.time())
             if self._ends():
+                _finish(begun)
                 for page in self._pages:
                     page.wake.set()
                 return
@@ -266,6 +268,11 @@ class EventFeed:
         known = since.get(self._own.process) if isinstance(since, dict) else None
         number = known if isinstance(known, int) else None
         return {"state": await self._own.read(), "happened": await self._own.happened(number)}
+
+
+def _finish(begun: "asyncio.Future[None]") -> None:
+    if not begun.done():
+        begun.set_result(None)
 
 
 def _check(answer: Json) -> None:

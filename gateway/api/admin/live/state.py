@@ -2,6 +2,7 @@
 asked last. Read on the event loop in slices; what has not changed is the same object as before."""
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
@@ -15,6 +16,7 @@ from gateway.fleet.deployment import Deployment
 from gateway.fleet.registry import Registry
 from gateway.fleet.session import AgentInfo, AgentSession
 from gateway.scheduling.queue.waiting_room import WaitingRoom
+from gateway.storage.errors import StateError
 from shared.protocol.deployment_state import GpuState
 from shared.protocol.messages import DeploymentState
 
@@ -42,7 +44,7 @@ class ProcessState:
     records: RequestRecords
     process: str
     enrolled: Callable[[], Iterable[str]] = tuple
-    """Names of agents that joined, connected or not. Waits for the disk."""
+    """Names of agents that joined, connected or not. Waits for the disk; raises StateError."""
     troubles: Callable[[], Mapping[str, bool]] = dict
     """What fails on this machine."""
     _agents: dict[str, _Told] = field(default_factory=dict)
@@ -95,10 +97,12 @@ class ProcessState:
         }
 
     async def _read_enrolled(self) -> None:
+        """While the store fails, those that were known before count."""
         now = self.fleet.clock()
         if now - self._joined_s >= ENROLLED_EVERY_S:
             self._joined_s = now
-            self._joined = frozenset(await asyncio.to_thread(self.enrolled))
+            with contextlib.suppress(StateError):
+                self._joined = frozenset(await asyncio.to_thread(self.enrolled))
 
     def _agent(self, info: AgentInfo, session: AgentSession) -> Json:
         status = "draining" if info.draining else session.shown_status.lower()

@@ -82,6 +82,36 @@ async def test_a_page_has_a_snapshot_and_then_what_changes(fleet: Fleet) -> None
     await page.pieces.aclose()
 
 
+async def test_a_page_that_comes_while_the_state_cannot_be_read_has_all_of_it_first(fleet: Fleet) -> None:
+    failing = [True] * 5
+
+    def troubles() -> dict[str, bool]:
+        if failing and failing.pop():
+            raise OSError
+        return {}
+
+    state = process(fleet)
+    state.troubles = troubles
+    page = Page(EventFeed(state, tick_s=TICK_S))
+    event, first = await page.take()
+    assert (event, set(first["agents"]), first["totals"]["running"]) == ("snapshot", {"a"}, 0)
+    await page.pieces.aclose()
+
+
+async def test_a_page_that_waits_for_the_state_ends_with_the_process(fleet: Fleet) -> None:
+    ending: list[bool] = []
+
+    def troubles() -> dict[str, bool]:
+        ending.append(True)
+        raise OSError
+
+    state = process(fleet)
+    state.troubles = troubles
+    feed = EventFeed(state, tick_s=TICK_S, ends=lambda: bool(ending))
+    async with asyncio.timeout(60):
+        assert [piece async for piece in feed.follow()] == []
+
+
 async def test_frames_are_made_only_while_somebody_follows_and_once_for_all(fleet: Fleet) -> None:
     feed = feed_of(fleet)
     await asyncio.sleep(5 * TICK_S)

@@ -8,6 +8,7 @@ from gateway.api.admin.live.state import ProcessState
 from gateway.app.records import make_records
 from gateway.domain.request import Tier
 from gateway.runtime.config import Settings
+from gateway.storage.errors import StateUnwritable
 from shared.protocol.deployment_state import GpuState
 from shared.protocol.messages import AgentState, AgentStatus, DeploymentStatus, Usage
 from tests.gateway.dispatch.decisions.kept import facts
@@ -49,6 +50,19 @@ async def test_agents_deployments_models_and_totals_are_told() -> None:
     assert (m["waiting"], m["oldest_s"], m["tiers"], m["deployments"]) == (1, 3.0, {"batch": 1}, 1)
     assert found["totals"] == {"running": 1, "waiting": 1, "begun": 2, "ended": 0, "failed": 0}
     assert found["troubles"] == {"memory": True}
+
+
+async def test_agents_that_are_away_stay_known_while_the_store_fails() -> None:
+    fleet = Fleet()
+    reader = process(fleet, "away")
+    before = await reader.read()
+
+    def fails() -> list[str]:
+        raise StateUnwritable("the database is away")
+
+    reader.enrolled = fails
+    fleet.advance(module.ENROLLED_EVERY_S)
+    assert (await reader.read())["agents"] == before["agents"] == {"away": before["agents"]["away"]}
 
 
 async def test_what_has_not_changed_is_the_same_object() -> None:
