@@ -15,7 +15,13 @@ from dataclasses import dataclass
 import structlog
 
 from gateway.domain.errors import StateUnavailable
-from gateway.observability.audit.acts import AdminActionSource, append_entries, audit_files, prune
+from gateway.observability.audit.acts import (
+    MOST_ACTS,
+    AdminActionSource,
+    append_entries,
+    audit_files,
+    prune,
+)
 from gateway.observability.audit.anchors import HeadAnchor
 from gateway.observability.audit.files import DAY_S, AuditFiles, Retention
 from gateway.observability.audit.records import AuditEntry, RequestFacts
@@ -75,7 +81,7 @@ class AuditWriter:
         self._changed = changed
         self._anchor = anchor
         self._version: object = None
-        """What ``changed`` gave when its acts were last taken up."""
+        """What ``changed`` gave when all acts were last taken up; None: some may wait."""
         self._wall = wall
         self._clock = clock
         self._sleep = sleep
@@ -197,8 +203,10 @@ class AuditWriter:
             entries = [lost, *self._batch]
         appended = (lambda head: None) if self._anchor is None else self._anchor.appended
         self._rest()
-        self.written += append_entries(self._files, self._acts, self._wall(), entries, appended, self._rest)
-        self._reported, self._version = dropped, version
+        written = append_entries(self._files, self._acts, self._wall(), entries, appended, self._rest)
+        self.written += written
+        more_acts = written - len(entries) >= MOST_ACTS  # as many as are taken up at a time
+        self._reported, self._version = dropped, None if more_acts else version
         self._batch.clear()
         return bool(self._buffer)
 
