@@ -21,6 +21,7 @@ import structlog
 
 from gateway.domain.webhooks import AttemptResult, webhook_headers
 from gateway.scaling.verdict import ModelVerdict
+from gateway.storage.errors import StateError
 
 ATTEMPTS = 4
 RETRY_S = 2.0
@@ -37,7 +38,7 @@ OUTPUT_CHARS = 500
 _log = structlog.get_logger(__name__)
 
 Signers = Callable[[float], Sequence[str]]
-"""The secrets that sign a webhook at a time. Waits for the disk."""
+"""The secrets that sign a webhook at a time. Waits for the disk; raises StateError."""
 
 
 class HookSender(Protocol):
@@ -205,7 +206,10 @@ class ScalingHooks:
         assert self._sender is not None
         assert self._settings.webhook is not None
         at_s = self._wall()
-        secrets = await asyncio.to_thread(self._signers, at_s)
+        try:
+            secrets = await asyncio.to_thread(self._signers, at_s)
+        except StateError as error:
+            raise HookFailed(f"it cannot be signed: {error}") from None
         if not secrets:
             raise HookFailed("no secret signs it: trunkline webhook secret create '*'")
         headers = webhook_headers(f"scl_{uuid.uuid4().hex}", body, at_s, secrets)

@@ -17,6 +17,7 @@ from gateway.scaling.hooks import ATTEMPTS, HookSettings, ScalingHooks
 from gateway.scaling.observation import SeenReplica
 from gateway.scaling.verdict import ModelVerdict, class_verdict
 from gateway.scheduling.scaling.data import ClassFacts
+from gateway.storage.errors import StateUnwritable
 from tests.gateway.scaling.logged import until
 from tests.gateway.scheduling.scaling.facts import L4
 
@@ -156,6 +157,25 @@ async def test_without_a_secret_nothing_is_sent() -> None:
         told.changed(verdict(), "l4", 1, 3)
         assert "no secret" in (await until(logs, "scaling_hook_failed"))["error"]
     assert receiver.got == []
+
+
+async def test_a_webhook_that_cannot_be_signed_while_the_store_is_away_is_tried_again() -> None:
+    receiver, away = Receiver(), [True]
+
+    def signers(at_s: float) -> tuple[str, ...]:
+        if away and away.pop():
+            raise StateUnwritable("the database is away")
+        return ("whsec_YWJj",)
+
+    told = ScalingHooks(HookSettings(webhook=URL, retry_s=0.0), lambda: True, receiver, signers)
+    told.changed(verdict(), "l4", 1, 3)
+    with structlog.testing.capture_logs():
+        task = asyncio.ensure_future(told.run())
+        arrived = asyncio.ensure_future(receiver.arrived.wait())
+        await asyncio.wait([task, arrived], return_when=asyncio.FIRST_COMPLETED)
+        assert not task.done(), task.exception()
+        task.cancel()
+    assert [said["to"] for _, _, said in receiver.got] == [3]
 
 
 async def test_changes_while_one_is_told_are_told_as_one() -> None:
