@@ -217,7 +217,7 @@ async def _learnt(lines: Sequence[bytes]) -> list[dict[str, Any]]:
             with contextlib.suppress(ProcessLookupError):
                 child.kill()
             await child.wait()
-    found = [orjson.loads(line) for line in said.splitlines()]
-    if child.returncode or len(found) != len(lines):
+    found = said.splitlines()
+    if child.returncode or len(found) != len(lines):  # the last line may be a part of one
         raise LearningFailed(f"the process that makes them ended with {child.returncode}")
-    return found
+    return [orjson.loads(line) for line in found]

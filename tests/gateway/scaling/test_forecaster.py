@@ -175,6 +175,9 @@ async def test_a_process_that_fails_is_told(store: Store, monkeypatch: pytest.Mo
     with structlog.testing.capture_logs() as logs:
         await owner.forecaster.look()
     assert logs[0]["error"] == "the process that makes them ended with 3"
+    monkeypatch.setattr(forecaster, "CHILD", ("sh", "-c", 'printf \'{"state":"lea\'; kill -9 $$'))
+    with pytest.raises(forecaster.LearningFailed, match="ended with -9"):
+        await forecaster._learnt([b"{}"])
     monkeypatch.setattr(forecaster, "CHILD", ("/no/such/program",))
     with pytest.raises(forecaster.LearningFailed, match="can be started"):
         await forecaster._learnt([])
