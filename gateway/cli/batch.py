@@ -15,10 +15,10 @@ import orjson
 import typer
 
 from gateway.cli.batch_lines import UnfitLine, in_order, request_lines
-from gateway.cli.batch_partial import PartialAnswers
+from gateway.cli.batch_partial import NotWritten, PartialAnswers, check_out, give_up, writing
 from gateway.cli.options import CaOption, JsonOption, KeyOption, UrlOption
 from gateway.cli_support.asked_gateway import DEFAULT_URL, gateway_client
-from gateway.cli_support.console import note, print_json, print_table
+from gateway.cli_support.console import fail, note, print_json, print_table
 from gateway.domain.batches import ENDPOINTS, TRY_ANYWAY, WINDOW_KEY
 from gateway.domain.line_ranges import write_ranges
 from shared.process.excerpt import printable
@@ -99,6 +99,7 @@ def run(
     """
     if endpoint not in ENDPOINTS:
         raise typer.BadParameter(f"write one of {', '.join(ENDPOINTS)}", param_hint="--endpoint")
+    check_out(out)
     with gateway_client(url, key, ca_file) as client:
         with tempfile.TemporaryFile() as requests:
             try:
@@ -129,6 +130,7 @@ def wait(
 
     Example: trunkline batch wait batch_… --out answers.jsonl
     """
+    check_out(out)
     with gateway_client(url, key, ca_file) as client:
         _follow(Place(client, url), _ask(client, "GET", _path(batch_id)), out, as_json=as_json)
 
@@ -255,6 +257,9 @@ def _follow(place: Place, batch: Json, out: Path, *, as_json: bool) -> None:
             raise
         _say_how_to_come_back(place, batch, out, partial)
         raise
+    except NotWritten as error:
+        _say_how_to_come_back(place, batch, out, partial)
+        fail(str(error))
     counts = batch["request_counts"]
     if as_json:
         print_json(batch)
@@ -352,16 +357,22 @@ def _progress() -> Iterator["_Silent | _Bar"]:
 
 def _write(client: "GatewayClient", batch: Json, out: Path) -> int:
     """The answers and errors, in the order of the requests; how many lines. The file is there once it is
-    whole."""
+    whole. Raises GatewayFailed, NotWritten."""
     whole, lines = out.with_name(f"{out.name}.ordered"), 0
-    with contextlib.ExitStack() as files, whole.open("wb") as written:
+    with contextlib.ExitStack() as files:
+        with writing(out):
+            written = whole.open("wb")
+        files.callback(give_up, written)
         names = [batch[each] for each in ("output_file_id", "error_file_id") if batch[each]]
         contents = [
             files.enter_context(client.open("GET", f"/v1/files/{name}/content", timeout_s=UPLOAD_S))
             for name in names
         ]
         for line in in_order(*contents):
-            written.write(line)
+            with writing(out):
+                written.write(line)
             lines += 1
-    os.replace(whole, out)
+        with writing(out):
+            written.close()
+            os.replace(whole, out)
     return lines

@@ -1,12 +1,51 @@
-"""The answers of a batch so far, in a file beside the one that they all come to in the end."""
+"""The answers of a batch so far, in a file beside the one that they all come to in the end; and what can go
+wrong with that one."""
 
-from collections.abc import Iterable
+import contextlib
+import errno
+import os
+import tempfile
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import IO
 
 import orjson
+import typer
 
 from gateway.cli.batch_lines import line_number
 from gateway.domain.line_ranges import LineRanges, missing_lines
+from shared.process.excerpt import printable
+
+
+class NotWritten(Exception):
+    """The answers cannot be written. The message says why."""
+
+
+@contextlib.contextmanager
+def writing(out: Path) -> Iterator[None]:
+    """Raises NotWritten for what goes wrong with the file, and not with the gateway."""
+    try:
+        yield
+    except OSError as error:
+        raise NotWritten(f"cannot write {printable(str(out))} ({error.strerror})") from None
+
+
+def give_up(written: IO[bytes]) -> None:
+    """Close a file, if it is not closed. What could not be written is lost."""
+    with contextlib.suppress(OSError):
+        written.close()
+
+
+def check_out(out: Path) -> None:
+    """Raises typer.BadParameter where the answers could not be written in the end."""
+    try:
+        with tempfile.TemporaryFile(dir=out.parent):
+            pass
+        if out.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    except OSError as error:
+        said = f"cannot write {printable(str(out))} ({error.strerror})"
+        raise typer.BadParameter(said, param_hint="--out") from None
 
 
 class PartialAnswers:

@@ -135,6 +135,39 @@ async def test_a_bad_file_is_told_with_its_lines(run: Run, workshop: Workshop, t
     assert out.read_bytes() == b""
 
 
+async def test_no_batch_is_made_whose_answers_could_not_be_written(
+    run: Run, workshop: Workshop, tmp_path: Path
+) -> None:
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text("hello\n")
+    for out in (tmp_path / "nowhere" / "out.jsonl", prompts / "out.jsonl", tmp_path):
+        for asked in (("run", str(prompts), "--model", "m"), ("wait", "batch_none")):
+            refused = await working(workshop, run(*asked, "--out", str(out)))
+            assert (refused.exit_code, "cannot write" in refused.stderr) == (2, True), refused.output
+    assert not workshop.store.batches.list("t")
+
+
+async def test_a_disk_that_is_full_in_the_end_is_told_with_how_to_come_back(
+    run: Run, workshop: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompts, out = tmp_path / "prompts.jsonl", tmp_path / "out.jsonl"
+    prompts.write_text("hello\n")
+    opened = Path.open
+
+    def open_full(path: Path, *how: Any) -> Any:
+        return opened(Path("/dev/full") if path.suffix == ".ordered" else path, *how)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", open_full)
+        failed = await working(workshop, run("run", str(prompts), "--model", "m", "--out", str(out)))
+    assert failed.exit_code == 1
+    assert f"trunkline: cannot write {out} (No space left on device)" in failed.stderr
+    (batch,) = workshop.store.batches.list("t")
+    assert f"Come back with: trunkline batch wait {batch.id} --out {out}" in failed.stderr
+    assert (await run("wait", batch.id, "--out", str(out))).exit_code == 0
+    assert said(out) == ["line-1"]
+
+
 async def test_a_window_that_is_too_short_is_told_with_the_way_to_try(
     run: Run, workshop: Workshop, tmp_path: Path
 ) -> None:
