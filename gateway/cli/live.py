@@ -1,7 +1,7 @@
 """``trunkline status``, ``models``, ``drain``, ``load``, ``evict``: a running gateway, by its admin API."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote
@@ -54,9 +54,7 @@ def status(
         typer.echo()
     for text in _limits_lines(processes):
         note(text)
-    if missing := sorted({*found.get("missing", ()), *queue.get("missing", ())}):
-        said = ", ".join(map(printable, missing))
-        note(f"What these processes have is missing below, they do not answer: {said}")
+    _tell_missing({*found.get("missing", ()), *queue.get("missing", ())})
     connected = [each for each in agents if each["connected"]]
     running = sum(each["streams"] for each in connected)
     note(
@@ -80,10 +78,12 @@ def models(
     Example: trunkline models --json
     """
     with gateway_client(url, key, ca_file) as client:
-        found = client.get("models", "models")["models"]
+        answer = client.get("models", "models")
+    found = answer["models"]
     if as_json:
         print_json(found)
         return
+    _tell_missing(answer.get("missing", ()))
     rows = [
         [
             each["id"],
@@ -123,7 +123,14 @@ def drain(
             note(f"Agent {agent!r} gets work again.")
             return
         note(f"Agent {agent!r} gets no new work; {found['streams']} requests run there.")
-        while wait and _streams(client, agent):
+        silent: list[str] = []
+        while wait:
+            streams, missing = _streams(client, agent)
+            if missing and missing != silent:
+                note(f"What runs there of these processes is unknown, they do not answer: {_named(missing)}")
+            silent = missing
+            if not (streams or missing):
+                break
             time.sleep(POLL_S)
             if move:
                 client.ask("POST", act, "streams")
@@ -193,10 +200,22 @@ def _path(model: str) -> str:
     return quote(model, safe="/", errors="surrogateescape")
 
 
-def _streams(client: "GatewayClient", agent: str) -> int:
-    """How many requests run on an agent; 0 on one that is not connected."""
-    agents = client.get("agents", "agents")["agents"]
-    return next((int(each.get("streams", 0)) for each in agents if each["name"] == agent), 0)
+def _streams(client: "GatewayClient", agent: str) -> tuple[int, list[str]]:
+    """How many requests run on an agent, 0 on one that is not connected; and the processes of the gateway
+    that did not say how many of theirs do."""
+    found = client.get("agents", "agents")
+    streams = next((int(each.get("streams", 0)) for each in found["agents"] if each["name"] == agent), 0)
+    return streams, sorted(map(str, found.get("missing", ())))
+
+
+def _tell_missing(processes: Iterable[str]) -> None:
+    """What a table lacks."""
+    if missing := sorted(processes):
+        note(f"What these processes have is missing below, they do not answer: {_named(missing)}")
+
+
+def _named(processes: Iterable[str]) -> str:
+    return ", ".join(map(printable, processes))
 
 
 def _processes(client: "GatewayClient") -> list[dict[str, Any]]:
