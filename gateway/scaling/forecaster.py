@@ -21,6 +21,7 @@ from gateway.scaling.calendar_file import CalendarFile
 from gateway.scaling.foresight import Foresight, LearntForecast
 from gateway.scaling.learning_task import LearningTask, task_line
 from gateway.scheduling.scaling.bursts import ending_at
+from gateway.scheduling.scaling.data import ClassFacts, ScalingRule
 from gateway.scheduling.scaling.events import is_unusual
 from gateway.scheduling.scaling.forecast import STEP_S
 from gateway.storage.errors import StateError
@@ -144,14 +145,16 @@ class Forecaster:
         since_s = now - self._settings.weeks * 604_800.0
         bursts_since_s = now - (self._settings.backtest_days + 1) * 86_400.0
         await asyncio.to_thread(self._store.forget, since_s, now - KEPT_S, bursts_since_s)
-        known = self._foresight.known
+        known = dict(self._foresight.known)  # of more series than are kept others may be forgotten meanwhile
         names = [each for each in await asyncio.to_thread(self._store.names) if each in known]
         for start in range(0, len(names), BATCH):
             batch = names[start : start + BATCH]
             found = await asyncio.to_thread(self._store.read, batch, since_s)
             bursts = await asyncio.to_thread(self._store.read_bursts, batch, bursts_since_s)
             tasks = {
-                name: await asyncio.to_thread(self._task, name, start_s, values, now, bursts.get(name))
+                name: await asyncio.to_thread(
+                    self._task, name, known[name], start_s, values, now, bursts.get(name)
+                )
                 for name, (start_s, values) in found.items()
             }
             said = await _learnt([task_line(each) for each in tasks.values()])
@@ -164,13 +167,14 @@ class Forecaster:
     def _task(
         self,
         name: Series,
+        known: tuple[ClassFacts, ScalingRule],
         start_s: float,
         values: list[float],
         now: float,
         bursts: tuple[float, bytes] | None = None,
     ) -> LearningTask:
         """The series ends with the last step that is over."""
-        facts, rule = self._foresight.known[name]
+        facts, rule = known
         steps = min(len(values), int((now - start_s) // STEP_S))
         whole = values[:steps] + [math.nan] * (int((now - start_s) // STEP_S) - steps)
         events = self._foresight.events

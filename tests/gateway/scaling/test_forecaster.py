@@ -13,6 +13,7 @@ from gateway.scaling import forecaster
 from gateway.scaling.calendar_file import CalendarFile
 from gateway.scaling.forecaster import Forecaster, ForecasterSettings
 from gateway.scaling.foresight import Foresight
+from gateway.scaling.history import MOST_SERIES
 from gateway.scaling.learning_task import LearningTask
 from gateway.scheduling.scaling.data import ScalingRule
 from gateway.scheduling.scaling.forecast import STEP_S
@@ -108,6 +109,30 @@ async def test_forecasts_are_made_anew_when_it_is_time(store: Store, monkeypatch
     assert made == [1, 1, 1]
 
 
+async def test_more_series_than_are_kept_may_come_while_forecasts_are_made(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[int] = []
+    owner = Process(store, remember(store, 1) + 1)
+    history = store.scaling_history
+    read = history.read
+
+    def read_late(*which: Any) -> Any:
+        for number in range(MOST_SERIES):
+            owner.foresight.note(f"n{number}", FACTS, ScalingRule(), 1.0)
+        return read(*which)
+
+    async def learnt(lines: Sequence[bytes]) -> list[dict[str, Any]]:
+        made.append(len(lines))
+        return [{"state": "learning", "why": "it does"} for _ in lines]
+
+    monkeypatch.setattr(history, "read", read_late)
+    monkeypatch.setattr(forecaster, "_learnt", learnt)
+    await owner.forecaster.look()
+    assert ("m", "l4") not in owner.foresight.known
+    assert made == [1]
+
+
 async def test_what_events_changed_is_not_learnt(store: Store, tmp_path: Path) -> None:
     calendar = tmp_path / "calendar.toml"
     calendar.write_text(
@@ -117,7 +142,9 @@ async def test_what_events_changed_is_not_learnt(store: Store, tmp_path: Path) -
     owner = Process(store, end_s + 1, calendar=calendar)
     await owner.forecaster.look()
     start_s, values = store.scaling_history.read([("m", "l4")], MONDAY_S)["m", "l4"]
-    task: LearningTask = owner.forecaster._task(("m", "l4"), start_s, values, owner.now)
+    task: LearningTask = owner.forecaster._task(
+        ("m", "l4"), (FACTS, ScalingRule()), start_s, values, owner.now
+    )
     assert sum(each is None for each in task.values) == 6 * 3600 / STEP_S
     assert len(owner.foresight.events) == 1
 
@@ -130,7 +157,7 @@ async def test_bursts_of_the_days_of_the_back_test_are_learnt_from(store: Store)
     )
     owner = Process(store, end_s + 2 * STEP_S + 1)
     start_s, values = history.read([("m", "l4")], MONDAY_S)["m", "l4"]
-    about = ("m", "l4"), start_s, values, owner.now
+    about = ("m", "l4"), (FACTS, ScalingRule()), start_s, values, owner.now
     bursts = history.read_bursts([("m", "l4")], MONDAY_S)["m", "l4"]
     task: LearningTask = owner.forecaster._task(*about, bursts)
     assert len(task.bursts) == SETTINGS.backtest_days * 288 * 30
