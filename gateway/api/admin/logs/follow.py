@@ -177,20 +177,22 @@ def _events(
     told: _Told, cursor: dict[str, LogPosition], known_missing: Mapping[str, str], most: int | None
 ) -> Iterator[bytes]:
     """What was told, as events; ``cursor`` goes on behind it. ``most``: of the lines only so many, the last
-    ones."""
+    ones. What is said of the lines has the id from before: whoever comes back with that has not had them."""
     lines = [line for each in told.by_process.values() for line in each.lines]
     if len(told.by_process) > 1:
         lines.sort(key=lambda line: time_of(orjson.loads(line)))
     if most is not None:
         lines = lines[max(0, len(lines) - most) :]
     moved = any(cursor.get(name) != each.position for name, each in told.by_process.items())
+    before, dropped = dict(cursor), False
     cursor.update({name: each.position for name, each in told.by_process.items()})
     for name, each in told.by_process.items():
         if each.dropped:
-            yield _event("dropped", orjson.dumps({"process": name, "lines": each.dropped}), cursor)
+            dropped = True
+            yield _event("dropped", orjson.dumps({"process": name, "lines": each.dropped}), before)
     if told.missing != known_missing:
-        yield _event("missing", orjson.dumps(told.missing), cursor)
-    if lines or (moved and most is not None):
+        yield _event("missing", orjson.dumps(told.missing), before)
+    if lines or dropped or (moved and most is not None):
         yield _event("lines", b"[%b]" % b",".join(lines), cursor)
 
 

@@ -106,6 +106,26 @@ async def test_lines_that_are_kept_no_more_are_counted() -> None:
     await back.pieces.aclose()
 
 
+async def test_who_leaves_before_the_lines_that_were_announced_has_them_later() -> None:
+    process = Process("p", limit_bytes=300)
+    process.log("one")
+    first = Reader(process.following)
+    await first.until("one")
+    await first.pieces.aclose()
+    process.log(*(str(number) for number in range(10)))
+    back = Reader(process.following, FOLLOW, first.last_id)
+    assert await back.take()
+    assert [name for name, _ in back.others] == ["dropped"]
+    assert back.last_id == first.last_id
+    await back.pieces.aclose()
+    again = Reader(process.following, FOLLOW, back.last_id)
+    while not again.lines:
+        await again.take()
+    assert again.others == back.others
+    assert again.lines[-1] == "9"
+    await again.pieces.aclose()
+
+
 async def test_lines_of_the_end_of_a_process_are_told_before_its_stream_ends() -> None:
     ending: list[bool] = []
     process = Process("p", ends=lambda: bool(ending))
