@@ -1,7 +1,6 @@
 """``trunkline job``: submit requests that are answered later, and look after them."""
 
-import contextlib
-import shutil
+import os
 import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -28,6 +27,7 @@ WAIT_S = 20
 LOOK_S = 2
 """The same where somebody looks on, at a terminal."""
 _SLACK_S = 40.0
+PIECE_BYTES = 64 * 1024
 ENDED = frozenset(("succeeded", "failed", "cancelled", "expired"))
 
 job = command_group(
@@ -232,11 +232,22 @@ def _finish(client: "GatewayClient", found: dict[str, Any], *, as_json: bool) ->
     elif found["status"] == "succeeded":
         note(f"Job {found['id']} succeeded{_took(found)}.")
         with client.open("GET", f"/v1/jobs{_one(found['id'])}/result") as response:
-            shutil.copyfileobj(response, sys.stdout.buffer)
-        with contextlib.suppress(OSError):
-            sys.stdout.flush()
+            while piece := response.read(PIECE_BYTES):
+                _print(piece)
     if found["status"] != "succeeded":
         _fail_with(found)
+
+
+def _print(piece: bytes) -> None:
+    """Write to stdout. Ends the command where that cannot be, which is no fault of the gateway's."""
+    try:
+        sys.stdout.buffer.write(piece)
+        sys.stdout.buffer.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing is left to be flushed to it
+        raise typer.Exit from None
+    except OSError as error:
+        fail(f"the answer cannot be written: {error.strerror}")
 
 
 def _ended(client: "GatewayClient", found: dict[str, Any]) -> dict[str, Any]:

@@ -1,9 +1,13 @@
 """``trunkline job`` against a server that says what a gateway says of jobs."""
 
+import errno
+import io
 import json
+import os
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -88,6 +92,25 @@ def run(server: JobServer, *arguments: str, given: str | None = None, key: str =
     jobs.register(app)
     environment = {"TRUNKLINE_URL": server.url, "TRUNKLINE_KEY": key, "TERM": "dumb", "COLUMNS": "200"}
     return CliRunner().invoke(app, ["job", *arguments], env=environment, input=given)
+
+
+class FullDisk:
+    """What an answer is written to."""
+
+    def write(self, data: bytes) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_an_answer_that_cannot_be_written_is_no_fault_of_the_gateway(
+    server: JobServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.answers["GET /v1/jobs/job-1"] = [(200, DONE)]
+    server.answers["GET /v1/jobs/job-1/result"] = [(200, b"{}")]
+    stdout = SimpleNamespace(buffer=FullDisk())
+    monkeypatch.setattr(jobs, "sys", SimpleNamespace(stdout=stdout, stderr=io.StringIO()))
+    result = run(server, "wait", "job-1")
+    assert result.exit_code == 1
+    assert "trunkline: the answer cannot be written: No space left on device" in result.stderr
 
 
 def test_a_job_is_submitted_from_a_file(server: JobServer, tmp_path: Path) -> None:
