@@ -145,7 +145,8 @@ class ScalingHooks:
 
     def _fail(self, event: dict[str, Any]) -> None:
         key = event["model"], event["class"]
-        if key in self._waiting:
+        if key in self._waiting:  # which is told with it as one change
+            self._waiting[key] |= {"from": event["from"]}
             self._failed.pop(key, None)
             return
         times = self._failed[key].times + 1 if key in self._failed else 0

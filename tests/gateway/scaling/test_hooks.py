@@ -117,6 +117,22 @@ async def test_a_change_after_a_failure_is_told_with_it_as_one() -> None:
     assert not told._failed
 
 
+async def test_a_change_while_another_one_fails_is_told_with_it_as_one() -> None:
+    class Changing(Receiver):
+        async def send(self, url: str, headers: dict[str, str], body: bytes) -> AttemptResult:
+            if not self.got:
+                told.changed(verdict(), "l4", 3, 5)
+            return await super().send(url, headers, body)
+
+    receiver = Changing(AttemptResult(503))
+    told = webhooks(receiver)
+    async with running(told) as logs:
+        told.changed(verdict(), "l4", 1, 3)
+        await until(logs, "scaling_hook_told")
+    assert [(said["from"], said["to"]) for _, _, said in receiver.got] == [(1, 3), (1, 5)]
+    assert not told._failed
+
+
 async def test_who_takes_over_tells_what_is_wanted_and_not_there() -> None:
     receiver, owner = Receiver(), [False]
     told = ScalingHooks(HookSettings(webhook=URL), lambda: owner[0], receiver, lambda at_s: ("whsec_YWJj",))
