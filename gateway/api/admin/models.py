@@ -57,7 +57,7 @@ class ModelsAdmin:
         places = [
             each
             for each in self._managed(model, agent)
-            if each.listed and (version is None or each.version == version)
+            if each.listed and each.routes and (version is None or each.version == version)
         ]
         if not places:
             raise RecordNotFound(f"{_who(agent)} would load {model!r}{_of_version(version)}.")

@@ -170,3 +170,14 @@ async def test_it_takes_an_operator(house: House, act: str) -> None:
     assert (agent.commands, acts(house)) == ([], [])
     status, _, _ = await house.ask("POST", f"/admin/models/{model}/{act}", AdminRole.OPERATOR)
     assert status == 200
+
+
+async def test_what_answers_no_requests_that_are_known_here_is_not_loaded(house: House) -> None:
+    """An agent of a later version may name routes that this gateway does not know."""
+    fleet = fleet_of()
+    offer(house, fleet)
+    agent = LoadingAgent(fleet, loadable("m", routes=("of-tomorrow",)))
+    status, found = await ask(house, "m/load")
+    assert (status, found["error"]["message"]) == (404, "No agent that is connected would load 'm'.")
+    assert not agent.commands
+    assert not acts(house)
