@@ -61,6 +61,8 @@ TTFT = b"x-llm-d-slo-ttft-ms"
 
 TRACE = b"traceparent"
 
+TRACE_CHARS = 64
+
 SESSION_CHARS = 256
 
 
@@ -161,9 +163,10 @@ def session_of(fields: Mapping[bytes, bytes]) -> str | None:
 
 
 def trace_of(fields: Mapping[bytes, bytes]) -> str | None:
-    """W3C trace context, if it looks like one."""
+    """W3C trace context, if it looks like one, and is no longer than one: agents take nothing else."""
     value = fields.get(TRACE, b"")
-    return value.decode("ascii") if re.fullmatch(rb"[0-9a-f]{2}(-[0-9a-f]+){3}", value[:64]) else None
+    found = len(value) <= TRACE_CHARS and re.fullmatch(rb"[0-9a-f]{2}(-[0-9a-f]+){3}", value)
+    return value.decode("ascii") if found else None
 
 
 def forwarded_headers(head: ClientHead, size_bytes: int | None) -> Headers:

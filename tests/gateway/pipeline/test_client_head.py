@@ -25,6 +25,16 @@ def test_trace_context_is_taken_when_it_is_one() -> None:
     assert asked({}, headers=[(b"traceparent", b"hello\xff")]).trace is None
 
 
+@pytest.mark.parametrize("more", [b"\xff", b"-01", b"z" * 5000, b"a" * 5000])
+def test_what_begins_as_a_trace_context_and_goes_on_is_none(more: bytes) -> None:
+    """Agents end their session where they are told of a longer one."""
+    beginning = b"00-" + b"a" * 30 + b"-" + b"b" * 15 + b"-" + b"c" * 14
+    assert len(beginning) == 64
+    request = asked({}, headers=[(b"traceparent", beginning + more)])
+    assert request.trace is None
+    assert ("traceparent", (beginning + more).decode("latin-1")) in request.headers
+
+
 def test_engines_do_not_see_credentials_connections_or_where_the_client_is() -> None:
     hidden = [
         (b"authorization", b"Bearer k"),
