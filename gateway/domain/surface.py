@@ -224,7 +224,7 @@ def target(endpoint: SurfaceEndpoint, path: str, raw_path: str, query: bytes) ->
     if fixed is not None and not query:  # however it was written it is no longer than three times its path
         return fixed
     if len(raw_path) + len(query) >= PATH_BYTES:
-        raise PathTooLong(f"The path and its query may be {PATH_BYTES} bytes long at most.")
+        raise _too_long()
     if not _QUERY.match(query):
         raise BadRequest("The query string holds bytes that must be percent-encoded.", code="invalid_path")
     if endpoint.any_method:
@@ -239,7 +239,21 @@ def target(endpoint: SurfaceEndpoint, path: str, raw_path: str, query: bytes) ->
         if not _TAIL.match(path.removeprefix(endpoint.path)):
             return None
         found = EngineTarget(path)
-    return replace(found, path=f"{found.path}?{query.decode('ascii')}") if query else found
+    if query:
+        found = replace(found, path=f"{found.path}?{query.decode('ascii')}")
+    check_path(found.path)
+    return found
+
+
+def check_path(path: str) -> None:
+    """``path`` with its query is what an agent is told, which ends its session over a longer one. A model's
+    name in it may be written longer than its client wrote it. Raises :class:`PathTooLong`."""
+    if len(path) > PATH_BYTES:
+        raise _too_long()
+
+
+def _too_long() -> PathTooLong:
+    return PathTooLong(f"The path and its query may be {PATH_BYTES} bytes long at most.")
 
 
 def model_in_query(path: str) -> str | None:

@@ -13,7 +13,7 @@ from gateway.domain.inference_paths import with_model
 from gateway.domain.json_members import Edit, count_candidates, model_edits
 from gateway.domain.request import Request, RequestBody
 from gateway.domain.serving_paths import with_served_model
-from gateway.domain.surface import model_in_query, with_model_in_query
+from gateway.domain.surface import check_path, model_in_query, with_model_in_query
 from gateway.domain.workflow_paths import workflow_path
 from shared.protocol.limits import KIB, MIB
 from shared.protocol.routes import Route
@@ -33,22 +33,17 @@ def rename(request: Request, model: str) -> None:
     """Have ``request``, as it is now, ask for ``model``: its body, its length, its ``model``.
 
     Where the body does not name the model (it came in the path or in ``x-model``) nothing is changed in it.
+    Raises PathTooLong.
     """
     before, body = request.model, request.body
     if model == before:
         return
     request.model = model
-    if request.upgrade and "?" in request.path and model_in_query(request.path) == before:
-        request.path = with_model_in_query(request.path, model)
-    if request.route == Route.INFER:
-        request.path = with_model(request.path, model)
-        return
-    if request.route in (Route.PREDICT, Route.PREDICTIONS):
-        request.path = with_served_model(request.path, model)
-        return
-    if request.route == Route.WORKFLOWS:
-        _, mark, query = request.path.partition("?")
-        request.path = workflow_path(model) + mark + query
+    path = _renamed_path(request, before, model)
+    if path is not None:
+        check_path(path)
+        request.path = path
+    if request.route in _NAMED_IN_PATHS:
         return
     kind = next((value for name, value in request.headers if name == "content-type"), "").strip()
     before_bytes = body.held_bytes
@@ -63,6 +58,25 @@ def rename(request: Request, model: str) -> None:
             (name, str(body.size_bytes) if name == "content-length" else value)
             for name, value in request.headers
         )
+
+
+_NAMED_IN_PATHS = frozenset((Route.INFER, Route.PREDICT, Route.PREDICTIONS, Route.WORKFLOWS))
+"""Routes whose paths name the model; their bodies do not."""
+
+
+def _renamed_path(request: Request, before: str, model: str) -> str | None:
+    """The request's path with ``model`` in it; None: it names none."""
+    path = request.path
+    if request.route == Route.INFER:
+        return with_model(path, model)
+    if request.route in (Route.PREDICT, Route.PREDICTIONS):
+        return with_served_model(path, model)
+    if request.route == Route.WORKFLOWS:
+        _, mark, query = path.partition("?")
+        return workflow_path(model) + mark + query
+    if request.upgrade and "?" in path and model_in_query(path) == before:
+        return with_model_in_query(path, model)
+    return None
 
 
 def _readable(body: RequestBody) -> bool:

@@ -8,6 +8,7 @@ from gateway.domain.surface import (
     CHAT,
     ENDPOINTS,
     ENGINE,
+    PATH_BYTES,
     AddressedPath,
     EngineTarget,
     SurfaceEndpoint,
@@ -36,6 +37,16 @@ def test_the_query_goes_along() -> None:
 def test_a_path_that_is_too_long_is_refused() -> None:
     with pytest.raises(PathTooLong):
         target(CHAT, CHAT.path, CHAT.path, b"a" * 9000)
+
+
+def test_a_path_that_agents_would_be_told_too_long_is_refused() -> None:
+    raw = "/predictions/llama3:8b"
+    query = b"a" * (PATH_BYTES - 1 - len("/predictions/llama3%3A8b"))
+    found = target(endpoint("/predictions/"), raw, raw, query)
+    assert found is not None
+    assert len(found.path) == PATH_BYTES
+    with pytest.raises(PathTooLong):
+        target(endpoint("/predictions/"), raw, raw, query + b"a")
 
 
 @pytest.mark.parametrize("query", [b"a=\xff", b"a=\\", b"#a"])

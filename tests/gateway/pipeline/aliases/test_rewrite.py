@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway.domain.errors import PathTooLong
 from gateway.domain.json_members import Edit, model_edits
 from gateway.domain.request import Principal, Request, RequestBody
+from gateway.domain.surface import PATH_BYTES
 from gateway.pipeline.aliases.rewrite import UNPARSED_NAMES, form_edits, rename
 from shared.protocol.messages import Headers
 
@@ -220,3 +222,24 @@ def test_a_model_in_another_servers_path_is_renamed_there(route: str, path: str,
     asked.path = path
     rename(asked, "org/m")
     assert (asked.model, asked.path, asked.body.prefix) == ("org/m", renamed, b"{}")
+
+
+@pytest.mark.parametrize(
+    ("route", "path", "upgrade"),
+    [
+        ("infer", "/v2/models/prod/infer?x=", False),
+        ("predict", "/v1/models/prod:predict?x=", False),
+        ("workflows", "/v1/workflows/prod?x=", False),
+        ("realtime", "/v1/realtime?model=prod&x=", True),
+    ],
+)
+def test_a_path_that_the_models_own_name_makes_longer_than_agents_take_is_refused(
+    route: str, path: str, upgrade: bool
+) -> None:
+    asked = request(b"", route=route)
+    asked.path = path + "a" * (PATH_BYTES - len(path) - 1)
+    asked.upgrade = upgrade
+    rename(asked, "prod2")
+    assert len(asked.path) == PATH_BYTES
+    with pytest.raises(PathTooLong):
+        rename(asked, "prod22")
