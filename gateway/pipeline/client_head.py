@@ -26,6 +26,11 @@ _FEW_BYTES = (QUOTED_BYTES - 2 * PATH_BYTES - 8 * limits.HEADERS - 64) // 2
 """Header fields of so many bytes are surely within that: quoting doubles them at most, and puts eight bytes
 around each."""
 
+_MOST_FIELDS = limits.HEADERS - 2
+_MOST_BYTES = limits.HEADER_BYTES - 128
+"""What a tunnel carries, without a length and a trace that may still be added: agents end their session over
+more."""
+
 DEADLINE_MAX_S = 86_400.0
 
 DEADLINE_GRACE_S = 1.0
@@ -180,7 +185,8 @@ def forwarded_headers(head: ClientHead, size_bytes: int | None) -> Headers:
         kept = (*kept, ("content-length", str(size_bytes)))
     if head.upgrade is not None and head.upgrade.offered:
         kept = (*kept, ("sec-websocket-protocol", ", ".join(head.upgrade.offered)))
-    if text_chars > _FEW_BYTES or len(kept) > limits.HEADERS:
+        text_chars = sum(map(len, chain.from_iterable(kept)))
+    if text_chars > _FEW_BYTES or len(kept) > _MOST_FIELDS:
         _check_size(text_chars, kept, head.target.path)
     return kept
 
@@ -217,9 +223,9 @@ def _check_size(size_bytes: int, kept: Sequence[tuple[str, str]], path: str) -> 
     """Raises HeadersTooLarge when these fields, whose names and values are so long together, are more than a
     tunnel carries."""
     quoted_bytes = len(orjson.dumps(kept)) + 2 * len(path)
-    too_long = size_bytes + 32 > limits.HEADER_BYTES or quoted_bytes > QUOTED_BYTES
-    if too_long or len(kept) > limits.HEADERS:
-        most = f"{limits.HEADERS} fields and {limits.HEADER_BYTES} bytes"
+    too_long = size_bytes > _MOST_BYTES or quoted_bytes > QUOTED_BYTES
+    if too_long or len(kept) > _MOST_FIELDS:
+        most = f"{_MOST_FIELDS} fields and {_MOST_BYTES} bytes"
         raise HeadersTooLarge(f"The request's headers are more than the {most} that a tunnel carries.")
 
 

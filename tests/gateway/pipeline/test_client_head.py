@@ -12,10 +12,17 @@ from gateway.domain.request import Principal, Request, RequestBody
 from gateway.domain.residency import read_where
 from gateway.domain.surface import (
     ENGINE,
+    REALTIME,
 )
+from gateway.observability.request_trace import with_traceparent
 from gateway.pipeline.classify import classify
 from gateway.pipeline.client_body import BodyKind, ClientBody
 from gateway.pipeline.client_head import DEADLINE_GRACE_S, HeadFacts, forwarded_headers
+from gateway.pipeline.websocket_head import Subprotocols
+from shared.process.tracing.context import TraceContext
+from shared.protocol import limits
+from shared.protocol.messages import Headers
+from shared.protocol.structs import check_headers
 from tests.gateway.pipeline.test_classify import asked, head, refusal
 
 
@@ -102,6 +109,43 @@ def test_a_header_that_would_break_the_tunnel_is_refused(field: tuple[bytes, byt
 def test_more_headers_than_a_tunnel_carries_are_refused(fields: list[tuple[bytes, bytes]]) -> None:
     with pytest.raises(HeadersTooLarge):
         forwarded_headers(head(headers=fields), 0)
+
+
+@pytest.mark.parametrize("size_bytes", [5, None])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        [(b"x-%d" % i, b"1") for i in range(150)],
+        [(b"x-long", b"a" * 32_000), *((b"x-%d" % i, b"aaa") for i in range(120))],
+    ],
+)
+def test_what_is_let_through_has_room_for_a_trace_that_is_added(
+    fields: list[tuple[bytes, bytes]], size_bytes: int | None
+) -> None:
+    """Agents end their session over more fields, or longer ones, than a tunnel carries."""
+    most: Headers = ()
+    for count in range(len(fields) + 1):
+        try:
+            most = forwarded_headers(head(headers=fields[:count]), size_bytes)
+        except HeadersTooLarge:
+            break
+    traced = with_traceparent(most, TraceContext(1, 1).traceparent)
+    assert len(traced) > 30
+    assert len(traced) <= limits.HEADERS
+    check_headers(traced)
+
+
+@pytest.mark.parametrize("facts", [None, HeadFacts("/")])
+def test_subprotocols_of_a_websocket_count_as_well(facts: HeadFacts | None) -> None:
+    for more_bytes, refused in ((1_000, False), (20_000, True)):
+        offered = Subprotocols(("a" * more_bytes,))
+        asked_for = head(REALTIME, headers=[(b"x-long", b"a" * 15_000)])
+        asked_for = replace(asked_for, upgrade=offered, facts=facts)
+        if refused:
+            with pytest.raises(HeadersTooLarge):
+                forwarded_headers(asked_for, None)
+        else:
+            assert forwarded_headers(asked_for, None)[-1] == ("sec-websocket-protocol", *offered.offered)
 
 
 @pytest.mark.parametrize("piece", [b'"', b"\xff"])
