@@ -150,7 +150,8 @@ def _expected_bytes(tensor: Mapping[str, Any]) -> int | None:
 
 
 def _name(tensor: Mapping[str, Any]) -> str:
-    return f"The tensor {str(tensor.get('name', ''))[:80]!r}"
+    name = tensor.get("name")
+    return f"The tensor {name[:80] if isinstance(name, str) else ''!r}"
 
 
 def _wrong(why: str) -> BadRequest:

@@ -45,6 +45,14 @@ def test_one_whose_size_lies_is_refused(tensors: list[Any], data: bytes, message
     assert refused.value.status == 400
 
 
+@pytest.mark.parametrize("name", [None, 5, "deep"])
+def test_a_tensor_is_refused_whatever_its_name_is(name: Any) -> None:
+    said = b'{"inputs":[{"name":%b,"parameters":{"binary_data_size":-1}}]}'
+    said %= b"[" * 1000 + b"]" * 1000 if name == "deep" else orjson.dumps(name)
+    with pytest.raises(BadRequest, match="The tensor '': binary_data_size must be"):
+        check_tensors(b"%d" % len(said), RequestBody(said, None, len(said)))
+
+
 @pytest.mark.parametrize("size", [b"-1", b"x", b"9" * 30, b"100000"])
 def test_the_length_of_the_json_must_be_one(size: bytes) -> None:
     with pytest.raises(BadRequest, match="Inference-Header-Content-Length"):
