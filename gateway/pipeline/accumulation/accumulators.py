@@ -138,12 +138,14 @@ class MessageAccumulator(Accumulator):
         elif kind == "message_delta" and self._message is not None:
             self._end(self._message, value)
         elif kind not in ("content_block_stop", "message_stop", "ping"):
-            raise NotAccumulable(f"an event is of type {str(kind)[:64]!r}")
+            raise NotAccumulable(f"an event is of type {kind[:64] if isinstance(kind, str) else None!r}")
 
     def _begin(self, value: Json) -> None:
         block = value.get("content_block")
         if not isinstance(block, dict) or block.get("type") not in _BLOCKS:
             raise NotAccumulable("a block is no text")
+        if any(not isinstance(block.get(name) or "", str) for name in _BLOCK_TEXTS.values()):
+            raise NotAccumulable("a block does not begin with a text")
         if value.get("index") != len(self._blocks):
             raise NotAccumulable("the blocks are not in order")
         self._blocks.append((block, {}))
@@ -152,7 +154,8 @@ class MessageAccumulator(Accumulator):
         index, delta = value.get("index"), value.get("delta")
         if not isinstance(index, int) or not 0 <= index < len(self._blocks) or not isinstance(delta, dict):
             raise NotAccumulable("there is no block of this index")
-        name = _BLOCK_TEXTS.get(str(delta.get("type")))
+        kind = delta.get("type")
+        name = _BLOCK_TEXTS.get(kind) if isinstance(kind, str) else None
         piece = None if name is None else delta.get(name)
         if name is None or not isinstance(piece, str):
             raise NotAccumulable("a delta is no text")

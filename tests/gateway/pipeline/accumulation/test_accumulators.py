@@ -28,6 +28,11 @@ def put_together(route: str, *events: Mapping[str, Any] | bytes) -> dict[str, An
     return accumulator.answer()
 
 
+DEEP = b"[" * 1000 + b"]" * 1000
+"""Deeper than Python writes a list, and less deep than JSON is read."""
+DEEP_DELTA = b'{"type":"content_block_delta","index":0,"delta":{"type":%b}}' % DEEP
+
+
 def fixed_id(prefix: str) -> str:
     return f"{prefix}-1"
 
@@ -168,6 +173,9 @@ def test_blocks_of_thoughts_and_text_are_put_together() -> None:
         [MESSAGE, begins(0, type="text"), goes_on(0, "citations_delta", citation={}), MESSAGE_END],
         [MESSAGE, {"type": "error", "error": {"message": "no"}}],
         [MESSAGE, MESSAGE, MESSAGE_END],
+        [MESSAGE, begins(0, type="text", text=5), goes_on(0, "text_delta", text="a"), MESSAGE_END],
+        [MESSAGE, b'{"type":%b}' % DEEP, MESSAGE_END],
+        [MESSAGE, begins(0, type="text"), DEEP_DELTA, MESSAGE_END],
     ],
 )
 def test_messages_that_are_not_understood_are_refused(events: list[Any]) -> None:
