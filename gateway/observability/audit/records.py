@@ -290,9 +290,10 @@ def decode_head(data: bytes, keys: Iterable[bytes] | None = None) -> ChainHead:
         value = orjson.loads(data)
         facts, key, signature = value["head"], bytes.fromhex(value["key"]), bytes.fromhex(value["signature"])
         head = ChainHead(**{**facts, "taken": tuple(facts["taken"])})
+        written = _file_of(head, key, signature)
     except (ValueError, TypeError, KeyError) as error:
         raise BadChainHead("it cannot be read") from error
-    if _file_of(head, key, signature) != data or not _has_types(head):
+    if written != data or not _has_types(head):
         raise BadChainHead("it was changed")
     if keys is not None and key not in set(keys):
         raise BadChainHead(f"another key signed it ({key.hex()[:16]}…)")

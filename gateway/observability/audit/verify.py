@@ -21,9 +21,13 @@ from gateway.observability.audit.records import (
 from gateway.observability.audit.segments import HEAD, LOCK, segment_names
 from gateway.storage.errors import StateBusy, StateMissing, StateUnwritable
 from gateway.storage.locks import Holding
+from shared.process.excerpt import json_excerpt, printable
 
 FINDINGS = 1000
 """Findings that are reported; a log in which more is wrong is lost anyway."""
+
+SAID_CHARS = 200
+"""Of what a line says, in a finding or a note."""
 
 READS = 3
 """A gateway may delete old segments while they are read."""
@@ -189,24 +193,26 @@ class _Reader:
             self._begins(where, name, record)
         elif kind == "pruned" and isinstance(record.get("first"), int):
             self._pruned_to = max(self._pruned_to, record["first"])
-            self._report.note(f"{where}: older segments were deleted, up to {record.get('up_to')}")
+            self._report.note(f"{where}: older segments were deleted, up to {_said(record, 'up_to')}")
         elif kind == "recovered":
-            lines, cut = record.get("lines"), record.get("cut_bytes")
+            lines, cut = _said(record, "lines"), _said(record, "cut_bytes")
             what = f"{lines} unacknowledged lines were taken over, {cut} bytes of an incomplete one cut off"
             self._report.note(f"{where}: after a crash {what}")
         elif kind == "lost":
-            self._report.note(f"{where}: {record.get('records')} records could not be kept before this line")
+            self._report.note(
+                f"{where}: {_said(record, 'records')} records could not be kept before this line"
+            )
         elif kind == "head_lost":
             self._report.find(
-                f"{where}: when this was written {HEAD} was no good ({record.get('reason')}): lines before "
-                "it may have been cut off or exchanged"
+                f"{where}: when this was written {HEAD} was no good ({_said(record, 'reason')}): lines "
+                "before it may have been cut off or exchanged"
             )
 
     def _begins(self, where: str, name: str, record: dict[str, Any]) -> None:
         if record.get("segment") != name:
-            self._report.find(f"{where}: this segment was named {record.get('segment')}")
+            self._report.find(f"{where}: this segment was named {_said(record, 'segment')}")
         if self._after and record.get("after") != self._after:
-            self._report.find(f"{where}: segment {record.get('after')} is missing before it")
+            self._report.find(f"{where}: segment {_said(record, 'after')} is missing before it")
 
     def _meet(self, where: str, digest: str) -> None:
         head = self._head
@@ -242,6 +248,12 @@ class _Reader:
             deleted = ": it was in a segment that was deleted" if gone else ""
             told = report.note if gone and anchor.may_be_deleted else report.find
             told(f"line {anchor.seq}, which {anchor.where}, is missing{deleted}")
+
+
+def _said(record: Mapping[str, Any], name: str) -> str:
+    """A member of a record, for a sentence. In a log that somebody has written to it may be anything."""
+    value = record.get(name)
+    return printable(value[:SAID_CHARS]) if isinstance(value, str) else json_excerpt(value)
 
 
 def _record(line: bytes) -> dict[str, Any] | None:

@@ -1,5 +1,6 @@
 """Verifying the audit log: every way to tamper with it is found and named."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -209,6 +210,36 @@ def test_a_head_is_taken_only_as_it_was_signed(identity: GatewayIdentity) -> Non
     for data in _forge(head, identity):
         with pytest.raises(BadChainHead):
             decode_head(data, [identity.public_key])
+
+
+@pytest.mark.parametrize("depth", [300, 1000])
+@pytest.mark.parametrize("name", ["segment", "after"])
+def test_a_line_that_says_what_no_text_could_is_found(
+    written: AuditFiles, identity: GatewayIdentity, name: str, depth: int
+) -> None:
+    deep = b"[" * depth + b"]" * depth
+
+    def exchanged(line: bytes) -> bytes:
+        return re.sub(rb'"%b":"[^"]*"' % name.encode(), b'"%b":%b' % (name.encode(), deep), line)
+
+    change(written, 1, at(1, exchanged))
+    assert any(
+        "22.0001.jsonl line 1: " in each and "[…]" in each for each in verified(written, identity).findings
+    )
+
+
+@pytest.mark.parametrize("name", ["seq", "segment", "taken"])
+def test_a_head_that_no_gateway_could_write_is_found(
+    written: AuditFiles, identity: GatewayIdentity, name: str
+) -> None:
+    path = written.directory / HEAD
+    deep = b"[" * 300 + b"]" * 300
+    path.write_bytes(
+        re.sub(rb'"%b":[^,}]*' % name.encode(), b'"%b":%b' % (name.encode(), deep), path.read_bytes())
+    )
+    assert verified(written, identity).findings == [f"{HEAD}: it cannot be read"]
+    append(written, entries(1), NOON_S + 2 * DAY_S)
+    assert any("when this was written" in each for each in verified(written, identity).findings)
 
 
 class Whole:
