@@ -6,7 +6,11 @@ is registered by its name, its summary and the module that has it: the module is
 used, and not before, so that one command does not wait for the imports of all others.
 """
 
+import errno
+import os
+import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points, version
@@ -34,6 +38,9 @@ TRUNKLINE_STATE: the gateway's state directory on this machine, instead of its a
 
 The settings of gateway and agent: TRUNKLINE_GATEWAY_… and TRUNKLINE_AGENT_…
 """
+
+_UNWRITTEN = frozenset((errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
+"""Whoever read what is printed has gone, or the file that it goes to has no room."""
 
 
 class RootGroup(CommandApp):
@@ -131,7 +138,21 @@ def build() -> RootGroup:
 
 def main() -> None:
     """Entry point of the console script. Exit codes: 0 done, 1 failed, 2 wrong usage."""
-    build()()
+    try:
+        try:
+            build()()
+        finally:
+            if sys.stdout is not None:
+                sys.stdout.flush()
+    except OSError as error:
+        if error.errno not in _UNWRITTEN or error.filename is not None:
+            raise
+        if sys.stdout is not None:  # nothing is left to be flushed to it
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):
+            with suppress(OSError):
+                sys.stderr.write(f"trunkline: this cannot be written: {error.strerror}\n")
+        sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,14 @@
 """The root command gathers what the packages register."""
 
+import errno
+import io
+import os
 import sys
+from collections.abc import Callable
 from importlib.metadata import EntryPoint, version
+from pathlib import Path
 from types import ModuleType
+from typing import BinaryIO
 
 import pytest
 import typer
@@ -105,3 +111,55 @@ def test_wrong_usage_exits_with_2_and_says_what_is_wrong(app: typer.Typer) -> No
     result = CliRunner().invoke(app, ["nonsense"])
     assert result.exit_code == 2
     assert "nonsense" in result.stderr
+
+
+def _opened_full(buffering: int) -> BinaryIO:
+    return open("/dev/full", "wb", buffering)
+
+
+def _closed_by_its_reader(buffering: int) -> BinaryIO:
+    reads, writes = os.pipe()
+    os.close(reads)
+    return open(writes, "wb", buffering)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no such device here")
+@pytest.mark.parametrize("shows", [print, typer.echo])
+@pytest.mark.parametrize("buffering", [-1, 0])
+@pytest.mark.parametrize(
+    ("opened", "said"),
+    [
+        (_opened_full, "trunkline: this cannot be written: No space left on device\n"),
+        (_closed_by_its_reader, ""),
+    ],
+)
+def test_what_cannot_be_printed_is_told_in_a_sentence(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    shows: Callable[[str], None],
+    buffering: int,
+    opened: Callable[[int], BinaryIO],
+    said: str,
+) -> None:
+    monkeypatch.setattr(cli, "build", lambda: lambda: shows("found"))
+    with io.TextIOWrapper(opened(buffering), write_through=not buffering) as output:
+        monkeypatch.setattr(sys, "stdout", output)
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        assert ended.value.code == 1
+    assert capsys.readouterr().err == said
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(errno.ENOSPC, "No space left on device", "store.db"), OSError(errno.EIO, "Broken")]
+)
+def test_a_command_that_fails_otherwise_is_not_taken_for_one_that_cannot_print(
+    monkeypatch: pytest.MonkeyPatch, error: OSError
+) -> None:
+    def fails() -> None:
+        raise error
+
+    monkeypatch.setattr(cli, "build", lambda: fails)
+    with pytest.raises(OSError) as raised:  # noqa: PT011
+        cli.main()
+    assert raised.value is error
