@@ -17,6 +17,7 @@ from gateway.domain.errors import (
     BadRequest,
     EngineBusy,
     NoDeployment,
+    PathTooLong,
     QueueFull,
     QueueTimeout,
     RequestError,
@@ -69,7 +70,7 @@ class AliasResolver:
 
     def resolve(self, fields: Mapping[bytes, bytes], request: Request) -> "AliasResolution | None":
         """How ``request``, with these header fields, goes on; None: as it is. From now on the request is one
-        for a model. Raises BadRequest for a version that there is not."""
+        for a model. Raises BadRequest for a version that there is not, and PathTooLong."""
         choice = self.aliases.choices.get(request.model)
         if choice is not None:
             request.alias = request.model
@@ -144,14 +145,16 @@ class AliasResolution:
         if not self._serves(self._target):
             others = (each for each in self._ranked if each is not self._target and self._serves(each))
             other = next(others, None)
-            if other is not None:
+            if other is not None and (again := self._for_target(other)) is not None:
                 self._target = other
-                yield self._for_target(other)
+                yield again
         for named in self._allowed:
             target = self._resolved(named)
-            if not target.same(self._target) and self._serves(target):
+            if target.same(self._target) or not self._serves(target):
+                continue
+            if (again := self._for_target(target)) is not None:
                 self._fallback = target
-                yield self._for_target(target)
+                yield again
 
     def _serves(self, target: AliasTarget) -> bool:
         return self._resolver.serves(target, self._first)
@@ -164,8 +167,9 @@ class AliasResolution:
         ranked = choice.ranked(session_key(choice.alias, self._first))
         return next(filter(self._serves, ranked), ranked[0])
 
-    def _for_target(self, target: AliasTarget) -> Request:
-        """The request once more, for ``target``. What it was before may still be being let go of."""
+    def _for_target(self, target: AliasTarget) -> Request | None:
+        """The request once more, for ``target``. What it was before may still be being let go of. None: with
+        that model's name its path is too long."""
         again = replace(
             self._first,
             body=self._first.body.again(),
@@ -174,7 +178,10 @@ class AliasResolution:
             continuing=False,
             preempted=0,
         )
-        _aim(again, target)
+        try:
+            _aim(again, target)
+        except PathTooLong:
+            return None
         return again
 
     def _check(self, request: Request) -> None:

@@ -16,6 +16,7 @@ from gateway.domain.errors import (
 )
 from gateway.domain.request import Request
 from gateway.domain.residency import where_of
+from gateway.domain.surface import PATH_BYTES
 from gateway.pipeline.aliases import AliasResolution
 from tests.gateway.pipeline.aliases.support import Desk, served
 
@@ -280,6 +281,19 @@ async def test_a_fallback_may_be_an_alias_whose_own_fallbacks_do_not_count() -> 
     desk.troubles["m"] = FULL
     request, _ = await answered(desk, desk.request("m"), {b"x-trunkline-fallback": b"allow"})
     assert (request.model, request.version) == ("n", "v1")
+
+
+async def test_a_fallback_whose_name_makes_the_path_too_long_is_passed_over() -> None:
+    desk = Desk(LIGHT)
+    desk.serve(served("m", routes=("infer",)), served("light", routes=("infer",)))
+    desk.troubles["m"] = FULL
+    path = "/v2/models/m/infer?x="
+    fits = path + "a" * (PATH_BYTES - len("light") + len("m") - len(path))
+    allowed = {b"x-trunkline-fallback": b"allow"}
+    request, _ = await answered(desk, desk.request("m", route="infer", path=fits), allowed)
+    assert (request.model, len(request.path)) == ("light", PATH_BYTES)
+    with pytest.raises(QueueFull):
+        await answered(desk, desk.request("m", route="infer", path=fits + "a"), allowed)
 
 
 async def test_a_body_that_is_half_gone_cannot_go_elsewhere() -> None:
