@@ -24,6 +24,7 @@ from agent.serve.messages import (
     length_of,
     parse,
 )
+from agent.serve.options import read_line
 from agent.serve.parcels import Parcel, remove_unannounced
 
 _log = logging.getLogger("model")
@@ -137,9 +138,11 @@ class ModelProcess(ChildProcess):
             os.killpg(self._process.pid, signal.SIGKILL)
 
     def _note(self, line: str) -> None:
-        """Pass on what the model prints and logs."""
+        """Pass on what the model prints and logs. The agent reads it in one stream with what the server
+        process says, so a line that would be taken for the server's own gets a blank before it."""
         super()._note(line)
-        os.write(2, f"{line}\n".encode(errors="replace"))
+        apart = "" if read_line(line) is None else " "
+        os.write(2, f"{apart}{line}\n".encode(errors="replace"))
 
 
 Launch = Callable[[str], Awaitable[ModelChild]]

@@ -216,6 +216,15 @@ class Talkative(Echo):
         return list(batch)
 
 
+class Reporting(Echo):
+    """Prints lines as its server writes them to the agent."""
+
+    def predict(self, batch: Batch) -> Any:
+        for line in ('{"progress": 0.5}', '{"loading":"weights"}', '{"failed": {}}'):
+            print(line)  # noqa: T201  what is tested
+        return list(batch)
+
+
 class Undecided(Model):
     """Has no predict."""
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from agent.serve.options import read_line
 from tests.agent.serve.running import make_server, running, why_not
 
 
@@ -50,6 +51,18 @@ async def test_what_a_model_prints_does_not_get_between_its_messages(
     async with running("Talkative", tmp_path) as model:
         assert await model.ask([1]) == [1]
     assert "printed in predict" in capfd.readouterr().err
+
+
+async def test_what_a_model_prints_is_not_taken_for_what_its_server_says(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    async with running("Reporting", tmp_path) as model:
+        assert await model.ask([1]) == [1]
+    printed = capfd.readouterr().err.splitlines()
+    assert {'{"progress": 0.5}', '{"loading":"weights"}', '{"failed": {}}'} <= {
+        each.strip() for each in printed
+    }
+    assert [read_line(line) for line in printed if read_line(line) is not None] == []
 
 
 def test_the_processes_import_nothing_of_the_agent_that_takes_long() -> None:
