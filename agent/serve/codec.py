@@ -1,6 +1,7 @@
 """A model's process for the CPU: carries out ``decode`` and ``encode``, one after the other."""
 
 import logging
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,8 @@ _log = logging.getLogger("model")
 
 _JSON = "application/json"
 _HEADER_CHARS = 8192
+_LINE_END = re.compile(r"\r\n|\n|\r")
+"""Of a server-sent event: no other character ends its lines."""
 
 
 class Codec:
@@ -90,12 +93,13 @@ def to_json(value: Any) -> bytes:
 
 
 def event(value: Any) -> bytes:
-    """One event of a stream: bytes as they are, anything else as a server-sent event."""
+    """One event of a stream: bytes as they are, anything else as a server-sent event. A reader joins an
+    event's lines with LF, so text is what it was but for the line ends CR and CRLF (WHATWG HTML §9.2.6)."""
     if isinstance(value, ModelResponse):
         value = value.body
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
-    lines = value.splitlines() or [""] if isinstance(value, str) else [to_json(value).decode()]
+    lines = _LINE_END.split(value) if isinstance(value, str) else [to_json(value).decode()]
     return "".join(f"data: {line}\n" for line in lines).encode() + b"\n"
 
 

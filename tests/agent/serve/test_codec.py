@@ -10,6 +10,7 @@ from agent.serve import BadRequest, Model, ModelRequest, ModelResponse
 from agent.serve.codec import Codec, event, to_json
 from agent.serve.messages import DecodeOrder, EncodeOrder, JobResult, ModelFault
 from agent.serve.parcels import ParcelWriter
+from shared.process.server_sent_events import ServerSentEventReader
 
 
 class Played(Model):
@@ -111,3 +112,12 @@ def test_pieces_of_a_stream_are_events(writer: ParcelWriter) -> None:
     assert event("two\nlines") == b"data: two\ndata: lines\n\n"
     assert event("") == b"data: \n\n"
     assert event(b"raw") == event(ModelResponse(b"raw")) == b"raw"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "\n", "a line\n", "\n\n", "two\n\nlines", " in\tblanks ", "a\u2028b\u2029c\x85d\x0be\x0cf\x1cg"],
+)
+def test_text_in_a_stream_is_read_as_it_was_said(text: str) -> None:
+    (read,) = ServerSentEventReader().feed(event(text))
+    assert read.data == text.encode()
