@@ -206,7 +206,8 @@ class RequestFormat:
             raise RequestUnfit("only a GET request can ask for a WebSocket")
         plain = tuple(field for field in headers if not field[0].lower().startswith("sec-websocket-"))
         lines, _ = request_fields(plain)
-        fields = [(name, text) for name, _, text in (line.partition(": ") for line in lines.splitlines())]
+        ended = lines.split("\r\n")[:-1]  # a value may hold other characters that end lines, such as U+0085
+        fields = [(name, text) for name, _, text in (line.partition(": ") for line in ended)]
         if self._api_key is not None:
             fields.append(("authorization", f"Bearer {self._api_key}"))
         offered = (

@@ -116,6 +116,14 @@ def test_a_header_that_could_end_another_is_refused(header: tuple[str, str]) -> 
         request_fields((header,))
 
 
+def test_no_value_of_a_field_becomes_another_field_of_a_websocket() -> None:
+    """A byte 0x85 is a line end to Python, and in UTF-8 a half of many letters."""
+    headers = (("x-name", "\xc3\x85sa"), ("x", "a\x85authorization: Bearer other"), ("empty", ""))
+    _, fields, _ = RequestFormat("http://engine", "key").websocket("GET", "/ws", headers)
+    assert fields == [*headers, ("authorization", "Bearer key")]
+    assert RequestFormat("http://engine", None).websocket("GET", "/ws", ())[1] == []
+
+
 def test_a_length_is_read_or_refused() -> None:
     assert request_fields(()) == ("", None)
     for named in ((), (("Connection", "content-length, close"),)):
