@@ -113,7 +113,7 @@ def _passing(name: str) -> _Passing:
 
 def request_fields(headers: Headers) -> tuple[str, int | None]:
     """The header lines of a request that its engine gets, in order, and the length of its body in bytes, or
-    None when it is not said. Raises :class:`RequestUnfit`."""
+    None when it is not said. Characters stand for bytes, in Latin-1. Raises :class:`RequestUnfit`."""
     lines = texts = ""
     length: str | None = None
     for name, text in headers:
@@ -129,7 +129,7 @@ def request_fields(headers: Headers) -> tuple[str, int | None]:
             return request_fields(_without_named_by_connection(headers))
         elif passing is _Passing.UNFIT:
             raise _unfit_header()
-    if FORBIDDEN_IN_VALUE.search(texts):
+    if FORBIDDEN_IN_VALUE.search(texts) or not (texts.isascii() or max(texts) <= "\xff"):
         raise _unfit_header()
     if length is None:
         return lines, None
@@ -185,7 +185,7 @@ class RequestFormat:
         start = self._starts.get((method, path))
         if start is None:
             start = self._start(method, path)
-        begins = start + lines.encode()
+        begins = start + lines.encode("latin-1")
         if asked is not None and len(begins) <= REMEMBERED_HEAD_BYTES:
             self._remember(asked, begins)
         return begins, length_bytes

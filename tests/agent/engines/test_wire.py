@@ -124,6 +124,15 @@ def test_no_value_of_a_field_becomes_another_field_of_a_websocket() -> None:
     assert RequestFormat("http://engine", None).websocket("GET", "/ws", ())[1] == []
 
 
+def test_the_bytes_of_a_field_reach_the_engine_as_they_came() -> None:
+    """A gateway reads them as Latin-1."""
+    headers = (("x-name", "Zoë Åsa".encode().decode("latin-1")), ("x", "\xe9"))
+    begins, _ = RequestFormat("http://engine", None).head("GET", "/x", headers)
+    assert begins.endswith(b"\r\nx-name: Zo\xc3\xab \xc3\x85sa\r\nx: \xe9\r\n")
+    with pytest.raises(BackendRefused):
+        request_fields((("x", "\u0161"),))  # no byte
+
+
 def test_a_length_is_read_or_refused() -> None:
     assert request_fields(()) == ("", None)
     for named in ((), (("Connection", "content-length, close"),)):
