@@ -41,7 +41,7 @@ _OWN = frozenset(
 def chat_request(request: JsonObject) -> JsonObject:
     """Raises :class:`Untranslatable`."""
     refuse(request, _UNMEANT, PATH)
-    if "message.output_text.logprobs" in (request.get("include") or ()):
+    if "message.output_text.logprobs" in list_in(request.get("include") or [], "include"):
         raise untranslatable("include message.output_text.logprobs", PATH)
     chat = {name: value for name, value in request.items() if name not in _OWN}
     chat["messages"] = _messages(request)

@@ -75,6 +75,7 @@ def test_tools_structured_output_and_reasoning() -> None:
         {"truncation": "auto"},
         {"top_logprobs": 2},
         {"include": ["message.output_text.logprobs"]},
+        {"include": 1},
         {"tools": [{"type": "web_search"}]},
         {"input": [{"type": "item_reference", "id": "x"}]},
         {"input": [{"role": "user", "content": [{"type": "input_image", "file_id": "f"}]}]},
