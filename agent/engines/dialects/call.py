@@ -137,10 +137,9 @@ class TranslatedCall:
         if not isinstance(request, dict):
             raise Untranslatable("The body must be a JSON object.")
         try:
-            chat = orjson.dumps(self._dialect.request(request))
+            return orjson.dumps(self._dialect.request(request)), self._dialect.answer(request)
         except orjson.JSONEncodeError:
             raise Untranslatable("The request is nested too deeply.") from None
-        return chat, self._dialect.answer(request)
 
     def _give_up(self, error: Exception) -> None:
         """Nothing is sent. Who asked for what cannot be translated is told so, in the dialect's shape."""

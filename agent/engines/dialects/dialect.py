@@ -99,7 +99,8 @@ class Translation:
     request: Callable[[JsonObject], JsonObject]
     """The request of chat completions for a request of this dialect. Raises :class:`Untranslatable`."""
     answer: Callable[[JsonObject], AnswerWriter]
-    """The writer for the answer to a request of this dialect."""
+    """The writer for the answer to a request of this dialect. Raises ``orjson.JSONEncodeError`` where the
+    answer repeats what cannot be written."""
     error: Callable[[int, JsonObject], JsonObject]
     """An error's body for a status and OpenAI's error object."""
 

@@ -5,6 +5,8 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import orjson
+
 from agent.engines.dialects.dialect import ChatAnswer, ChatUsage, JsonObject, ToolCallPiece, text_member
 from agent.engines.dialects.messages_answer import written
 
@@ -67,6 +69,7 @@ class ResponseWriter:
     """Implements :class:`agent.engines.dialects.dialect.AnswerWriter`."""
 
     def __init__(self, request: JsonObject, now: Callable[[], float] = time.time) -> None:
+        """Raises ``orjson.JSONEncodeError`` for a request that is nested too deeply."""
         self._now = now
         self._told = {
             "id": new_id("resp"),
@@ -83,6 +86,7 @@ class ResponseWriter:
             "previous_response_id": None,
             **{name: request[name] for name in _ECHOED if request.get(name) is not None},
         }
+        orjson.dumps({"response": self._told})  # what is nested too deeply is refused before it is answered
 
     def whole(self, answer: ChatAnswer) -> JsonObject:
         status = "incomplete" if answer.finish in _CUT else "completed"

@@ -91,6 +91,17 @@ async def test_what_cannot_be_translated_is_a_400_in_the_dialects_shape(path: st
         assert "POST /v1/chat/completions" not in engine.stats.requests
 
 
+async def test_what_no_answer_could_repeat_is_refused_before_the_engine_works(no_leaks: None) -> None:
+    request = b'{"model":"scripted","input":"hi","metadata":%b}' % (b"[" * 300 + b"]" * 300)
+    async with chat_only() as (engine, made):
+        await ask(made, "/v1/responses", RESPONSES)
+        asks = len(engine.stats.requests)
+        async with asked(made, head("/v1/responses", request), once(request)) as response:
+            status, body = response.status, await read(response)
+        assert (status, orjson.loads(body)["error"]["code"]) == (400, "not_translatable")
+        assert len(engine.stats.requests) == asks
+
+
 async def test_an_engines_error_gets_the_dialects_shape(no_leaks: None) -> None:
     async with chat_only() as (engine, made):
         await ask(made, "/v1/messages", MESSAGES)
