@@ -1,5 +1,6 @@
 """What clients ask of workflows: the bodies of requests, and what each wants for an answer. Pure."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -34,6 +35,10 @@ _AS_USUAL: Mapping[str, tuple[object, ...]] = {
     "partial_images": (0,),
 }
 """OpenAI's members that need no input of the workflow while they say what is usual."""
+
+
+_INTEGERS = range(-(2**63), 2**64)
+"""Those that JSON is read and written with here."""
 
 
 class AnswerForm(Enum):
@@ -214,7 +219,8 @@ def _json(body: bytes) -> dict[str, Any]:
 
 
 def _typed(declared: Mapping[str, DeclaredInput], fields: Mapping[str, Any]) -> dict[str, Any]:
-    """A form's fields are texts: those of numbers are read as such. What cannot be is left to be refused."""
+    """A form's fields are texts: those of numbers are read as such. What cannot be, or is no number of JSON,
+    is left to be refused."""
     return {name: _as_type(declared.get(name), value) for name, value in fields.items()}
 
 
@@ -225,9 +231,9 @@ def _as_type(declared: DeclaredInput | None, value: Any) -> Any:
         return value == "true"
     try:
         if declared.type == "integer":
-            return int(value)
+            return number if (number := int(value)) in _INTEGERS else value
         if declared.type == "number":
-            return float(value)
+            return found if math.isfinite(found := float(value)) else value
     except ValueError:
         pass
     return value

@@ -63,9 +63,26 @@ def test_the_fields_of_a_form_are_the_inputs() -> None:
     found = read_asked("/v1/workflows/w", workflow(), content_type, "", body)
     assert found.prompt["1"]["inputs"] == {"text": "a cat", "steps": 5, "cfg": 2.5, "tiled": True}
     assert [file.data for file in found.files] == [b"\x89PNG\r\n.."]
-    content_type, body = form(steps="five")
-    with pytest.raises(InputMistake, match="must be an integer"):
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("steps", "five"),
+        ("steps", "9" * 30),
+        ("steps", "-" + "9" * 400),
+        ("steps", "9" * 5000),
+        ("cfg", "1e999"),
+        ("cfg", "nan"),
+    ],
+)
+def test_a_text_that_is_no_number_of_json_is_refused(name: str, value: str) -> None:
+    content_type, body = form(**{name: value})
+    with pytest.raises(InputMistake, match="not a string") as caught:
         read_asked("/v1/workflows/w", workflow(), content_type, "", body)
+    assert caught.value.param == f"inputs.{name}"
+    with pytest.raises(InputMistake, match="not a string"):
+        asked("/v1/images/generations", {"prompt": "x", name: value}, workflow(images=IMAGES))
 
 
 def test_a_workflow_that_is_not_declared_comes_with_the_request() -> None:
