@@ -28,7 +28,7 @@ _ABSENT = (404, 405)
 
 
 class PromptRefused(Exception):
-    """ComfyUI does not take the prompt; ``error`` says why, ``body`` is its answer."""
+    """ComfyUI does not take the prompt; ``error`` says why, ``body`` is its answer, if it was asked."""
 
     def __init__(self, error: PromptError, body: bytes) -> None:
         super().__init__(error.message)
@@ -62,7 +62,11 @@ class ComfyUIServer:
         """Queue ``prompt``; the answer, whose ``prompt_id`` is what ComfyUI calls it. Raises
         :class:`PromptRefused`. A server whose answer is lost is asked whether it has the prompt."""
         message = {**extra, "prompt": prompt, "prompt_id": prompt_id, "client_id": client_id}
-        body = await asyncio.to_thread(orjson.dumps, message)
+        try:
+            body = await asyncio.to_thread(orjson.dumps, message)
+        except orjson.JSONEncodeError:
+            error = PromptError(400, "The workflow is nested too deeply.", "invalid_workflow")
+            raise PromptRefused(error, b"") from None
         try:
             answer = await self._client.ask("/prompt", "POST", body, SUBMIT_S)
         except BackendUnreachable:

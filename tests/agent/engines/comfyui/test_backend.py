@@ -109,6 +109,18 @@ async def test_a_prompt_tells_its_progress_and_ends_with_its_file(tmp_path: Path
         assert record["prompt"][3]["trunkline_request"] == "r1"
 
 
+@pytest.mark.parametrize("path", ["/v1/workflows/comfyui", "/prompt"])
+async def test_a_prompt_that_is_nested_too_deeply_is_refused(tmp_path: Path, path: str) -> None:
+    prompt = b'{"1":{"class_type":"EmptyImage","inputs":{"a":%b}}}' % (b"[" * 300 + b"]" * 300)
+    body = b'{"%b":%b}' % (b"prompt" if path == "/prompt" else b"workflow", prompt)
+    async with engine(tmp_path) as (server, backend):
+        receiver = Receiver()
+        backend.request(RequestHead("c/comfyui", "POST", path, (), "comfyui", "r"), WholeBody(body), receiver)
+        assert await receiver.over is None
+        assert (receiver.status, orjson.loads(receiver.body)["error"]["code"]) == (400, "invalid_workflow")
+        assert not server.history
+
+
 async def test_a_reader_that_pauses_holds_the_answer_back(tmp_path: Path) -> None:
     async with engine(tmp_path) as (_, backend):
         call, receiver = ask(backend, steps(), room=1, accept="application/json")
