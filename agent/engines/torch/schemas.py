@@ -104,5 +104,7 @@ def _names_all(schema: Mapping[str, Any]) -> bool:
     if "additionalProperties" in schema or "unevaluatedProperties" in schema:
         return False
     required, least = schema.get("required", ()), schema.get("minProperties", 0)
-    known = isinstance(required, list | tuple) and all(name in properties for name in required)
+    known = isinstance(required, list | tuple) and all(
+        isinstance(name, str) and name in properties for name in required
+    )
     return known and isinstance(least, int) and least <= len(properties)

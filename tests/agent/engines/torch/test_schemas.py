@@ -66,6 +66,8 @@ OTHER = {"properties": {"b": True}}
         {"properties": {"a": {"$ref": "https://example.com/schema"}}},
         {"properties": {"a": {"$ref": "#/properties/b"}, "b": NAMED}},
         {"properties": {"a": {"$dynamicRef": "#node"}}},
+        NAMED | {"required": [["a"]]},
+        NAMED | {"required": {"a": True}},
     ],
 )
 def test_what_others_describe_too_or_what_says_otherwise_stays_open(schema: Any) -> None:
