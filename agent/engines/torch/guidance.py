@@ -122,20 +122,21 @@ class Guidance:
         return self._model.tokenizer.get_added_vocab().get(text)  # type: ignore[no-any-return]
 
     def _of_schema(self, schema: Mapping[str, Any] | bool, param: str) -> str:
-        text = _json(schema)
-        if len(text) > _SCHEMA_BYTES:
-            raise InvalidRequest(f"{param} has a schema of more than {_SCHEMA_BYTES} bytes.", param=param)
+        """The grammar. Raises InvalidRequest."""
         if isinstance(schema, bool):
             schema = {} if schema else {"not": {}}
-        text = _json(closed(schema))
-        return str(_library(param).LLMatcher.grammar_from_json_schema(text, defaults=_JSON_STYLE))
+        try:
+            if len(_json(schema)) > _SCHEMA_BYTES:
+                raise InvalidRequest(f"{param} has a schema of more than {_SCHEMA_BYTES} bytes.", param=param)
+            text = _json(closed(schema))
+            return str(_library(param).LLMatcher.grammar_from_json_schema(text, defaults=_JSON_STYLE))
+        except (orjson.JSONEncodeError, ValueError) as error:  # it is nested too deeply
+            raise _unkept(param, error) from error
 
     def _guide(self, grammar: str, param: str) -> TextGuide:
         matcher = _library(param).LLMatcher(self._tokenizer, grammar, log_level=0)
         if matcher.is_error():
-            raise InvalidRequest(
-                f"{param} has a schema that cannot be kept: {matcher.get_error()}", param=param
-            )
+            raise _unkept(param, matcher.get_error())
         end_ids = sorted(self._model.eos_ids)
         return TextGuide(matcher, JSONPosition(self._starts), TextEnding(self._starts, end_ids), end_ids)
 
@@ -161,6 +162,10 @@ class Guidance:
 def is_available() -> bool:
     """Whether the library is installed; nothing of it is imported."""
     return find_spec("llguidance") is not None
+
+
+def _unkept(param: str, reason: object) -> InvalidRequest:
+    return InvalidRequest(f"{param} has a schema that cannot be kept: {reason}", param=param)
 
 
 def _library(param: str) -> Any:

@@ -45,15 +45,15 @@ def render(tokenizer: Any, request: ChatRequest) -> Rendered:
     """
     messages = [message.plain() for message in request.messages]
     tools = [tool.plain() for tool in request.offered]
-    if not knows_tools(tokenizer):
-        messages, tools = tools_in_words(messages, tools), []
     try:
+        if not knows_tools(tokenizer):
+            messages, tools = tools_in_words(messages, tools), []
         if not request.continue_final_message:
             return Rendered(
                 _applied(tokenizer, messages, tools, add_generation_prompt=request.add_generation_prompt)
             )
         return _continued(tokenizer, messages, tools)
-    except (jinja2.TemplateError, ValueError, TypeError) as error:
+    except (jinja2.TemplateError, ValueError, TypeError, RecursionError) as error:
         raise InvalidRequest(
             f"The model's chat template does not take these messages: {error}", param="messages"
         ) from error

@@ -120,6 +120,15 @@ def test_a_text_that_leaves_its_grammar_is_an_error(engine: TorchEngine) -> None
         guide.allowed(engine.model.vocabulary)
 
 
+@pytest.mark.parametrize("levels", [200, 300])
+def test_a_schema_that_is_nested_too_deeply_is_refused(engine: TorchEngine, levels: int) -> None:
+    value: Any = []
+    for _ in range(levels):
+        value = [value]
+    with pytest.raises(InvalidRequest, match="response_format has a schema that cannot be kept"):
+        guidance(engine, {}).json({"enum": [value]})
+
+
 def test_a_model_without_an_end_keeps_to_no_format(engine: TorchEngine) -> None:
     endless: Any = SimpleNamespace(tokenizer=engine.model.tokenizer, vocabulary=258, eos_ids=frozenset())
     with pytest.raises(InvalidRequest, match="no token for the end"):

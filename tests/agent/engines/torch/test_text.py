@@ -12,6 +12,7 @@ from transformers import AutoTokenizer
 
 from agent.engines.torch.chat_requests import ChatRequest
 from agent.engines.torch.demo import DEMO_ANSWERS_FILE, DEMO_COMPLETIONS_FILE, DEMO_MODEL_DIR
+from agent.engines.torch.errors import InvalidRequest
 from agent.engines.torch.text import IncrementalDecoder, Rendered, StopStrings, TextAssembler, render
 
 
@@ -227,3 +228,20 @@ def test_tools_and_calls_are_rendered_by_a_template_that_knows_them(
 def test_tools_are_told_in_words_to_a_template_that_knows_none(tokenizer: Any) -> None:
     text = tokenizer.decode(rendered(tokenizer, {"role": "user", "content": "x"}, tools=[ADD]).ids)
     assert '{"type":"function","function":{"name":"add","description":"sum"}}' in text
+
+
+@pytest.mark.parametrize("template", ["", "{{ tools | tojson }}{{ messages | tojson }}"])
+def test_tools_and_calls_that_are_nested_too_deeply_are_refused(
+    tokenizer: Any, monkeypatch: pytest.MonkeyPatch, template: str
+) -> None:
+    if template:
+        monkeypatch.setattr(tokenizer, "chat_template", template)
+    levels: dict[str, Any] = {}
+    for _ in range(1000):
+        levels = {"a": levels}
+    deep = {"type": "function", "function": {"name": "add", "parameters": levels}}
+    called = CALL | {"function": {"name": "add", "arguments": "[" * 1000 + "]" * 1000}}
+    answer: Any = {"role": "assistant", "tool_calls": [called]}
+    for messages, tools in (([ASK], [deep]), ([ASK, answer], [])):
+        with pytest.raises(InvalidRequest, match="does not take these messages"):
+            rendered(tokenizer, *messages, tools=tools)
