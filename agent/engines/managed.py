@@ -224,6 +224,7 @@ class ManagedBackend(ABC):
         crashes = 0
         while True:
             self._progress, self._step = None, ""
+            self._start_now.clear()
             self._began_s, self._served = self._clock(), False
             self._set_status(DeploymentStatus.LOADING, LOADING)
             try:
@@ -240,11 +241,7 @@ class ManagedBackend(ABC):
             delay_s = self._restarts.delay_s(crashes, served=self._served)
             log.warning("engine crashed", engine=self.name, reason=end.reason, again_in_s=delay_s)
             self._set_status(DeploymentStatus.FAILED, f"{end.reason} (again in {delay_s:g} s)")
-            await self._wait_before_restart(delay_s)
-
-    async def _wait_before_restart(self, delay_s: float) -> None:
-        self._start_now.clear()
-        await first_of(self._sleep(delay_s), self._start_now.wait())
+            await first_of(self._sleep(delay_s), self._start_now.wait())
 
     def _serve(self, http: OpenAIHTTPBackend, *known: DeploymentState) -> None:
         """Send requests to ``http``, which has been started. ``known``: what it serves, as far as the

@@ -120,6 +120,18 @@ async def test_a_crashed_engine_is_started_again_and_at_once_when_told_to() -> N
     await engine.close()
 
 
+async def test_a_crashed_engine_is_started_again_at_once_when_told_to_before_it_is_gone() -> None:
+    engine = await loaded(PlayedLoading())
+    engine.freed.clear()
+    await engine.end()
+    assert (state_of(engine).status, engine.rests) == (FAILED, [])
+    engine.load()
+    engine.freed.set()
+    await settled()
+    assert (state_of(engine).status, engine.lives) == (LOADING, 2)
+    await engine.close()
+
+
 async def test_a_crashed_engine_that_is_unloaded_is_not_started_again() -> None:
     engine = await loaded(PlayedLoading())
     await engine.end()
