@@ -99,8 +99,8 @@ class ManagedBackend(ABC):
         self._serving = asyncio.Event()
         """Set while the engine can serve."""
         self._began_s = 0.0
-        self._served = False
-        """Whether the engine's present process could serve."""
+        self._served_s: float | None = None
+        """Since when the engine's present process can serve; None: it never could."""
         self._status = DeploymentStatus.LOADING if loading.at_start else DeploymentStatus.LOADABLE
         self._reason = LOADING if loading.at_start else ""
         self._progress: float | None = None
@@ -225,20 +225,22 @@ class ManagedBackend(ABC):
         while True:
             self._progress, self._step = None, ""
             self._start_now.clear()
-            self._began_s, self._served = self._clock(), False
+            self._began_s, self._served_s = self._clock(), None
             self._set_status(DeploymentStatus.LOADING, LOADING)
             try:
                 end = await self._one_life()
             except Exception as error:
                 log.exception("watching over the engine failed", engine=self.name)
                 end = EngineEnd(f"watching over the engine failed: {error}")
-            crashes = 1 if self._clock() - self._began_s >= self._restarts.healthy_s else crashes + 1
-            rarely = self._restarts.retries_rarely(crashes, served=self._served)
+            served = self._served_s is not None
+            served_s = 0.0 if self._served_s is None else self._clock() - self._served_s
+            crashes = 1 if served and served_s >= self._restarts.healthy_s else crashes + 1
+            rarely = self._restarts.retries_rarely(crashes, served=served)
             if end.unrecoverable or (rarely and self.loading.managed):
                 log.error("engine given up", engine=self.name, reason=end.reason, crashes=crashes)
                 self._set_status(DeploymentStatus.FAILED, f"{end.reason} (given up)")
                 return
-            delay_s = self._restarts.delay_s(crashes, served=self._served)
+            delay_s = self._restarts.delay_s(crashes, served=served)
             log.warning("engine crashed", engine=self.name, reason=end.reason, again_in_s=delay_s)
             self._set_status(DeploymentStatus.FAILED, f"{end.reason} (again in {delay_s:g} s)")
             await first_of(self._sleep(delay_s), self._start_now.wait())
@@ -246,7 +248,7 @@ class ManagedBackend(ABC):
     def _serve(self, http: OpenAIHTTPBackend, *known: DeploymentState) -> None:
         """Send requests to ``http``, which has been started. ``known``: what it serves, as far as the
         caller knows."""
-        self._http, self._served = http, True
+        self._http, self._served_s = http, self._clock()
         self._serving.set()
         self._known = known or self._served_now() or self._known
         if self._durations is not None:

@@ -142,13 +142,17 @@ async def test_a_crashed_engine_that_is_unloaded_is_not_started_again() -> None:
     assert (state_of(engine).status, engine.lives, engine.wanted) == (LOADABLE, 1, False)
 
 
-async def test_a_managed_engine_that_never_comes_to_serve_gives_its_memory_back() -> None:
-    engine = PlayedLoading()
+@pytest.mark.parametrize("loading_s", [0.0, 60.0])
+async def test_a_managed_engine_that_never_comes_to_serve_gives_its_memory_back(
+    clock: ManualClock, loading_s: float
+) -> None:
+    engine = PlayedLoading(clock=clock)
     engine.rested.set()
     engine.load()
     for life in (1, 2, 3):
         await settled()
         assert engine.lives == life
+        clock.advance(loading_s)
         await engine.end()
     assert (state_of(engine).status, state_of(engine).reason) == (FAILED, "it crashed (given up)")
     assert (engine.wanted, engine.rests) == (False, [1.0, 2.0])
@@ -160,6 +164,20 @@ async def test_a_managed_engine_that_never_comes_to_serve_gives_its_memory_back(
     engine.unload()
     await settled()
     assert state_of(engine).status is LOADABLE
+
+
+async def test_an_engine_that_served_for_long_begins_a_new_row_of_crashes(clock: ManualClock) -> None:
+    engine = PlayedLoading(clock=clock)
+    engine.rested.set()
+    engine.load()
+    for served_s in (0.0, 5.0, 20.0, 5.0):
+        await settled()
+        clock.advance(60.0)
+        await engine.come_up()
+        clock.advance(served_s)
+        await engine.end()
+    assert engine.rests == [1.0, 2.0, 1.0, 2.0]
+    await engine.close()
 
 
 async def test_one_whose_process_runs_and_does_not_answer_has_to_be_unloaded_first() -> None:
