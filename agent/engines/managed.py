@@ -101,6 +101,8 @@ class ManagedBackend(ABC):
         self._began_s = 0.0
         self._served_s: float | None = None
         """Since when the engine's present process can serve; None: it never could."""
+        self._lasted_s = 0.0
+        """How long its last process served, until it ended or fell silent."""
         self._status = DeploymentStatus.LOADING if loading.at_start else DeploymentStatus.LOADABLE
         self._reason = LOADING if loading.at_start else ""
         self._progress: float | None = None
@@ -205,6 +207,8 @@ class ManagedBackend(ABC):
         except (OSError, ValueError) as error:
             end = EngineEnd(f"the engine cannot be started: {error}")
         finally:
+            if self._served_s is not None:
+                self._lasted_s = self._clock() - self._served_s - end.silent_s
             self._http = None
             self._serving.clear()
             self._set_status(DeploymentStatus.FAILED, end.reason)
@@ -215,9 +219,10 @@ class ManagedBackend(ABC):
         """The process runs, could serve, and answers nothing any more."""
         await self._serving.wait()
         assert self._http is not None
-        clock = asyncio.get_running_loop().time
-        detector = HangDetector(self._restarts.hung_s, self._http.still_s, clock())
-        return EngineEnd(await until_hung(detector, self._http.life_signs, clock))
+        clock, hung_s, still_s = asyncio.get_running_loop().time, self._restarts.hung_s, self._http.still_s
+        detector = HangDetector(hung_s, still_s, clock())
+        reason = await until_hung(detector, self._http.life_signs, clock)
+        return EngineEnd(reason, silent_s=hung_s if still_s is None else min(hung_s, still_s))
 
     async def _supervise(self) -> None:
         """Keep an engine running. Ends when it would end the same way each time."""
@@ -225,7 +230,7 @@ class ManagedBackend(ABC):
         while True:
             self._progress, self._step = None, ""
             self._start_now.clear()
-            self._began_s, self._served_s = self._clock(), None
+            self._began_s, self._served_s, self._lasted_s = self._clock(), None, 0.0
             self._set_status(DeploymentStatus.LOADING, LOADING)
             try:
                 end = await self._one_life()
@@ -233,8 +238,7 @@ class ManagedBackend(ABC):
                 log.exception("watching over the engine failed", engine=self.name)
                 end = EngineEnd(f"watching over the engine failed: {error}")
             served = self._served_s is not None
-            served_s = 0.0 if self._served_s is None else self._clock() - self._served_s
-            crashes = 1 if served and served_s >= self._restarts.healthy_s else crashes + 1
+            crashes = 1 if self._lasted_s >= self._restarts.healthy_s else crashes + 1
             rarely = self._restarts.retries_rarely(crashes, served=served)
             if end.unrecoverable or (rarely and self.loading.managed):
                 log.error("engine given up", engine=self.name, reason=end.reason, crashes=crashes)

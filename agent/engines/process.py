@@ -167,10 +167,12 @@ async def first_of(*works: Awaitable[T]) -> T:
 
 @dataclass(frozen=True, slots=True)
 class EngineEnd:
-    """How an engine ended. ``unrecoverable``: started again it would end the same way."""
+    """How an engine ended. ``unrecoverable``: started again it would end the same way. ``silent_s``: for so
+    long at least it had hung."""
 
     reason: str
     unrecoverable: bool = False
+    silent_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

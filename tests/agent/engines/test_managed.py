@@ -206,6 +206,21 @@ async def test_one_that_answers_nothing_any_more_is_ended_and_started_again(
     await engine.close()
 
 
+async def test_one_that_hangs_each_time_it_serves_is_started_later_and_later(
+    monkeypatch: pytest.MonkeyPatch, clock: ManualClock
+) -> None:
+    monkeypatch.setattr(hang, "LOOK_S", 0.0)
+    engine = await loaded(PlayedLoading(clock=clock, hung_s=0.01))
+    engine.http.signs = LifeSigns(unanswered=hang.QUESTIONS)
+    await until(lambda: engine.rests)
+    engine.rested.set()
+    await until(lambda: state_of(engine).status is LOADED)
+    clock.advance(20.0)  # for a part of them it hangs
+    await until(lambda: len(engine.rests) > 1)
+    assert engine.rests[:2] == [1.0, 2.0]
+    await engine.close()
+
+
 async def test_loading_says_for_how_long_of_how_long_and_what_it_is_at(clock: ManualClock) -> None:
     engine = PlayedLoading(clock=clock, load_s=24.0)
     assert engine.engine().status is DeploymentStatus.LOADABLE
