@@ -174,7 +174,7 @@ class ModelHTTP:
 
 class _BodySpool:
     """Takes a body piece by piece; from :data:`INLINE_BYTES` on into a file, so that no turn of the event
-    loop takes longer for a long one."""
+    loop takes longer for a long one. While the memory file system is full, a body is kept here."""
 
     def __init__(self, writer: ParcelWriter, most_bytes: int) -> None:
         self._writer = writer
@@ -183,6 +183,10 @@ class _BodySpool:
         self._size_bytes = 0
         self._file = ""
         self._descriptor = -1
+        self._spilled_bytes = 0
+        """How much of it is in the file, without what is in ``_pieces``."""
+        self._is_full = False
+        """The memory file system took no more of it."""
 
     def write(self, piece: bytes) -> None:
         """Raises :class:`BodyTooLarge`."""
@@ -190,8 +194,11 @@ class _BodySpool:
         if self._size_bytes > self._most_bytes:
             raise BodyTooLarge(f"The body has more than {self._most_bytes} bytes.")
         self._pieces.append(piece)
-        if self._size_bytes > INLINE_BYTES:
-            self._spill()
+        if self._size_bytes > INLINE_BYTES and not self._is_full:
+            try:
+                self._spill()
+            except OSError:
+                self._take_back()
 
     def parcel(self) -> Parcel:
         """All of it."""
@@ -209,6 +216,15 @@ class _BodySpool:
             with suppress(OSError):
                 os.unlink(self._file)
 
+    def _take_back(self) -> None:
+        """Read what the file has, and remove it. Raises OSError."""
+        self._is_full = True
+        if self._spilled_bytes:
+            with open(self._file, "rb") as file:
+                self._pieces.insert(0, file.read(self._spilled_bytes))
+        self.discard()
+        self._descriptor = -1
+
     def _spill(self) -> None:
         """Move what there is to the file. Raises OSError when the memory file system is full."""
         if self._descriptor < 0:
@@ -219,6 +235,7 @@ class _BodySpool:
             while left:
                 left = left[os.write(self._descriptor, left) :]
         self._pieces.clear()
+        self._spilled_bytes = self._size_bytes
 
 
 async def _unless(gone: "asyncio.Future[None]", work: Any) -> Any:

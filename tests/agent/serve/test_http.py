@@ -1,12 +1,17 @@
 """A model's server process over HTTP, inside the test's event loop."""
 
 import contextlib
+import errno
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import orjson
+import pytest
 
+from agent.serve import http
 from agent.serve.http import ModelHTTP, openapi
 from agent.serve.server import ModelServer
 from tests.agent.serve.running import running
@@ -59,6 +64,30 @@ async def test_a_long_body_is_passed_on_whole_and_one_too_long_is_refused(tmp_pa
         most = server.facts.max_body_bytes
         refused = await client.post("/predict", content=b"", headers={"content-length": str(most + 1)})
         assert (refused.status_code, refused.json()["error"]["code"]) == (413, "request_too_large")
+        assert server.admission.taken == 0
+
+
+@pytest.mark.parametrize("room", [0, 100_000, 140_001])
+async def test_a_long_body_is_passed_on_whole_while_the_memory_file_system_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int
+) -> None:
+    def write(descriptor: int, data: memoryview) -> int:
+        left = room - os.fstat(descriptor).st_size
+        if not left:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return os.pwrite(descriptor, data[:left], room - left)
+
+    async with served("Echo", tmp_path) as (client, server):
+        monkeypatch.setattr(http, "os", SimpleNamespace(**vars(os) | {"write": write}))
+        body = orjson.dumps(list(range(50_000)))
+        pieces = [body[at : at + 20_000] for at in range(0, len(body), 20_000)]
+
+        async def sent() -> AsyncIterator[bytes]:
+            for piece in pieces:
+                yield piece
+
+        assert (await client.post("/predict", content=sent())).json() == orjson.loads(body)
+        assert not [name for name in os.listdir(tmp_path) if name.startswith("body")]
         assert server.admission.taken == 0
 
 
