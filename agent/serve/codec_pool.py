@@ -105,6 +105,8 @@ class CodecPool:
         except asyncio.CancelledError:
             if job in self._waiting:
                 self._waiting.remove(job)
+            elif job.done.done() and not job.done.cancelled():  # its result came just now
+                self._scratch.remove(job.done.result().result)
             raise
 
     def _assign(self) -> None:

@@ -183,6 +183,23 @@ async def test_what_is_cancelled_leaves_the_queue_at_once(tmp_path: Path) -> Non
         assert await begun == [1]
 
 
+async def test_what_is_decoded_just_as_its_client_goes_leaves_nothing(tmp_path: Path) -> None:
+    async with running("Echo", tmp_path) as model:
+        codecs = model.server.codecs
+        assert codecs is not None
+        take = codecs._take
+
+        def take_and_go(*said: Any) -> None:
+            take(*said)
+            asking.cancel()
+
+        codecs._take = take_and_go  # type: ignore[assignment]
+        asking = asyncio.create_task(model.ask(["x" * 3_000_000]))
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        assert os.listdir(tmp_path) == []
+
+
 async def test_items_of_like_length_are_computed_together(tmp_path: Path) -> None:
     gate, scratch = tmp_path / "gate", tmp_path / "scratch"
     scratch.mkdir()
