@@ -132,7 +132,8 @@ class RealtimeWebSocket(EngineWebSocket):
                 async with asyncio.timeout(RECOVERS_S if transcription.failed else None):
                     await self._went_on.wait()
             except TimeoutError:
-                transcription.give_up_item()
+                if transcription.failed:  # else the engine has ended it in this very turn
+                    transcription.give_up_item()
 
     async def _carry_out(self, socket: ClientConnection, translated: Translated) -> None:
         await self._tell(translated.to_client)

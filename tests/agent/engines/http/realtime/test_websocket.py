@@ -10,7 +10,14 @@ from typing import Any
 
 import pytest
 
-from agent.engines.http.realtime.websocket import MESSAGE_BYTES, THREAD_BYTES, is_translated
+from agent.engines.http.realtime import websocket
+from agent.engines.http.realtime.translation import Transcription
+from agent.engines.http.realtime.websocket import (
+    MESSAGE_BYTES,
+    THREAD_BYTES,
+    RealtimeWebSocket,
+    is_translated,
+)
 from shared.protocol.endpoint import Stream
 from shared.protocol.errors import TrunklineError
 from shared.protocol.messages import RequestHead
@@ -182,3 +189,21 @@ async def test_an_engines_own_dialect_is_passed_where_clients_ask_for_it(owner: 
 def test_which_requests_are_translated(path: str, upgrade: bool, translated: bool) -> None:
     head = RequestHead("e/m", "GET", path, (), "m", "r", upgrade=upgrade)
     assert is_translated(head) is translated
+
+
+async def test_an_engine_that_recovers_just_when_it_is_given_up_is_sent_audio_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(websocket, "RECOVERS_S", 0.0)
+    session = object.__new__(RealtimeWebSocket)
+    transcription = session._transcription = Transcription("whisper", lambda kind: kind)
+    session._went_on = asyncio.Event()
+    transcription.from_client({"type": "input_audio_buffer.append", "audio": "AAAA"})
+    transcription.from_engine('{"type": "error", "error": "x", "code": "processing_error"}')
+    assert transcription.failed
+    waiting = asyncio.create_task(session._until_it_hears())
+    for _ in range(2):  # it waits, and its time is up
+        await asyncio.sleep(0)
+    transcription.from_engine('{"type": "transcription.done", "text": ""}')
+    session._went_on.set()
+    await waiting
