@@ -5,7 +5,7 @@ the settings name. Requests and answers are passed on as they are, as with every
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote
@@ -49,9 +49,10 @@ class RepositoryIndex:
     async def __call__(self) -> tuple[EngineModel, ...]:
         """Raises :class:`BackendError` for a server that cannot tell."""
         answer = await self.ask(INDEX_PATH, "POST", b"{}")
-        listed = read_index(answer.json(), loads=self.loads) if answer.status == 200 else None
+        said = answer.json() if answer.status == 200 else None
+        listed = read_index(said, self.wanted, loads=self.loads)
         if listed is not None:
-            return tuple(model for model in listed if not self.wanted or model.id in self.wanted)
+            return listed
         if not self.wanted or answer.status >= 500:
             why = f"the server lists no models ({INDEX_PATH} answers {answer.status}): {NAME_THEM}"
             raise NoModelList(answer, why=why)
@@ -65,15 +66,15 @@ class RepositoryIndex:
         return EngineModel(name, status=DeploymentStatus.FAILED, reason=why)
 
 
-def read_index(document: Any, *, loads: bool) -> tuple[EngineModel, ...] | None:
-    """The models of an index, each once, whatever its versions; None for what is no index. With ``loads``
-    those that are not loaded are among them."""
+def read_index(document: Any, wanted: Collection[str] = (), *, loads: bool) -> tuple[EngineModel, ...] | None:
+    """The models of an index, each once, whatever its versions; None for what is no index. ``wanted``: only
+    these; empty: all. With ``loads`` those that are not loaded are among them."""
     if not isinstance(document, list):
         return None
     found: dict[str, EngineModel] = {}
     for entry in document[:LISTED]:
         name = entry.get("name") if isinstance(entry, dict) else None
-        if not isinstance(name, str) or not is_nameable(name):
+        if not isinstance(name, str) or not is_nameable(name) or (wanted and name not in wanted):
             continue
         model = _read_entry(name, entry)
         if model.status is DeploymentStatus.LOADABLE and not loads:

@@ -15,7 +15,7 @@ from urllib.parse import quote
 from agent.engines.backend import LOADING, BackendUnreachable
 from agent.engines.http.engine_client import EngineClient, SmallResponse
 from agent.engines.http.kind import TENSORFLOW, TORCHSERVE
-from agent.engines.http.models import MODELS, EngineModel
+from agent.engines.http.models import LISTED, MODELS, EngineModel
 from agent.engines.http.openai import OpenAIHTTPBackend
 from agent.engines.http.probe import Lister, NoModelList
 from agent.engines.model_names import is_nameable
@@ -108,8 +108,7 @@ class TorchServeBackend(OpenAIHTTPBackend):
 
     async def _managed_models(self, management: EngineClient) -> tuple[EngineModel, ...]:
         """Raises :class:`BackendError` where the management API does not tell."""
-        named = self._settings.models
-        wanted = [name for name in await self._names(management) if not named or name in named]
+        wanted = await self._names(management)
         found: list[EngineModel] = []
         for start in range(0, len(wanted), AT_ONCE):
             some = wanted[start : start + AT_ONCE]
@@ -117,16 +116,17 @@ class TorchServeBackend(OpenAIHTTPBackend):
         return tuple(found)
 
     async def _names(self, management: EngineClient) -> Sequence[str]:
-        """Of all models that the management API lists. Raises :class:`BackendError`."""
-        names: list[str] = []
-        token = ""
-        while len(names) < MODELS:
+        """Of the models that the management API lists; of those that the settings name, if they name some.
+        Raises :class:`BackendError`."""
+        named, names, token, listed = self._settings.models, list[str](), "", 0
+        while listed < LISTED and len(names) < MODELS:
             answer = await self._managed(management, f"{MANAGED_PATH}?limit={PAGE}{token}")
             page = read_page(answer.json()) if answer.status == 200 else None
             if page is None:
                 place = f"{self._settings.management}{MANAGED_PATH}"
                 raise NoModelList(answer, why=f"{place} answers {answer.status}: {NAME_THEM}")
-            names += page[0]
+            names += [name for name in page[0] if not named or name in named]
+            listed += len(page[0])
             if not page[0] or page[1] is None:
                 break
             token = f"&next_page_token={quote(page[1], safe='')}"

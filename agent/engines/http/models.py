@@ -6,6 +6,7 @@ Beside OpenAI's members these are understood, where an engine writes them: ``max
 ``slots``, ``version``, ``status`` (loaded, loading, failed) and ``reason``.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,9 +48,10 @@ class EngineModel:
     """How much work its requests are."""
 
 
-def read_models(document: Any) -> tuple[EngineModel, ...] | None:
-    """The models in a parsed ``/v1/models``, each once, in order; None when it is no such document."""
-    if (entries := _entries(document)) is None:
+def read_models(document: Any, wanted: Collection[str] = ()) -> tuple[EngineModel, ...] | None:
+    """The models in a parsed ``/v1/models``, each once, in order; None when it is no such document.
+    ``wanted``: only these; empty: all."""
+    if (entries := _entries(document, wanted)) is None:
         return None
     named: dict[str, dict[str, Any]] = {}
     for name, entry in entries:
@@ -59,10 +61,10 @@ def read_models(document: Any) -> tuple[EngineModel, ...] | None:
     return tuple(_read_model(name, entry, said.get(name, ())) for name, entry in named.items())
 
 
-def left_out(document: Any) -> tuple[tuple[str, str], ...]:
-    """The models in a parsed ``/v1/models`` that :func:`read_models` leaves out, at most :data:`LOGGED` of
-    them: their names, shortened for the log, and why they cannot be offered."""
-    names = [name for name, _ in _entries(document) or ()]
+def left_out(document: Any, wanted: Collection[str] = ()) -> tuple[tuple[str, str], ...]:
+    """The models in a parsed ``/v1/models`` that :func:`read_models` leaves out although they are wanted, at
+    most :data:`LOGGED` of them: their names, shortened for the log, and why they cannot be offered."""
+    names = [name for name, _ in _entries(document, wanted) or ()]
     faults = [(name, why) for name in names if (why := why_not_nameable(name))]
     good = dict.fromkeys(name for name in names if is_nameable(name))
     beyond = f"an agent offers {MODELS} models of one engine"
@@ -70,12 +72,13 @@ def left_out(document: Any) -> tuple[tuple[str, str], ...]:
     return tuple((_shown(name), why) for name, why in faults[:LOGGED])
 
 
-def _entries(document: Any) -> list[tuple[Any, Any]] | None:
-    """The first entries of a list of models, each with its name as it stands there."""
+def _entries(document: Any, wanted: Collection[str]) -> list[tuple[Any, Any]] | None:
+    """The first entries of a list of models, each with its name as it stands there; of those ``wanted``."""
     entries = document.get("data") if isinstance(document, dict) else None
     if not isinstance(entries, list):
         return None
-    return [(entry.get("id") if isinstance(entry, dict) else None, entry) for entry in entries[:LISTED]]
+    named = [(entry.get("id") if isinstance(entry, dict) else None, entry) for entry in entries[:LISTED]]
+    return [(name, entry) for name, entry in named if not wanted or name in wanted]
 
 
 def _shown(name: Any) -> str:

@@ -199,11 +199,11 @@ class Prober:
         answer = await self._ask(MODELS_PATH)
         listed = answer.json() if answer.status == 200 else None
         await asyncio.sleep(0)  # to parse a long list, and to read it, take a turn of the loop each
-        models = read_models(listed)
+        models = read_models(listed, wanted)
         if models is None:
             raise NoModelList(answer)
-        self._left_out = left_out(listed)
-        return tuple(model for model in models if not wanted or model.id in wanted)
+        self._left_out = left_out(listed, wanted)
+        return models
 
     async def _get_acquainted(self, view: EngineView, models: tuple[EngineModel, ...]) -> EngineView:
         """For an engine that has just appeared: its kind, and how much it takes."""

@@ -57,6 +57,11 @@ def test_what_cannot_be_offered_is_left_out() -> None:
     assert read_index({"error": "no"}, loads=True) is None
 
 
+def test_models_that_are_named_are_found_however_many_others_there_are() -> None:
+    rows = [entry(f"m{number}", "READY") for number in range(300)]
+    assert [model.id for model in read_index(rows, ("m250",), loads=False) or ()] == ["m250"]
+
+
 async def test_without_an_index_the_named_models_are_asked_whether_they_are_ready() -> None:
     async def ask(path: str, method: str, body: bytes) -> SmallResponse:
         return SmallResponse(200 if path == "/v2/models/org%2Fa/ready" else 404, b"")

@@ -112,6 +112,16 @@ async def test_torchserves_models_are_those_that_its_management_api_lists() -> N
         await named.close()
 
 
+async def test_of_many_models_of_torchserve_those_that_are_named_are_found() -> None:
+    server = TorchServe()
+    server.workers |= {f"m{number}": ["READY"] for number in range(240)}
+    async with served(server.app) as url, served(server.management) as management:
+        backend = TorchServeBackend(EngineSettings(url=url, management=management, models=("m99",)))
+        await backend.start()
+        assert [each.model for each in backend.deployments()] == ["m99"]
+        await backend.close()
+
+
 @pytest.mark.parametrize("reachable", [False, True])
 async def test_without_a_management_api_torchserves_models_are_those_that_are_named(reachable: bool) -> None:
     nothing = web.Application()

@@ -81,6 +81,11 @@ def test_a_very_long_list_is_cut() -> None:
     assert len(models) == MODELS
 
 
+def test_models_that_are_named_are_found_however_many_others_there_are() -> None:
+    models = read_models({"data": [{"id": f"m{number}"} for number in range(1000)]}, ("m900", "m3", "m1000"))
+    assert [model.id for model in models or ()] == ["m3", "m900"]
+
+
 @given(json_values)
 def test_no_document_is_too_strange(document: Any) -> None:
     read_models(document)

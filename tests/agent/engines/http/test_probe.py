@@ -31,6 +31,12 @@ async def test_a_well_engine_is_seen_with_all_it_says() -> None:
     assert {"chat", "any"} <= set(deployment.routes)
 
 
+async def test_of_many_models_those_that_the_settings_name_are_offered() -> None:
+    listed = {"data": [{"id": f"m{number}"} for number in range(300)] + [{"id": "a b"}]}
+    view = await look({"/v1/models": listed}, models=("m250",))
+    assert (view.models(), view.left_out) == (("m250",), ())
+
+
 @pytest.mark.parametrize(
     ("owner", "continues"),
     [
