@@ -59,7 +59,8 @@ def _resampled(av: Any, file: Any, rate: int) -> Iterator[Any]:
 
 
 def _frames(av: Any, file: Any) -> Iterator[Any]:
-    for packet in file.demux(file.streams.audio[:1]):
+    sounds = file.streams.audio[:1]
+    for packet in file.demux(sounds) if sounds else ():  # of no stream it would give the packets of all
         try:
             yield from packet.decode()
         except av.error.InvalidDataError:

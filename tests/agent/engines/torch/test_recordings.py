@@ -5,6 +5,7 @@ import sys
 import wave
 from pathlib import Path
 
+import av
 import numpy as np
 import pytest
 
@@ -45,6 +46,17 @@ def test_the_sound_of_films_is_read(kind: str) -> None:
     found, duration_s = read_recording(recording(tone(1.0, 44_100), 44_100, kind=kind, codec="aac"), RATE)
     assert duration_s == pytest.approx(1.0, abs=0.05)
     assert int(np.abs(np.fft.rfft(found[:RATE])).argmax()) == pytest.approx(440, abs=3)
+
+
+def test_a_film_without_sound_is_refused() -> None:
+    data = io.BytesIO()
+    with av.open(data, "w", format="mp4") as file:
+        pictures = file.add_stream("mpeg4", rate=10)
+        pictures.width, pictures.height, pictures.pix_fmt = 64, 64, "yuv420p"
+        black = av.VideoFrame.from_ndarray(np.zeros((64, 64, 3), np.uint8), format="rgb24")
+        file.mux([*pictures.encode(black), *pictures.encode(None)])
+    with pytest.raises(InvalidRequest, match="more than 0 s"):
+        read_recording(data.getvalue(), RATE)
 
 
 def test_a_damaged_packet_is_left_out() -> None:
