@@ -61,6 +61,11 @@ def call_item(item_id: str, call_id: str, name: str, arguments: str, status: str
     }
 
 
+def last_status(finish: str) -> str:
+    """Of the last item of an output; those before it are whole."""
+    return "incomplete" if finish in _CUT else "completed"
+
+
 def new_id(prefix: str) -> str:
     return f"{prefix}_{uuid.uuid4().hex}"
 
@@ -89,15 +94,15 @@ class ResponseWriter:
         orjson.dumps({"response": self._told})  # what is nested too deeply is refused before it is answered
 
     def whole(self, answer: ChatAnswer) -> JsonObject:
-        status = "incomplete" if answer.finish in _CUT else "completed"
         output: list[JsonObject] = []
         if answer.reasoning:
             output.append(reasoning_item(new_id("rs"), answer.reasoning, "completed"))
         if answer.text or not (answer.calls or answer.reasoning):
-            output.append(message_item(new_id("msg"), answer.text, status))
+            output.append(message_item(new_id("msg"), answer.text, "completed"))
         for call in answer.calls:
             ids = new_id("fc"), call.id or new_id("call")
-            output.append(call_item(*ids, call.name, call.arguments, status))
+            output.append(call_item(*ids, call.name, call.arguments, "completed"))
+        output[-1]["status"] = last_status(answer.finish)
         return self.response(output, answer.finish, answer.usage)
 
     def events(self) -> "ResponseEvents":
@@ -194,9 +199,11 @@ class ResponseEvents:
 
     def end(self, finish: str, stop: str | None, usage: ChatUsage) -> bytes:
         out = b"" if self._items else self.text("")
-        status = "incomplete" if finish in _CUT else "completed"
-        out += b"".join([self._close(item, status) for item in self._items if not item.over])
-        output = [item.whole(status if item is self._items[-1] else "completed") for item in self._items]
+        *_, last = self._items
+        states = [last_status(finish) if item is last else "completed" for item in self._items]
+        items = list(zip(self._items, states, strict=True))
+        out += b"".join([self._close(item, status) for item, status in items if not item.over])
+        output = [item.whole(status) for item, status in items]
         response = self._writer.response(output, finish, usage)
         return out + self._event(f"response.{response['status']}", response=response)
 

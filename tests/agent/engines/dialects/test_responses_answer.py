@@ -44,6 +44,18 @@ def test_an_answer_cut_by_its_length_is_incomplete() -> None:
     assert values[-1]["response"]["output"][0]["status"] == "incomplete"
 
 
+def test_only_the_last_item_of_an_answer_that_is_cut_is_incomplete() -> None:
+    cut = {"choices": [{"index": 0, "delta": {}, "finish_reason": "length"}]}
+    values = events([*CHUNKS[:-2], cut])
+    output = values[-1]["response"]["output"]
+    done = {v["item"]["id"]: v["item"] for v in values if v["type"] == "response.output_item.done"}
+    assert [done[item["id"]] for item in output] == output
+    calls = [ToolCallPiece(0, "c1", "f", '{"a":1}'), ToolCallPiece(1, "c2", "g", "{}")]
+    whole = ResponseWriter({"model": "m"}).whole(ChatAnswer("ab", "hm", calls, "length"))
+    for items in (output, whole["output"]):
+        assert [item["status"] for item in items] == [*["completed"] * 3, "incomplete"]
+
+
 def test_an_engine_that_breaks_off_makes_a_failed_response() -> None:
     values = events([{"error": {"message": "broken"}}])
     assert values[-1]["type"] == "response.failed"
