@@ -33,7 +33,8 @@ class PromptProgress:
         """Take a message of this prompt. None: it says nothing of progress."""
         if kind == "execution_cached":
             nodes = data.get("nodes")
-            self._cached = sum(each in self._titles for each in nodes) if isinstance(nodes, list) else 0
+            named = {str(each) for each in nodes} if isinstance(nodes, list) else set()
+            self._cached = len(named & self._titles.keys())
             return None
         if kind == "executing":
             return self._executing(data)

@@ -65,6 +65,7 @@ def test_it_never_goes_back() -> None:
         ("progress_state", {"nodes": 5}),
         ("progress_state", {"nodes": {"1": 5}}),
         ("execution_cached", {"nodes": 5}),
+        ("execution_cached", {"nodes": [{"id": "1"}, ["2"], None]}),
         ("other", {}),
     ],
 )
