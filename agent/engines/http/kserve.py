@@ -100,7 +100,7 @@ def _read_entry(name: str, entry: dict[str, Any]) -> EngineModel:
     state, reason = entry.get("state"), entry.get("reason")
     if state == "READY":
         return EngineModel(name)
-    if state in _GOING:
+    if isinstance(state, str) and state in _GOING:
         return EngineModel(name, status=DeploymentStatus.LOADING, reason=_GOING[state])
     if isinstance(reason, str) and reason not in ("", "unloaded"):
         return EngineModel(name, status=DeploymentStatus.FAILED, reason=reason)

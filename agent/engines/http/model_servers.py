@@ -162,8 +162,8 @@ def read_workers(name: str, said: Any) -> EngineModel:
     rows = [row for row in said if isinstance(row, dict)] if isinstance(said, list) else []
     if not rows:
         return EngineModel(name, status=DeploymentStatus.FAILED, reason="the server does not describe it")
-    row = rows[0]
-    workers = [each for each in row.get("workers") or () if isinstance(each, dict)]
+    row, listed = rows[0], rows[0].get("workers")
+    workers = [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
     ready = sum(each.get("status") == "READY" for each in workers)
     if not ready:
         status = DeploymentStatus.LOADING if workers else DeploymentStatus.FAILED

@@ -39,6 +39,7 @@ def entry(name: Any, state: Any = None, reason: Any = None) -> dict[str, Any]:
         ([entry("m", "UNAVAILABLE", "unloaded")], LOADABLE, ""),
         ([entry("m", "UNAVAILABLE", "")], LOADABLE, ""),
         ([{"name": "m"}], LOADABLE, ""),
+        ([{"name": "m", "state": {"of": "m"}, "reason": {}}], LOADABLE, ""),
         ([entry("m", "UNAVAILABLE", "no weights")], FAILED, "no weights"),
         ([entry("m", "UNAVAILABLE", "unloaded"), entry("m", "READY")], LOADED, ""),
         ([entry("m", "READY"), entry("m", "UNAVAILABLE", "no weights")], LOADED, ""),

@@ -147,6 +147,7 @@ async def test_without_a_management_api_torchserves_models_are_those_that_are_na
         ([], FAILED),
         ([5], FAILED),
         ([{}], FAILED),
+        ([{"workers": 2}], FAILED),
         ([{"workers": [7, {"status": "x"}]}], LOADING),
         ([{"workers": [{"status": "READY"}], "batchSize": "x"}], LOADED),
     ],
