@@ -10,7 +10,7 @@ import re
 from agent.engines.backend import BackendFailed, ResponseReceiver
 from shared.protocol.messages import Headers
 
-_DONE = re.compile(rb"(?:\A|[\r\n])data: ?\[DONE\]")
+_DONE = re.compile(rb"(?<=[\r\n])data: ?\[DONE\]")
 _FINISHED = re.compile(rb'"finish_reason"\s*+:\s*+"[^"]')
 """In a JSON string quotes and line ends are escaped, so no text looks like either."""
 _OVERLAP_BYTES = 64
@@ -27,7 +27,8 @@ class InterruptionDetector:
         self.on_progress, self.tells_progress = receiver.on_progress, receiver.tells_progress
         self._stream = False
         self._finished = False
-        self._before = b""
+        self._before = b"\n"
+        """The last of what came, and before that the end of a line."""
 
     def on_response(self, status: int, headers: Headers, *, whole: bool = False) -> None:
         kind = dict(headers).get("content-type", "")
@@ -38,12 +39,14 @@ class InterruptionDetector:
         """Raises :class:`BackendFailed` instead of giving the end of an answer that was interrupted."""
         if not self._stream:
             return self._receiver.on_body(piece)
-        done = None if self._finished else _DONE.search(piece)
-        before = piece if done is None else piece[: done.start()]
-        self._finished = self._finished or _FINISHED.search(self._before + before) is not None
-        self._before = (self._before + piece)[-_OVERLAP_BYTES:]
+        text = self._before + piece
+        done = None if self._finished else _DONE.search(text)
+        said = text if done is None else text[: done.start()]
+        self._finished = self._finished or _FINISHED.search(said) is not None
+        new = said[len(self._before) :]
+        self._before = text[-_OVERLAP_BYTES:]
         if done is None or self._finished:
             return self._receiver.on_body(piece)
-        if before:
-            self._receiver.on_body(before)
+        if new:
+            self._receiver.on_body(new)
         raise BackendFailed("the engine broke its answer off because somebody else called it")

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,10 +13,11 @@ import structlog
 from agent.engines import hang, restart
 from agent.engines.backend import BackendError, BackendFailed, BackendTimeout, BackendUnreachable
 from agent.engines.hang import LifeSigns
+from agent.engines.http.interrupted import InterruptionDetector
 from agent.engines.http.openai import BUSY_SILENCE_S, NO_MODELS, EngineSettings, OpenAIHTTPBackend
 from shared.protocol.engine_state import EngineState
 from shared.protocol.messages import DeploymentStatus, RequestHead
-from tests.agent.support.canned import added, asked, canned, once, read, until
+from tests.agent.support.canned import Response, added, asked, canned, once, read, until
 from tests.agent.support.http_backend import backend
 from tests.support.scripted_engine import Fault, Habit, Script, ScriptedEngine
 
@@ -188,6 +189,21 @@ async def test_a_look_while_an_answer_is_generated_does_not_take_its_engine_for_
         assert engine.stats.requests.count("GET /v1/models") == 1
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
+
+
+@pytest.mark.parametrize("finish", ["null", '"stop"'])
+def test_the_mark_of_an_interrupted_stream_is_seen_however_it_is_cut(finish: str) -> None:
+    said = b'data: {"choices":[{"delta":{"content":"a"},"finish_reason":%b}]}\n\n' % finish.encode()
+    data = said + b"data: [DONE]\n\n"
+    for cut in range(1, len(data)):
+        response = Response()
+        detector = InterruptionDetector(response)
+        detector.on_response(200, (("content-type", "text/event-stream"),))
+        with pytest.raises(BackendFailed) if finish == "null" else nullcontext():
+            for piece in (data[:cut], data[cut:]):
+                detector.on_body(piece)
+        assert b"".join(response._pieces).startswith(said)
+        assert (b"[DONE]" in b"".join(response._pieces)) == (finish != "null")
 
 
 async def test_a_stream_that_somebody_else_interrupts_is_no_whole_answer() -> None:
