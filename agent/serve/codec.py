@@ -12,11 +12,14 @@ from agent.serve.messages import DecodeOrder, EncodeOrder, JobResult, ModelFault
 from agent.serve.model import Model, ModelRequest, ModelResponse
 from agent.serve.parcels import ParcelWriter
 from shared.process.request_errors import RequestError
+from shared.protocol.header_fields import HOP_BY_HOP
 
 _log = logging.getLogger("model")
 
 _JSON = "application/json"
 _HEADER_CHARS = 8192
+_OF_THE_SERVER = HOP_BY_HOP | {"content-length"}
+"""Fields that belong to the server's connection, which writes them itself."""
 _LINE_END = re.compile(r"\r\n|\n|\r")
 """Of a server-sent event: no other character ends its lines."""
 
@@ -56,7 +59,8 @@ class Codec:
             return JobResult(order.job, self._writer.of_parts([event(said)]))
         answer = said if isinstance(said, ModelResponse) else ModelResponse(said)
         body, content_type = response_body(answer.body)
-        headers = {name.lower(): value for name, value in answer.headers.items()}
+        given = ((name.lower(), value) for name, value in answer.headers.items())
+        headers = {name: value for name, value in given if name not in _OF_THE_SERVER}
         headers.setdefault("content-type", answer.content_type or content_type)
         return JobResult(
             order.job,

@@ -86,6 +86,12 @@ def test_what_encode_returns_says_its_type(
     assert result.status == 200
 
 
+def test_fields_of_the_connection_are_the_servers(writer: ParcelWriter) -> None:
+    headers = {"Content-Length": "99", "transfer-encoding": "chunked", "Connection": "close", "X-A": "1"}
+    result = encoded(writer, ModelResponse(b"x", headers=headers))
+    assert dict(result.headers) == {"content-type": "application/octet-stream", "x-a": "1"}
+
+
 def test_arrays_and_tensors_are_written_as_lists() -> None:
     numpy, torch = pytest.importorskip("numpy"), pytest.importorskip("torch")
     value = {"a": numpy.arange(2, dtype="float32"), "b": numpy.float32(1.5), "c": torch.ones(2, 1)}
