@@ -121,7 +121,10 @@ class ModelHTTP:
             try:
                 answer = await _unless(gone, call.begin(*self._asked(scope, headers), body))
                 if answer.streamed:
-                    await _unless(gone, _stream(call, answer, send))
+                    broken = await _unless(gone, _stream(call, answer, send))
+                    if broken is not None:
+                        self.metrics.failed(broken.code)
+                        return
                 else:
                     await _respond(send, answer.status, answer.headers, answer.body)
                 self.metrics.finished(asyncio.get_running_loop().time() - began_s)
@@ -264,9 +267,9 @@ async def _respond(send: Send, status: int, headers: tuple[tuple[str, str], ...]
     await send({"type": "http.response.body", "body": body})
 
 
-async def _stream(call: ModelCall, answer: EncodedAnswer, send: Send) -> None:
-    """Send a stream to its end. An error breaks it off visibly: written into it, it would look like its
-    end."""
+async def _stream(call: ModelCall, answer: EncodedAnswer, send: Send) -> RequestError | None:
+    """Send a stream to its end. An error, which is returned, breaks it off visibly: written into it, it would
+    look like its end."""
     fields = [(name.encode(), value.encode()) for name, value in _EVENTS]
     await send({"type": "http.response.start", "status": 200, "headers": fields})
     piece: bytes | None = answer.body
@@ -277,8 +280,9 @@ async def _stream(call: ModelCall, answer: EncodedAnswer, send: Send) -> None:
             piece = await call.next_piece()
     except RequestError as error:
         _log.warning("a stream was broken off (%s): %s", error.code, error.message)
-        return
+        return error
     await send({"type": "http.response.body", "body": _STREAM_END})
+    return None
 
 
 def openapi(facts: ModelFacts) -> dict[str, Any]:

@@ -62,7 +62,7 @@ class ModelMetrics:
         ).observe
         self._failed = Counter(
             "trunkline_engine_errors",
-            "Requests answered with an error",
+            "Requests answered with an error, and streams broken off",
             ("code",),
             registry=self._registry,
         )

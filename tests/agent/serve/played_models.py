@@ -35,6 +35,14 @@ class Counter(Echo):
                 time.sleep(0.002)
 
 
+class BreakingOff(Counter):
+    """Fails once it has streamed 1."""
+
+    def predict(self, batch: Batch) -> Iterator[list[Any]]:
+        yield [1 for _ in batch]
+        raise ValueError("no more")
+
+
 class Unloadable(Echo):
     def load(self, device: str) -> None:
         raise ValueError("no weights here")

@@ -134,6 +134,16 @@ async def test_a_stream_is_a_stream_of_events(tmp_path: Path) -> None:
         assert server.admission.taken == 0
 
 
+async def test_a_stream_that_is_broken_off_does_not_count_as_an_answer(tmp_path: Path) -> None:
+    async with served("BreakingOff", tmp_path) as (client, server):
+        with contextlib.suppress(AssertionError):  # of the transport, as the response has no end
+            await client.post("/predict", content=b"2")
+        metrics = (await client.get("/metrics")).text
+        assert "trunkline_engine_request_seconds_count 0.0" in metrics
+        assert 'trunkline_engine_errors_total{code="computation_failed"} 1.0' in metrics
+        assert server.admission.taken == 0
+
+
 async def test_a_model_that_cannot_compute_is_not_ready(tmp_path: Path) -> None:
     async with served("Moody", tmp_path) as (client, server):
         for _ in range(5):
