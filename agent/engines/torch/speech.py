@@ -87,10 +87,19 @@ class Transcriber:
         if languages:
             options["task"] = "transcribe"
         if request.prompt:
-            options["prompt_ids"] = self._model.processor.get_prompt_ids(request.prompt, return_tensors="pt")
+            options["prompt_ids"] = self._prompt_ids(request.prompt)
         if request.temperature:
             options |= {"do_sample": True, "temperature": request.temperature}
         return options
+
+    def _prompt_ids(self, prompt: str) -> torch.Tensor:
+        """Of a prompt that is too long its end, as OpenAI's models take it. Raises InvalidRequest."""
+        try:
+            ids = self._model.processor.get_prompt_ids(prompt, return_tensors="pt")
+        except ValueError as error:  # it holds a token that is no text
+            raise InvalidRequest(f"prompt cannot be taken: {error}", param="prompt") from error
+        most = self._model.network.config.max_target_positions // 2 - 1
+        return torch.cat((ids[:1], ids[1:][-most:]))
 
 
 def _all(ids: torch.Tensor, ended: bool) -> torch.Tensor:

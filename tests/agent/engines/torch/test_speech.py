@@ -82,6 +82,20 @@ async def test_a_recording_becomes_the_models_text(
     assert plain.text == found.text + "\n"
 
 
+async def test_of_a_prompt_that_is_too_long_its_end_counts(
+    asking: httpx.AsyncClient, hearing: TorchEngine
+) -> None:
+    samples, data = spoken(1)
+    most = hearing.model.network.config.max_target_positions // 2 - 1
+    said = "".join(chr(ord("a") + place % 26) for place in range(4000))
+    ids = hearing.model.processor.get_prompt_ids(said, return_tensors="pt")
+    assert len(ids) > hearing.model.network.config.max_target_positions
+    answer = await ask(asking, data, language="en", prompt=said)
+    assert answer.status_code == 200
+    ids = torch.cat((ids[:1], ids[-most:]))
+    assert answer.json()["text"] == expected(hearing, samples, language="en", prompt_ids=ids)
+
+
 async def test_a_recording_longer_than_the_models_window_is_heard_whole(
     asking: httpx.AsyncClient, hearing: TorchEngine
 ) -> None:
@@ -96,6 +110,7 @@ async def test_a_recording_longer_than_the_models_window_is_heard_whole(
         ({"language": "xx"}, "language"),
         ({"response_format": "srt"}, "response_format"),
         ({"temperature": "hot"}, "temperature"),
+        ({"prompt": "a <|endoftext|> b"}, "prompt"),
         ({"stream": "true"}, "stream"),
         ({"timestamp_granularities[]": "word"}, "timestamp_granularities[]"),
     ],
