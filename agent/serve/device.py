@@ -94,6 +94,8 @@ class DeviceRunner:
         self._crashes = 0
         self._late = ""
         """Why we ended the process, if the batch that it computed took too long."""
+        self._late_batch = 0
+        """That batch's number. It may have been whole all the same before the process ended."""
 
     @property
     def computing(self) -> bool:
@@ -207,6 +209,7 @@ class DeviceRunner:
     def _out_of_time(self) -> None:
         assert self.facts is not None
         self._late = f"predict did not return within {self.facts.timeout_s:g} s"
+        self._late_batch = self._sent[0].number
         _log.error("%s on %s; its process is ended", self._late, self.device)
         if self._child is not None:
             self._child.kill(self._late)
@@ -215,7 +218,8 @@ class DeviceRunner:
         """The first batch is the likely cause; those after it were not begun."""
         sent, self._sent = list(self._sent), deque()
         for place, batch in enumerate(sent):
-            kind = "lost" if place else ("late" if self._late else "crashed")
+            begun = place == 0 and (not self._late or batch.number == self._late_batch)
+            kind = ("late" if self._late else "crashed") if begun else "lost"
             self._events.on_batch_done(self, batch, ModelFault(kind, reason))
 
     def _set(self, status: DeviceStatus, reason: str) -> None:

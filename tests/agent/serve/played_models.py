@@ -130,6 +130,10 @@ class Gated(Echo):
         return [len(batch)] * len(batch)
 
 
+class GatedEach(Gated):
+    max_batch = 1
+
+
 class Lengths(Gated):
     """Says what was computed together."""
 

@@ -248,6 +248,36 @@ async def _rest(call: ModelCall) -> None:
         pass
 
 
+async def test_a_batch_after_one_that_took_too_long_is_computed_by_the_next_process(tmp_path: Path) -> None:
+    """The first one was whole just when its process was ended for it."""
+    scratch, gates = tmp_path / "scratch", [tmp_path / "1", tmp_path / "2"]
+    scratch.mkdir()
+    async with running("GatedEach", scratch) as model:
+        server: Any = model.server
+        device = server.devices[0]
+        child = device._child
+        take, done, kill = server.on_outputs, server.on_batch_done, child.kill
+
+        def late(*said: Any) -> None:
+            if device._child is child:
+                child.kill = lambda why: None
+                device._out_of_time()
+            take(*said)
+
+        def ended(*said: Any) -> None:
+            if device._child is child:
+                kill("late")
+                gates[1].touch()
+            done(*said)
+
+        server.on_outputs, server.on_batch_done = late, ended
+        answers = [asyncio.ensure_future(model.ask(str(gate))) for gate in gates]
+        await model.until(lambda: server.running == 2)
+        gates[0].touch()
+        assert await asyncio.gather(*answers) == [1, 1]
+        assert device.restarted == 1
+
+
 async def test_a_lost_process_is_started_again_and_what_waited_is_computed(tmp_path: Path) -> None:
     async with running("Echo", tmp_path) as model:
         os.kill(device_pid(model), signal.SIGKILL)
