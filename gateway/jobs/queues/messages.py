@@ -115,12 +115,16 @@ def _body(members: Mapping[str, Any], rules: MessageRules) -> tuple[bytes, bool]
         body.setdefault("model", rules.model)
     if stream:
         body.setdefault("stream", True)
-    return orjson.dumps(body), body.get("stream") is True if stream is None else stream
+    try:
+        written = orjson.dumps(body)
+    except orjson.JSONEncodeError as error:  # what is read may be nested deeper than what is written
+        raise PoisonMessage(f"'body' cannot be written as JSON: {error}") from None
+    return written, body.get("stream") is True if stream is None else stream
 
 
 def _terms(members: Mapping[str, Any], now_s: float) -> JobTerms:
     tier, deadline_s = members.get("tier"), members.get("deadline")
-    if tier is not None and tier not in set(Tier):
+    if tier is not None and (not isinstance(tier, str) or tier not in set(Tier)):
         raise PoisonMessage(f"'tier' must be one of {', '.join(Tier)}")
     if deadline_s is not None:
         if isinstance(deadline_s, bool) or not isinstance(deadline_s, int | float):

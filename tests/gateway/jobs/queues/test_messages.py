@@ -90,6 +90,8 @@ def test_an_answer_that_an_engine_streams_can_be_sent_whole() -> None:
         ({"id": "1", "body": {}, "stream": 1}, "true or false"),
         ({"id": "1", "body": {}, "stream": True}, "needs 'reply_to'"),
         ({"id": "1", "body": {}, "tier": "soon"}, "'tier' must be"),
+        ({"id": "1", "body": {}, "tier": ["batch"]}, "'tier' must be"),
+        (b'{"id": "1", "body": {"x": ' + b"[" * 500 + b"]" * 500 + b"}}", "'body' cannot be written"),
         ({"id": "1", "body": {}, "metadata": {"a": 1}}, "'metadata' must be"),
         ({"id": "1", "body": {}, "metadata": {"a": "b" * 1000}}, "'metadata' has"),
         ({"id": "1", "body": {}, "headers": {"x": "a\nb"}}, "printable ASCII"),
