@@ -74,7 +74,10 @@ def result_body(
         if note is not None:
             said["note"] = f"{note} GET {where} has it."
         return orjson.dumps(said)
-    return orjson.dumps(said | _answer(outcome, answer))
+    try:
+        return orjson.dumps(said | _answer(outcome, answer))
+    except orjson.JSONEncodeError:  # what is read may be nested deeper than what is written
+        return orjson.dumps(said | _content("body", answer))
 
 
 def _head(reply: PendingReply, sequence: int, kind: str) -> dict[str, Any]:

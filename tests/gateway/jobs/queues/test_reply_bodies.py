@@ -44,6 +44,7 @@ def test_parts_say_where_they_belong() -> None:
     [
         ("application/json", b'{"a": 1}', {"body": {"a": 1}}),
         ("application/json", b"{", {"body": "{"}),
+        ("application/json", b"[" * 500 + b"]" * 500, {"body": "[" * 500 + "]" * 500}),
         ("text/plain", b"x", {"body": "x"}),
         ("image/png", b"\x89", {"body_base64": "iQ=="}),
         ("text/plain", None, {"result": "/v1/jobs/job-1/result"}),
