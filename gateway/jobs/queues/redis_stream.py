@@ -63,7 +63,8 @@ class RedisStreamSource:
 
     async def take(self, most: int, wait_s: float) -> Sequence[TakenMessage]:
         with redis_failures():
-            if not self._has_group:
+            claims = self._clock() >= self._claim_s
+            if claims or not self._has_group:  # somebody may have removed the stream
                 await self._make_group()
             if self._earlier is not None:
                 found = await self._take_from(self._earlier, most)
@@ -71,7 +72,7 @@ class RedisStreamSource:
                     return found
                 await self._client.xgroup_delconsumer(self._stream, self._group, self._earlier)
                 self._earlier = None
-            if self._clock() >= self._claim_s:
+            if claims:
                 found = await self._take_over(most)
                 if found:  # there may be more
                     return found

@@ -84,3 +84,17 @@ async def test_replies_are_entries(tmp_path: Path) -> None:
         with pytest.raises(ReplyRefused, match="WRONGTYPE"):
             await source.reply(f"{prefix}text", "7", 1, b"{}")
         await source.close()
+
+
+async def test_a_stream_that_is_gone_when_others_are_looked_after_is_made_again(tmp_path: Path) -> None:
+    """As on a server that was started anew with nothing stored."""
+    now = [0.0]
+    async with redis_keys(tmp_path) as (client, url, prefix):
+        source = RedisStreamSource(url, f"{prefix}in", "g", f"{prefix}dead", clock=lambda: now[0])
+        assert await source.take(1, 0.01) == []
+        await client.delete(f"{prefix}in")
+        now[0] += 60.0
+        assert await source.take(1, 0.01) == []
+        await client.xadd(f"{prefix}in", {"message": "x"})
+        assert [each.body for each in await source.take(1, 1.0)] == [b"x"]
+        await source.close()
