@@ -1,6 +1,7 @@
 """Disks that run full, told before writes fail: of the state, of what waits unread, and of jobs' results."""
 
 import asyncio
+import contextlib
 import os
 import shutil
 from collections.abc import Callable, Iterable, Sequence
@@ -70,12 +71,14 @@ def written_places(settings: Settings, state_dir: Path) -> list[Path]:
 
 
 def existing_places(wanted: Iterable[Path]) -> list[Path]:
-    """Each of these directories once, or what is above it where it is not there yet. Waits for the disk."""
+    """Each of these directories once, or what is above it where it is not there yet; none that cannot be
+    looked at, as on a server that is away. Waits for the disk."""
     found: dict[Path, None] = {}
     for place in wanted:
-        while not place.is_dir() and place != place.parent:
-            place = place.parent
-        found.setdefault(place)
+        with contextlib.suppress(OSError):
+            while not place.is_dir() and place != place.parent:
+                place = place.parent
+            found.setdefault(place)
     return list(found)
 
 

@@ -1,5 +1,6 @@
 """A disk that runs full is told once, before writes fail, and once when there is room again."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -88,3 +89,21 @@ def test_directories_are_looked_at_and_object_stores_elsewhere_are_not(
 ) -> None:
     given: dict[str, Any] = {"jobs": {"objects": objects}, "dispatch": {"unread_directory": unread}}
     assert [str(place) for place in written_places(Settings(**given), STATE)] == wanted
+
+
+async def test_a_directory_that_cannot_be_looked_at_is_left_out_and_ends_nothing(tmp_path: Path) -> None:
+    unusable = tmp_path / ("x" * 300) / "jobs"
+    assert existing_places([tmp_path, unusable]) == [tmp_path]
+    looked: list[Path] = []
+    found = asyncio.Event()
+
+    def room(place: Path) -> None:
+        looked.append(place)
+        loop.call_soon_threadsafe(found.set)
+
+    loop, watch = asyncio.get_running_loop(), DiskWatch(Metrics(), [unusable, tmp_path], room)
+    async with asyncio.TaskGroup() as tasks:
+        looking = tasks.create_task(watch.keep_looking())
+        await found.wait()
+        looking.cancel()
+    assert looked == [tmp_path]
