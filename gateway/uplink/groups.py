@@ -38,8 +38,9 @@ class GroupKey:
     @property
     def id(self) -> str:
         """The same for equal keys, also after a restart, so that a parent knows the group again."""
-        facts = repr((self.version, self.kind, self.device, self.labels, self.via))
-        digest = hashlib.sha256(facts.encode()).hexdigest()[:8]
+        cut = self.model[MODEL_CHARS:]
+        facts = (self.version, self.kind, self.device, self.labels, self.via, *([cut] if cut else []))
+        digest = hashlib.sha256(repr(facts).encode()).hexdigest()[:8]
         return f"{self.model[:MODEL_CHARS]}/{digest}"
 
 

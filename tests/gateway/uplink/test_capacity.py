@@ -218,3 +218,16 @@ def _end_one(agents: list[FakeAgent]) -> None:
         for stream in agent.open_streams:
             stream.confirm()
             return
+
+
+def test_models_whose_long_names_begin_alike_are_offered_apart() -> None:
+    fleet = Fleet()
+    capacity = make(fleet)
+    names = ["/models/" + "x" * 200 + size for size in ("-7b", "-70b")]
+    for agent, name in zip("ab", names, strict=True):
+        fleet.connect(agent, deployment(name))
+    groups = {each.model: each.id for each in offered(capacity)}
+    assert sorted(groups) == sorted(names)
+    assert len(set(groups.values())) == 2
+    for name in names:
+        assert [each.model for each in capacity.enter(ONE, groups[name]).group.members] == [name]
