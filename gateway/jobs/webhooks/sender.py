@@ -1,6 +1,7 @@
 """Makes one attempt to deliver an event: a POST to an address that was checked."""
 
 import asyncio
+import socket
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -58,13 +59,10 @@ class WebhookSender:
         connected = await aiohappyeyeballs.start_connection(addresses, happy_eyeballs_delay=_RACE_S)
         try:
             self._guard.check_address(str(connected.getpeername()[0]), url)
-            server_hostname = target.host if tls is not None else None
-            reader, writer = await asyncio.open_connection(
-                sock=connected, ssl=tls, server_hostname=server_hostname
-            )
         except BaseException:
             connected.close()
             raise
+        reader, writer = await _opened(connected, tls, target.host)
         answer = _BoundedAnswer(ANSWER_BYTES)
         await exchange(reader, writer, _request(target, headers, body), answer)
         if not answer.status:
@@ -76,6 +74,28 @@ class WebhookSender:
         if self._tls is None:
             self._tls = await asyncio.to_thread(ssl.create_default_context, cafile=self._ca_file)
         return self._tls
+
+
+async def _opened(
+    connected: socket.socket, tls: ssl.SSLContext | None, host: str
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """As asyncio.open_connection does it, over a socket that is closed where that fails."""
+    loop, reader, taken = asyncio.get_running_loop(), asyncio.StreamReader(), False
+
+    def begin() -> asyncio.StreamReaderProtocol:
+        nonlocal taken
+        taken = True
+        return asyncio.StreamReaderProtocol(reader)
+
+    try:
+        transport, protocol = await loop.create_connection(
+            begin, sock=connected, ssl=tls, server_hostname=None if tls is None else host
+        )
+    except BaseException:
+        if not taken:  # else its transport closes it, which may not have begun to
+            connected.close()
+        raise
+    return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
 
 
 @dataclass(slots=True)

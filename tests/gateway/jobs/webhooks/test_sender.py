@@ -1,10 +1,14 @@
 """One attempt: to the address that was checked and to no other, and what its answers mean."""
 
+import asyncio
+import contextlib
 import ssl
+from collections.abc import Callable
 from ipaddress import ip_network
 from pathlib import Path
 
 import pytest
+import uvloop
 
 from gateway.domain.webhook_addresses import WebhookRules
 from gateway.domain.webhooks import AttemptResult
@@ -12,7 +16,11 @@ from gateway.jobs.webhooks import sender as module
 from gateway.jobs.webhooks.guard import WebhookGuard
 from gateway.jobs.webhooks.sender import WebhookSender
 from tests.gateway.jobs.webhooks.receiver import OK, Names, receiving
+from tests.support.leaks import Snapshot, assert_nothing_leaked
 from tests.support.tls import make_certificate
+
+TURNS = 24
+"""Of the loop, within which a connection is there, but for what has to come back from the receiver."""
 
 LOOPBACK = WebhookRules((ip_network("127.0.0.0/8"),))
 HEADERS = {"webhook-id": "evt_1"}
@@ -129,3 +137,36 @@ async def test_what_cannot_be_reached_is_a_result_and_no_exception() -> None:
         result = await sender().send(url, HEADERS, b"{}")
         assert result.status is None
         assert result.error
+
+
+async def _send_and_give_up(directory: Path, *, tls: bool) -> None:
+    troubles: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: troubles.append(context))
+    certificate, key = make_certificate(directory)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate, key)
+    async with receiving(tls=context if tls else None) as receiver:
+        url = f"http{'s' if tls else ''}://gateway.test:{receiver.port}/"
+        sending = sender(ca_file=certificate)
+        await sending.send(url, HEADERS, b"{}")
+        before = Snapshot.take()
+        for turns in (*range(TURNS), *range(TURNS)):
+            given_up = asyncio.create_task(sending.send(url, HEADERS, b"{}"))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            given_up.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await given_up
+            assert await sending.send(url, HEADERS, b"{}") == AttemptResult(200)
+        await assert_nothing_leaked(before)
+    assert not [each for each in troubles if "incoming" not in str(each)]
+
+
+@pytest.mark.parametrize("tls", [False, True])
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_an_attempt_that_is_given_up_takes_no_other_s_descriptor(
+    tmp_path: Path, loop: Callable[[], asyncio.AbstractEventLoop], tls: bool
+) -> None:
+    """A socket that was closed under its transport left that its number, which the next connection got."""
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(_send_and_give_up(tmp_path, tls=tls))
