@@ -96,7 +96,7 @@ class RegionsTable(SettingsTable):
         if self.home is not None and self.home in self.pilot:
             raise ValueError(f"regions.pilot: {self.home!r} is this gateway's own region (regions.home)")
         for place, shift in enumerate(self.shifts):
-            if any(isinf(self.prices.get(name, 0.0)) for name in (shift.to, f"{self.home}>{shift.to}")):
+            if isinf(self.prices.get(f"{self.home}>{shift.to}", self.prices.get(shift.to, 0.0))):
                 raise ValueError(
                     f"regions.shifts.{place}: {shift.to!r} costs infinitely (regions.prices), so nothing is "
                     "moved there"

@@ -49,3 +49,11 @@ def test_what_is_never_is_shown_as_it_is_written() -> None:
 def test_what_does_not_fit_is_told(given: dict[str, object], said: str) -> None:
     with pytest.raises(ValidationError, match=said):
         RegionsTable.model_validate(given)
+
+
+def test_traffic_is_moved_where_only_others_pay_infinitely() -> None:
+    """The price of a pair counts before that of its second region."""
+    shifts = [{"to": "us", "share": 0.1}]
+    RegionsTable.model_validate({"home": "eu", "shifts": shifts, "prices": {"us": inf, "eu>us": 5}})
+    with pytest.raises(ValidationError, match="costs infinitely"):
+        RegionsTable.model_validate({"home": "eu", "shifts": shifts, "prices": {"us": 5, "eu>us": inf}})
