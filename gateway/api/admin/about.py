@@ -9,6 +9,8 @@ from gateway.api.admin.routes import AdminCall, AdminMethod
 from gateway.domain.scopes import AdminRole
 
 _PASSWORD = re.compile(r"(?<=://)([^/@\s:]*):[^/@\s]*@")
+_PARAMETER = re.compile(r"(?<=[?&])((?:ssl)?password)=[^&\s]*")
+"""PostgreSQL's URLs may have them behind the question mark."""
 _HIDDEN = "**********"
 
 
@@ -42,7 +44,7 @@ class AboutAdmin:
 def without_passwords(value: object) -> object:
     """``value`` with the password of every URL in it hidden."""
     if isinstance(value, str):
-        return _PASSWORD.sub(rf"\1:{_HIDDEN}@", value)
+        return _PARAMETER.sub(rf"\1={_HIDDEN}", _PASSWORD.sub(rf"\1:{_HIDDEN}@", value))
     if isinstance(value, list):
         return [without_passwords(each) for each in value]
     if isinstance(value, dict):

@@ -31,6 +31,8 @@ async def test_the_settings_take_an_operator_and_hide_passwords(house: House) ->
         ("redis://:secret@cache:6379/0", "redis://:**********@cache:6379/0"),
         (["amqp://u:p%40ss@q/"], ["amqp://u:**********@q/"]),
         ({"a": {"url": "https://u:p@h"}}, {"a": {"url": "https://u:**********@h"}}),
+        ("postgresql://h/d?user=u&password=p%40s", "postgresql://h/d?user=u&password=**********"),
+        ("postgresql://h/d?sslpassword=p&user=u", "postgresql://h/d?sslpassword=**********&user=u"),
         ("https://h:8700/path@x", "https://h:8700/path@x"),
         ("0.0.0.0:443", "0.0.0.0:443"),
         (None, None),
