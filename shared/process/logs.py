@@ -313,8 +313,17 @@ def _json_line(logger: Any, method: str, event: MutableMapping[str, Any]) -> byt
     event["timestamp"] = to_microseconds(time_ns())
     if "exc_info" in event:
         event = structlog.processors.format_exc_info(logger, method, event)
-    line = _without_secrets(orjson.dumps(event, default=repr, option=orjson.OPT_NON_STR_KEYS))
+    try:
+        written = orjson.dumps(event, default=repr, option=orjson.OPT_NON_STR_KEYS)
+    except orjson.JSONEncodeError:
+        written = orjson.dumps({_as_text(name): _as_text(value) for name, value in event.items()})
+    line = _without_secrets(written)
     return bytes(memoryview(line))  # what orjson gives holds a block of 8 KiB or more, however short it is
+
+
+def _as_text(value: object) -> str:
+    """For what JSON cannot say: names of files that are no UTF-8, numbers of more than 64 bits."""
+    return str(value).encode("utf-8", "backslashreplace").decode()
 
 
 def _without_secrets(text: bytes) -> bytes:

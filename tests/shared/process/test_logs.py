@@ -274,3 +274,18 @@ def test_who_keeps_lines_gets_them_as_json_with_their_logger(style: str) -> None
     lines = [json.loads(line) for line in kept]
     assert [each["logger"] for each in lines][:2] == ["gateway.fleet", "library"]
     assert (lines[0]["level"], lines[0]["key"], lines[1]["event"]) == ("warning", "sk-tl-***", "broken")
+
+
+@pytest.mark.parametrize("style", ["json", "text"])
+def test_what_json_cannot_say_is_logged_as_text(style: str) -> None:
+    """A directory whose name is no UTF-8; a number of more than 64 bits."""
+    kept: list[bytes] = []
+    configure_logs("info", style, stream=io.TextIOWrapper(io.BytesIO(), "utf-8", "backslashreplace"))
+    keep_lines(lambda lines, count: kept.append(lines))
+    try:
+        structlog.get_logger("x").error("disk_short", directory="/state/\udcff", free_bytes=10**30)
+    finally:
+        keep_lines(None)
+    found = json.loads(kept[0])
+    assert (found["directory"], found["free_bytes"]) == ("/state/\\udcff", str(10**30))
+    assert (found["event"], found["level"], found["logger"]) == ("disk_short", "error", "x")
