@@ -22,7 +22,7 @@ from gateway.jobs.queues.messages import JobMessage, MessageRules, PoisonMessage
 from gateway.jobs.queues.metrics import QueueMetrics
 from gateway.jobs.queues.source import BrokerAway, Source, TakenMessage
 from gateway.jobs.service import Body, JobDraft
-from gateway.storage.errors import RecordError, StateError
+from gateway.storage.errors import BadValue, RecordError, StateError
 from gateway.storage.jobs import IdempotencyConflict
 
 _log = structlog.get_logger(__name__)
@@ -171,6 +171,8 @@ class QueueIntake:
             )
         except IdempotencyConflict:
             raise PoisonMessage(f"another message had the id {origin.message_id!r} before") from None
+        except BadValue as error:
+            raise PoisonMessage(str(error)) from error
         return new.id in made
 
     async def _rest(self, error: Exception) -> None:

@@ -9,7 +9,8 @@ from structlog.testing import capture_logs
 from gateway.domain.errors import QueueFull, Unauthenticated
 from gateway.domain.request import Principal
 from gateway.domain.scopes import limited
-from gateway.storage.errors import ObjectStorageError, StateUnreachable, UnknownRecord
+from gateway.storage.errors import BadValue, ObjectStorageError, StateUnreachable, UnknownRecord
+from gateway.storage.jobs import Submission
 from gateway.storage.objects import ObjectStore
 from tests.gateway.jobs.queues.fakes import KilledError, QueueWorld
 
@@ -170,3 +171,23 @@ async def test_what_the_gateway_cannot_take_now_is_kept_for_later(
     assert (len(world.source.held), world.source.dead) == (1, [])
     await intake.step()
     assert (len(world.listed()), world.source.held, len(world.source.asked)) == (1, {}, 1)
+
+
+async def test_a_message_with_what_the_store_cannot_hold_is_poison(
+    world: QueueWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As PostgreSQL cannot hold the character with the number 0."""
+    submit = world.store.jobs.submit
+
+    def refusing(submission: Submission, *given: Any) -> Any:
+        if "\0" in str(submission.key):
+            raise BadValue("a value cannot be stored")
+        return submit(submission, *given)
+
+    monkeypatch.setattr(world.store.jobs, "submit", refusing)
+    world.source.put({"body": BODY}, id="the broker's\0")
+    world.source.put(message(2))
+    await world.intake().step()
+    assert [reason for _, reason in world.source.dead] == ["a value cannot be stored"]
+    assert (len(world.listed()), world.source.held) == (1, {})
+    assert len(await world.objects.names("jobs")) == 1
