@@ -16,16 +16,25 @@ _STANDARD = {"valkey": "redis", "valkeys": "rediss"}
 
 
 def redis_client(url: str, wait_s: float) -> "Redis":
-    """A client whose commands may block for ``wait_s``. Raises ValueError for a URL that is none, and
-    ImportError where the package is missing."""
+    """A client whose commands may block for ``wait_s``. Raises ValueError for a URL that is none or has
+    options that cannot be used, and ImportError where the package is missing."""
     from redis.asyncio import Redis
+    from redis.exceptions import RedisError
 
     scheme, colon, rest = url.partition("://")
-    return Redis.from_url(
+    client = Redis.from_url(
         f"{_STANDARD.get(scheme, scheme)}{colon}{rest}",
         socket_connect_timeout=COMMAND_S,
         socket_timeout=COMMAND_S + wait_s,
     )
+    pool: Any = client.connection_pool
+    if pool.connection_kwargs.get("decode_responses"):
+        raise ValueError("messages are bytes, so it cannot have the option decode_responses")
+    try:
+        pool.make_connection()  # one that connects to nothing: it tells which options there are
+    except (TypeError, RedisError) as error:
+        raise ValueError(f"an option of it cannot be used ({error})") from error
+    return client
 
 
 @contextlib.contextmanager

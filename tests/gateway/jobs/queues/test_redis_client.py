@@ -32,3 +32,16 @@ async def test_a_server_that_is_not_there_is_away() -> None:
     with pytest.raises(BrokerAway):
         await source.take(1, 0.1)
     await source.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [("timeout=2", "timeout"), ("protocol=7", "protocol"), ("decode_responses=True", "messages are bytes")],
+)
+def test_options_that_cannot_be_used_are_refused(options: str, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        redis_client(f"redis://127.0.0.1:6379/0?{options}", 1.0)
+
+
+def test_options_that_there_are_can_be_given() -> None:
+    redis_client("valkeys://127.0.0.1:6379/0?ssl_cert_reqs=none&protocol=3&client_name=a", 1.0)
