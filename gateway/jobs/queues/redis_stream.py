@@ -187,7 +187,9 @@ def _content(fields: Any) -> bytes | None:
 
 
 def _pairs(found: Any) -> list[tuple[Any, Any]]:
-    """Streams with their entries, as RESP 2 (a list) or RESP 3 (a map) has them."""
+    """Streams with their entries, as RESP 2 (a list) or RESP 3 (a map of lists of entries) has them."""
     if not found:
         return []
-    return list(found.items()) if isinstance(found, dict) else [(name, entries) for name, entries in found]
+    if isinstance(found, dict):
+        return [(name, [entry for entries in lists for entry in entries]) for name, lists in found.items()]
+    return [(name, entries) for name, entries in found]

@@ -98,3 +98,15 @@ async def test_a_stream_that_is_gone_when_others_are_looked_after_is_made_again(
         await client.xadd(f"{prefix}in", {"message": "x"})
         assert [each.body for each in await source.take(1, 1.0)] == [b"x"]
         await source.close()
+
+
+async def test_entries_are_taken_by_either_protocol(tmp_path: Path) -> None:
+    async with redis_keys(tmp_path) as (client, url, prefix):
+        for protocol in ("2", "3"):
+            stream = f"{prefix}in{protocol}"
+            source = RedisStreamSource(f"{url}/0?protocol={protocol}", stream, "g", f"{prefix}dead")
+            assert await source.take(2, 0.01) == []
+            for number in range(2):
+                await client.xadd(stream, {"message": f"{number}"})
+            assert [each.body for each in await source.take(2, 1.0)] == [b"0", b"1"]
+            await source.close()
