@@ -67,7 +67,14 @@ _UNFITTING = frozenset(
     )
 )
 _STALE = frozenset(("ReceiptHandleIsInvalid", "InvalidParameterValue", "MessageNotInflight"))
-_FAILURES = (botocore.exceptions.BotoCoreError, aiohttp.ClientError, OSError, TimeoutError, RuntimeError)
+_FAILURES = (
+    botocore.exceptions.BotoCoreError,
+    aiohttp.ClientError,
+    OSError,
+    TimeoutError,
+    RuntimeError,
+    ValueError,  # as of an endpoint whose host has an underscore
+)
 
 
 class SqsSource:

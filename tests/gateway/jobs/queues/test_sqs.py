@@ -247,3 +247,11 @@ def test_urls_name_a_region_or_an_endpoint() -> None:
     ):
         with pytest.raises(ValueError, match=reason):
             sqs_endpoint(wrong)
+
+
+async def test_an_endpoint_that_the_library_does_not_take_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_credentials(monkeypatch)
+    taker = SqsSource("http://local_stack:4566?region=eu-west-1", "in", "in-dead")
+    with pytest.raises(BrokerAway, match="local_stack"):
+        await taker.take(1, 0.0)
+    await taker.close()
