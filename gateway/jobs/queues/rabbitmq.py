@@ -8,6 +8,7 @@ persistent, and the broker confirms them.
 
 import asyncio
 import contextlib
+import hashlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -22,6 +23,8 @@ CONNECT_S = 10.0
 ANSWER_S = 20.0
 """For what the broker confirms."""
 REASON = "x-trunkline-reason"
+NAME_BYTES = 255
+"""Of a queue's name, and of the ids of a message."""
 _LINGER_S = 0.02
 """After the first message, for those that are on their way with it."""
 
@@ -94,11 +97,13 @@ class RabbitSource:
                 await incoming.ack()
 
     async def reply(self, to: str, message_id: str, sequence: int, body: bytes) -> None:
+        if len(to.encode()) > NAME_BYTES:
+            raise ReplyRefused(f"{to}: a queue's name has {NAME_BYTES} bytes at most")
         message = aio_pika.Message(
             body,
             content_type="application/json",
-            correlation_id=message_id,
-            message_id=f"{message_id}.{sequence}",
+            correlation_id=_fitting_id(message_id),
+            message_id=_fitting_id(f"{message_id}.{sequence}"),
             delivery_mode=aio_pika.DeliveryMode.PERSISTENT,
         )
         with self._failures():
@@ -171,6 +176,10 @@ class RabbitSource:
 def _taken(incoming: AbstractIncomingMessage) -> TakenMessage:
     stays = incoming.message_id or incoming.correlation_id
     return TakenMessage(incoming.body, incoming, stays, incoming.reply_to)
+
+
+def _fitting_id(text: str) -> str:
+    return text if len(text.encode()) <= NAME_BYTES else hashlib.sha256(text.encode()).hexdigest()
 
 
 def _text(error: BaseException) -> str:

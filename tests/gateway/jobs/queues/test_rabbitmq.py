@@ -67,6 +67,19 @@ async def test_replies_are_confirmed_or_refused() -> None:
         await source.close()
 
 
+async def test_names_and_ids_that_are_too_long_for_the_broker_are_refused_or_told_otherwise() -> None:
+    async with rabbit_queues("in", "out") as (channel, names):
+        source = RabbitSource(URL, names["in"], names["dead"])
+        with pytest.raises(ReplyRefused, match="255 bytes"):
+            await source.reply("a" * 300, "7", 1, b"{}")
+        for sequence in (1, 2):
+            await source.reply(names["out"], "ä" * 200, sequence, b"{}")
+        first, second = [await get(channel, names["out"]) for _ in range(2)]
+        assert first.correlation_id == second.correlation_id
+        assert first.message_id != second.message_id
+        await source.close()
+
+
 async def test_a_queue_that_is_missing_is_waited_for() -> None:
     async with rabbit_queues() as (channel, names):
         missing = f"{names['dead']}-in"
