@@ -171,6 +171,12 @@ class RabbitSource:
         except _FAILURES as error:
             self._queue = None
             raise BrokerAway(_text(error)) from error
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            self._queue = None  # nobody cancels us: aiormq says so of a connection that it gives up
+            raise BrokerAway("the connection is stuck") from error
 
 
 def _taken(incoming: AbstractIncomingMessage) -> TakenMessage:

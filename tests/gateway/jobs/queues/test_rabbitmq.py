@@ -1,6 +1,7 @@
 """A queue on a real server feeds jobs: messages are taken by credit, come again, are rejected, and
 replied to."""
 
+import asyncio
 import json
 
 import aio_pika
@@ -105,3 +106,33 @@ async def test_a_server_that_is_not_there_is_away() -> None:
 def test_what_is_no_url_is_refused() -> None:
     with pytest.raises(ValueError, match="port"):
         RabbitSource("amqp://h:port/", "q", "d")
+
+
+async def test_a_connection_that_is_given_up_is_that_the_broker_is_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever waits for it gets CancelledError from aiormq, and is not cancelled."""
+    source = RabbitSource(URL, "in", "dead")
+
+    async def give_up() -> None:
+        raise asyncio.CancelledError
+
+    monkeypatch.setattr(source, "_open_queue", give_up)
+    for asking in (source.take(1, 0.01), source.reply("out", "7", 1, b"{}")):
+        with pytest.raises(BrokerAway, match="stuck"):
+            await asking
+
+
+async def test_who_is_cancelled_stays_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    source, asked = RabbitSource(URL, "in", "dead"), asyncio.Event()
+
+    async def wait() -> None:
+        asked.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(source, "_open_queue", wait)
+    taking = asyncio.create_task(source.take(1, LIMIT_S))
+    await asked.wait()
+    taking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await taking
