@@ -1,5 +1,6 @@
 """``trunkline gateway``: run one, and look at its settings."""
 
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -116,7 +117,7 @@ def gateway(
     if context.invoked_subcommand is not None:
         context.obj = (flags, config)
         return
-    settings = _load(flags, config).settings
+    settings = _load_to_run(flags, config)
     if settings.workers != 1 and (count := worker_count(settings)) > 1:
         _supervise(settings, count, flags, config)
     else:
@@ -167,6 +168,12 @@ def _load(flags: dict[str, Any], config: Path | None) -> Loaded:
         return load(flags, config)
     except ConfigError as error:
         _wrong_usage(error)
+
+
+def _load_to_run(flags: dict[str, Any], config: Path | None) -> Settings:
+    """A SIGHUP ends nothing from now on; it is ignored until the settings could be read again."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    return _load(flags, config).settings
 
 
 def _wrong_usage(error: Exception) -> NoReturn:

@@ -1,4 +1,7 @@
 import os
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -59,6 +62,20 @@ def test_settings_that_cannot_be_right_are_wrong_usage(arguments: tuple[str, ...
     result = run("gateway", *arguments)
     assert result.exit_code == 2
     assert "trunkline gateway: " in result.stderr
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_reload_that_is_asked_for_while_it_starts_does_not_end_it(tmp_path: Path, workers: str) -> None:
+    """It waits for its settings, and ends because of what they are."""
+    settings = tmp_path / "gateway.toml"
+    os.mkfifo(settings)
+    command = (sys.executable, "-m", "shared.process.cli", "gateway", "--workers", workers, "--config")
+    with subprocess.Popen([*command, str(settings)], stderr=subprocess.PIPE, text=True) as process:
+        with settings.open("w") as file:
+            process.send_signal(signal.SIGHUP)
+            file.write("nothing = 1")
+        _, said = process.communicate()
+    assert (process.returncode, "there is no such key" in said) == (2, True)
 
 
 def test_a_state_that_cannot_be_used_is_a_failure(tmp_path: Path) -> None:
