@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import structlog
 
 from gateway.api.server.server import LAST_WORDS_S, GatewayServer
+from gateway.app.job_runner import STOP_S
 from gateway.app.jobs import JobParts
 from gateway.cluster.member import ClusterMember
 from gateway.dispatch.dispatcher import Dispatcher
@@ -43,7 +44,8 @@ class Draining:
     async def stop(self, signals: StopSignals) -> None:
         """Take nothing new, tell the agents, let what runs finish within ``drain_s``, then end everything."""
         forced = signals.forced
-        await self.jobs.stop()
+        async with until_forced(STOP_S, forced):
+            await self.jobs.stop()
         if signals.leaving:
             await self._leave(forced)
         _log.info("stopping", requests=self.lifecycle.in_flight, drain_s=self.drain_s)

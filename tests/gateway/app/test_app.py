@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
+from gateway.app import job_runner
 from gateway.app.app import Gateway
 from gateway.runtime.config import ConfigError, load
 from gateway.runtime.stop_signals import StopSignals
@@ -219,6 +220,20 @@ async def test_a_second_signal_ends_the_drain(store: Store) -> None:
     key = store.keys.create("k", "default", 0.0)
     async with running(store, drain_s=3600) as house:
         await cut_short(house, key, house.stop.receive)
+
+
+async def test_a_second_signal_ends_the_wait_for_jobs_that_are_given_back(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As while the store does not answer."""
+    monkeypatch.setattr(job_runner, "STOP_S", 3600.0)
+    async with running(store) as here:
+        jobs = here.gateway._jobs.running
+        assert jobs is not None
+        monkeypatch.setattr(jobs.runner, "stop", lambda: None)
+        here.stop.receive()
+        here.stop.receive()
+        await here.ended()
 
 
 async def test_signals_are_received_while_they_are_installed() -> None:
