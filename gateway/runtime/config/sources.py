@@ -5,6 +5,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -114,13 +115,13 @@ def _toml_lines(
             unset = value is None and said == "default"
             yield _toml_line(name, value) + ("" if unset else f"  # {said}")
     for name, value in values.items():
+        path = ".".join(_toml_key(part) for part in (*table, name) if isinstance(part, str))
         if isinstance(value, Mapping):
-            path = ".".join(_toml_key(part) for part in (*table, name) if isinstance(part, str))
             yield from ("", f"[{path}]")
             yield from _toml_lines(value, source, (*table, name))
         elif _is_tables(value):
             for place, each in enumerate(value):
-                yield from ("", f"[[{name}]]")
+                yield from ("", f"[[{path}]]")
                 yield from _toml_lines(each, source, (*table, name, place))
 
 
@@ -139,5 +140,8 @@ def _toml_key(name: str) -> str:
 
 
 def _toml_value(value: Any) -> str:
-    """JSON's text, numbers, booleans and lists are TOML's, too, but for DEL, which TOML wants escaped."""
+    """JSON's text, numbers, booleans and lists are TOML's, too, but for DEL, which TOML wants escaped, and
+    for what is infinite."""
+    if value == inf:
+        return "inf"
     return json.dumps(value, ensure_ascii=False, default=str).replace("\x7f", "\\u007f")

@@ -1,6 +1,7 @@
 """Settings come from flags, variables and a file; each knows from where, and mistakes are named with it."""
 
 import tomllib
+from math import inf
 from pathlib import Path
 
 import pytest
@@ -102,6 +103,17 @@ def test_what_is_shown_can_be_loaded_again_and_says_where_it_came_from(file: Pat
     again = loaded(None, file).settings
     assert (again.queue.max_requests, again.drain_s, again.log.level) == (7, 5.0, "debug")
     assert again.placement.pinned == ["a-*", 'b"c']
+
+
+def test_lists_of_tables_and_what_is_infinite_are_shown_as_toml_that_is_read_again(file: Path) -> None:
+    queue = {"kind": "redis-stream", "url": "redis://h/0", "queue": "in", "key": "k"}
+    regions = {"home": "eu", "prices": {"us": inf, "eu>ap": 2.0}, "shifts": [{"to": "ap", "share": 0.1}]}
+    found = loaded({"jobs": {"queues": [queue | {"name": each} for each in ("a", "b")]}, "regions": regions})
+    shown = tomllib.loads(found.toml())
+    assert [each["name"] for each in shown["jobs"]["queues"]] == ["a", "b"]
+    file.write_text(found.toml().replace('"**********"', '"redis://h/0"'))
+    again = loaded(None, file).settings
+    assert (again.regions, again.jobs) == (found.settings.regions, found.settings.jobs)
 
 
 def test_settings_with_any_character_are_shown_as_toml_that_is_read_again() -> None:
