@@ -9,7 +9,6 @@ import hashlib
 import secrets
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from gateway.storage.leases.rules import EngineAway, EngineForgot, EngineUnusable, LeaseGrant, LeaseStatement
 from gateway.storage.leases.valkey_script import SCRIPT
@@ -98,10 +97,9 @@ class ValkeyLeaseEngine:
 
 
 def place_of(url: str) -> str:
-    """``url`` as people may see it: without its user and password."""
-    parts = urlsplit(url)
-    host = parts.netloc.rpartition("@")[2]
-    return f"{parts.scheme}://{host}{parts.path}"
+    """``url`` as people may see it, whether it is one or not: without its user and password."""
+    scheme, _, rest = url.partition("://")
+    return f"{scheme}://{rest.rpartition('@')[2].partition('?')[0]}"
 
 
 def _client(url: str) -> "Redis":

@@ -141,6 +141,9 @@ def test_a_url_that_is_none_is_refused_without_its_password() -> None:
     with pytest.raises(EngineUnusable) as refused:
         ValkeyLeaseEngine("redis://:secret@host:no/0")
     assert "secret" not in str(refused.value)
+    with pytest.raises(EngineUnusable, match="IPv6") as refused:
+        ValkeyLeaseEngine("redis://:secret@[/0?client_name=a")
+    assert "secret" not in str(refused.value)
 
 
 def test_a_missing_package_is_named_with_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
