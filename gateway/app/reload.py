@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import structlog
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from gateway.runtime.config import ConfigError, Settings
+from gateway.runtime.config.regions import RegionsTable
 
 _log = structlog.get_logger(__name__)
 
@@ -56,6 +57,7 @@ class Reload:
         """Reload. Never raises ConfigError: what is wrong is logged."""
         try:
             settings = self.load()
+            _check_regions(taken_up(self.settings, settings).regions)
             self.apply(settings)
         except ConfigError as error:
             _log.error("settings_kept", reason=str(error))
@@ -79,6 +81,15 @@ def taken_up(before: Settings, after: Settings) -> Settings:
         changed_table = getattr(before, table).model_copy(update={name: value})
         before = before.model_copy(update={table: changed_table})
     return before
+
+
+def _check_regions(table: RegionsTable) -> None:
+    """Raises ConfigError where what is taken up does not fit what stays, the gateway's own region."""
+    try:
+        RegionsTable.model_validate(dict(table))
+    except ValidationError as error:
+        why = error.errors(include_url=False)[0]["msg"].removeprefix("Value error, ")
+        raise ConfigError(f"{why}, until it is started anew") from None
 
 
 def shown_settings(settings: Settings) -> list[dict[str, Any]]:

@@ -162,3 +162,15 @@ def test_settings_are_shown_by_path_with_where_they_are_from_and_without_secrets
     assert shown["shared"]["set"]
     assert "hidden" not in str(shown)
     assert len(shown) > 100
+
+
+def test_regions_that_do_not_fit_the_own_region_that_stays_change_nothing() -> None:
+    """Which is taken up at a start only."""
+    site = Site(settings(regions={"home": "eu", "pilot": ["us"]}))
+    (said,) = site.say(settings(regions={"home": "us", "pilot": ["eu"]}))
+    assert said["event"] == "settings_kept"
+    assert "'eu' is this gateway's own region" in said["reason"]
+    assert (site.applied, site.reload.settings.regions.pilot) == ([], ["us"])
+    said, _ = site.say(settings(regions={"home": "us", "pilot": ["ap"], "prices": {"us>ap": 2.0}}))
+    assert said["changed"] == ["regions.pilot", "regions.prices"]
+    assert site.reload.settings.regions.pilot == ["ap"]
