@@ -82,13 +82,13 @@ class RunningAnswer(AnswerState):
             return  # nearly always
         if self.phase is AnswerPhase.WAITING:
             self._still_waiting(now)
-        elif self.phase is AnswerPhase.ASKING:
-            assert attempt is not None
-            self._still_asking(attempt, now)
         elif self.phase is AnswerPhase.OVER:
             return
         elif now >= self._watch.ends_s:
             self.break_off(ErrorCode.DEADLINE, "The answer took longer than it may.")
+        elif self.phase is AnswerPhase.ASKING:
+            assert attempt is not None
+            self._still_asking(attempt, now)
         elif self.phase is AnswerPhase.READING:
             self._comment(now)
             self._watch.again_at(now + COMMENT_S)

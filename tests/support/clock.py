@@ -4,6 +4,9 @@ import heapq
 import itertools
 from collections.abc import Callable
 
+MOST_AT_ONCE = 100_000
+"""So many timers never fall due at one time, unless one is set again and again for a time that has come."""
+
 
 class Timer:
     """What :meth:`ManualClock.call_at` returns."""
@@ -50,9 +53,11 @@ class ManualClock:
     def advance(self, by_s: float) -> None:
         """Move the time on, firing what falls due on the way."""
         assert by_s >= 0, "a monotonic clock does not go back"
-        end_s = self._now_s + by_s
+        end_s, fired = self._now_s + by_s, 0
         while self._timers and self._timers[0][0] <= end_s:
             when_s, _, timer = heapq.heappop(self._timers)
+            fired = 1 if when_s > self._now_s else fired + 1
+            assert fired <= MOST_AT_ONCE, "a timer is set for a time that has come, each time that it fires"
             self._now_s = max(self._now_s, when_s)
             timer.fire()
         self._now_s = end_s

@@ -11,7 +11,9 @@ from gateway.domain.errors import (
 from shared.protocol.errors import ErrorCode
 from shared.protocol.followed import FOLLOWED
 from shared.protocol.messages import ResponseHead
-from tests.gateway.dispatch.answers import HEAD, answer, read
+from tests.gateway.dispatch.answers import HEAD, answer, quiet, read, read_to_end
+from tests.gateway.dispatch.streamed_answers import able, ask
+from tests.gateway.dispatch.streamed_answers import answer as begins
 from tests.gateway.fleet.fleet import Fleet, deployment
 from tests.gateway.fleet.tunnels import resume, suspend
 
@@ -118,6 +120,24 @@ async def test_an_answer_may_not_take_for_ever() -> None:
             await client.response.next_chunks()
         break
     assert agent.streams[0].reset_code is ErrorCode.DEADLINE
+
+
+async def test_an_answer_that_another_engine_is_asked_to_go_on_with_may_not_take_for_ever() -> None:
+    """Its time is over before that one has begun: nobody waits for it any longer, nor looks again at once."""
+    fleet = Fleet(settings=DispatchSettings(idle_s=100, stall_s=100, total_s=35))
+    one, two = fleet.connect("a", able()), fleet.connect("b", able())
+    client = ask(fleet)
+    begins(one.streams[0], 700)
+    fleet.advance(30.0)
+    fleet.cut(one)
+    fleet.advance(4.9)
+    assert not two.streams[0].reset_code
+    fleet.advance(0.2)
+    assert two.streams[0].reset_code is ErrorCode.DEADLINE
+    with pytest.raises(StreamBroken) as broken:
+        await read_to_end(client)
+    assert broken.value.code is ErrorCode.DEADLINE
+    quiet(fleet)
 
 
 async def test_an_answer_that_is_followed_is_there_before_it_is_whole() -> None:
