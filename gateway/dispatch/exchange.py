@@ -288,13 +288,12 @@ class RequestExchange:
 
     def _goes_on(self, step: NextStep, attempt: Attempt) -> bool:
         """Do what ``step`` says of ``attempt``. False when that is to tell the client, as the caller does."""
-        if step is NextStep.TELL:
-            return False
         if step is NextStep.OTHER_COPY:
             self._pending.drop(attempt)
-        else:
+            self._watch()  # the tunnel of the one that is left may be away
+        elif step is not _TELL:
             self._wait_again(held=step is NextStep.HOLD)
-        return True
+        return step is not _TELL
 
     def _wait_again(self, *, preempted: bool = False, held: bool = False) -> None:
         self._pending.give_up(ErrorCode.CANCELLED)

@@ -79,6 +79,21 @@ async def test_when_one_fails_the_other_goes_on(loser: int) -> None:
     quiet(fleet, *agents)
 
 
+@pytest.mark.parametrize("loser", [0, 1])
+def test_a_copy_whose_tunnel_is_away_is_given_to_another_agent_when_the_other_one_fails(loser: int) -> None:
+    fleet, *agents, client = late()
+    gone, other = agents[1 - loser], agents[loser]
+    three = fleet.connect("c", deployment())
+    suspend(fleet, gone)
+    other.streams[0].stream.send_head(ResponseHead(503, ()))
+    fleet.settle()
+    fleet.advance(fleet.dispatcher.settings.failover_after_s + 0.1)
+    assert len(three.streams) == 1
+    answer(three.streams[0])
+    fleet.settle()
+    assert client.response.deployment == "c/d-m"
+
+
 @pytest.mark.parametrize("status", [500, 503, 429])
 async def test_an_engines_error_does_not_win(status: int) -> None:
     fleet, one, two, client = late()
