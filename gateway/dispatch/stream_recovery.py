@@ -149,6 +149,8 @@ class StreamRecovery:
         why_not = self.reason_not_recoverable()
         if why_not is not None:
             return why_not
+        if self.closing is not None:  # no engine is needed
+            return RecoveryStep.CLOSE
         self.require_continuation()
         elsewhere = self._context.someone_else(self._request, patiently=True)
         if not elsewhere and lost is not None and self._request.route not in lost.deployment.continues:

@@ -9,6 +9,7 @@ from gateway.dispatch.dispatcher import DispatchSettings
 from gateway.domain.errors import StreamBroken
 from gateway.domain.request import RequestBody
 from gateway.scheduling.health import DeploymentHealth
+from shared.protocol.errors import ErrorCode
 from shared.protocol.messages import DeploymentState, Headers, ResponseHead, Trailers, Usage, UsageMode
 from tests.gateway.dispatch.answers import read_to_end
 from tests.gateway.dispatch.recovery import engines, going_on
@@ -73,6 +74,24 @@ async def test_answer_after_answer_is_whole_and_none_counts_as_a_failure(route: 
         fleet.settle()
     assert all(health is not None and health.healthy for health in healths(fleet))
     fleet.advance(2.0)
+    fleet.assert_quiet()
+
+
+@pytest.mark.parametrize("route", ["chat", "completions", "messages"])
+async def test_one_that_lacks_only_its_end_is_whole_though_its_stream_breaks_and_nobody_could_go_on(
+    route: str,
+) -> None:
+    fleet = Fleet(settings=SETTINGS)
+    agent = fleet.connect("a", serving(route))
+    client = ask(fleet, route)
+    stream = agent.streams[-1].stream
+    stream.send_head(ResponseHead(200, EVENTS))
+    stream.send_data(unended(route))
+    fleet.settle()
+    stream.reset(ErrorCode.ENGINE_FAILED, "cut")
+    fleet.settle()
+    assert going_on.events(await read_to_end(client)) == going_on.events(whole_of(route))
+    fleet.settle()
     fleet.assert_quiet()
 
 
