@@ -138,7 +138,10 @@ class StreamRecovery:
 
     @property
     def closing(self) -> bytes | None:
-        """After :meth:`read`: with these bytes the answer is whole."""
+        """With these bytes the answer is whole, as was found by :meth:`read`; none, where its own end went
+        out, be it that not all of it was kept. None: more than that is missing, as far as is known."""
+        if self.record is not None and self.record.complete:
+            return b""
         return None if self._progress is None else self._progress.closing
 
     # --- What follows when an engine is lost ---
@@ -147,10 +150,10 @@ class StreamRecovery:
         """What to do now that the engine is lost because of ``trouble``. A string instead says why the answer
         cannot continue; it is empty if there is nothing to explain."""
         why_not = self.reason_not_recoverable()
-        if why_not is not None:
-            return why_not
         if self.closing is not None:  # no engine is needed
             return RecoveryStep.CLOSE
+        if why_not is not None:
+            return why_not
         self.require_continuation()
         elsewhere = self._context.someone_else(self._request, patiently=True)
         if not elsewhere and lost is not None and self._request.route not in lost.deployment.continues:

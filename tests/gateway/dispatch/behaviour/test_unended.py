@@ -6,6 +6,7 @@ import orjson
 import pytest
 
 from gateway.dispatch.dispatcher import DispatchSettings
+from gateway.dispatch.stream_recovery import REQUEST_BYTES
 from gateway.domain.errors import StreamBroken
 from gateway.domain.request import RequestBody
 from gateway.scheduling.health import DeploymentHealth
@@ -91,6 +92,24 @@ async def test_one_that_lacks_only_its_end_is_whole_though_its_stream_breaks_and
     stream.reset(ErrorCode.ENGINE_FAILED, "cut")
     fleet.settle()
     assert going_on.events(await read_to_end(client)) == going_on.events(whole_of(route))
+    fleet.settle()
+    fleet.assert_quiet()
+
+
+@pytest.mark.parametrize("long", ["request", "answer"])
+async def test_one_whose_end_went_out_is_whole_though_too_much_for_going_on_was_asked_or_answered(
+    long: str,
+) -> None:
+    """Its stream breaks behind its last event."""
+    fleet = Fleet(settings=replace(SETTINGS, record_bytes=100) if long == "answer" else SETTINGS)
+    agent = fleet.connect("a", serving("chat"))
+    client = ask(fleet, **({"user": "x" * REQUEST_BYTES} if long == "request" else {}))
+    stream = agent.streams[-1].stream
+    stream.send_head(ResponseHead(200, EVENTS))
+    stream.send_data(whole_of("chat"))
+    fleet.settle()
+    fleet.cut(agent)
+    assert await read_to_end(client) == whole_of("chat")
     fleet.settle()
     fleet.assert_quiet()
 
