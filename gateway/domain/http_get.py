@@ -30,6 +30,11 @@ class HttpAnswer:
     """False for one that ended with its connection."""
     _head_bytes: int = 0
 
+    def on_message_begin(self) -> None:
+        """What came before was an interim answer (RFC 9110, section 15.2)."""
+        self.complete = False
+        self.headers.clear()
+
     def on_header(self, name: bytes, value: bytes) -> None:
         self._head_bytes += len(name) + len(value)
         if self._head_bytes > HEAD_BYTES:
@@ -65,7 +70,7 @@ async def http_get(
         writer.transport.abort()
         raise
     await exchange(reader, writer, request, answer)
-    if not answer.complete and "content-length" in answer.headers:
+    if not (answer.complete or answer.headers.keys().isdisjoint(("content-length", "transfer-encoding"))):
         raise AnswerUnusable("it ended too early")
     return answer
 
@@ -85,7 +90,7 @@ async def exchange(
                 raise AnswerUnusable("it is too long")
             parser.feed_data(data)
             if answer.complete and parser.get_status_code() < 200:
-                answer.complete = False  # an interim answer (RFC 9110, section 15.2)
+                answer.complete = False  # an interim answer, and no more yet
     except httptools.HttpParserCallbackError as error:
         if isinstance(error.__context__, AnswerUnusable):
             raise error.__context__ from None

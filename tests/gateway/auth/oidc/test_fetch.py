@@ -12,6 +12,8 @@ from gateway.auth.oidc import fetch as module
 from gateway.auth.oidc.fetch import Fetched, FetchFailed, fetch
 from tests.support.tls import TlsTerminator, make_certificate
 
+INTERIM = b"HTTP/1.1 103 Early Hints\r\nlink: </style.css>\r\ncache-control: no-store\r\n\r\n"
+
 
 @asynccontextmanager
 async def serving(*answers: bytes, hold: bool = False) -> AsyncIterator[tuple[str, list[bytes]]]:
@@ -80,6 +82,11 @@ async def test_a_chunked_document_and_one_that_ends_with_its_connection_are_whol
         assert (await fetch(url)).body == b"[1]"
 
 
+async def test_a_document_behind_an_interim_answer_is_read_with_its_own_header() -> None:
+    async with serving(INTERIM + ok(b"{}", b"cache-control: max-age=60")) as (url, _):
+        assert await fetch(url) == Fetched(b"{}", 60.0)
+
+
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
@@ -87,6 +94,8 @@ async def test_a_chunked_document_and_one_that_ends_with_its_connection_are_whol
         (b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n", "status 404"),
         (b"rubbish\r\n\r\n", "Expected HTTP"),
         (b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\n{}", "ended too early"),
+        (INTERIM + b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\n{}", "ended too early"),
+        (b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}\r\n", "ended too early"),
         (ok(b"x" * (module.DOCUMENT_BYTES + 1)), "longer than"),
         (b"HTTP/1.1 200 OK\r\n" + b"x-a: %s\r\n" % (b"y" * 40_000) + b"\r\n", "head is longer"),
         (b"HTTP/1.1 101 Switching\r\nupgrade: x\r\nconnection: upgrade\r\n\r\nxyz", "."),
