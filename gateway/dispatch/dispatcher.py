@@ -44,6 +44,9 @@ __all__ = ["DispatchSettings", "Dispatcher", "EngineResponse", "QueueSettings"]
 FOR_WANT_OF_ROOM = frozenset((QueueFull.code, NoDeployment.code))
 """Refused with one of these codes, a request counts among what is asked for."""
 
+_AN_ERROR = 400
+"""From this status on."""
+
 _SHUTTING_DOWN = "This gateway is shutting down; send the request again."
 
 
@@ -296,10 +299,12 @@ class Dispatcher(DispatchContext):
     def succeeded(
         self, attempt: Attempt, first_byte_s: float, total_s: float, now: float, usage: Usage | None
     ) -> None:
-        request, deployment = attempt.request, attempt.deployment
+        request, deployment, response = attempt.request, attempt.deployment, attempt.response
+        self.health.succeeded(deployment, request, first_byte_s, total_s, attempt.received_bytes, now)
+        if response is not None and response.status >= _AN_ERROR:
+            return  # how soon an engine refuses a request says nothing of how long answers take
         if not request.continuing:
             self.scheduling.succeeded(attempt, total_s, usage)
-        self.health.succeeded(deployment, request, first_byte_s, total_s, attempt.received_bytes, now)
         self._preemption.succeeded(attempt, total_s)
         if not request.streaming:
             self._answer_times.note(request.model, request.route, total_s)

@@ -7,7 +7,7 @@ import orjson
 import pytest
 
 from gateway.dispatch.dispatcher import DispatchSettings
-from gateway.domain.request import Request, RequestBody
+from gateway.domain.request import Request, RequestBody, Tier
 from gateway.scheduling.learning.performance import Speeds
 from gateway.scheduling.policies.late_binding import OFFERED
 from shared.protocol.errors import ErrorCode
@@ -70,6 +70,26 @@ async def test_answers_teach_how_many_tokens_there_will_be() -> None:
     assert bounded.request.output_tokens == 10
     plain = fleet.submit(fleet.request(prompt_bytes=100))
     assert plain.request.output_tokens == 0, "an embedding has no answer of tokens"
+
+
+async def test_requests_that_an_engine_refuses_teach_nothing_of_how_long_answers_take() -> None:
+    fleet, (agent,) = fleet_of("a")
+    asked: dict[str, Any] = {"streaming": False, "tier": Tier.REALTIME, "output_tokens": 256}
+    for _ in range(30):
+        client = fleet.submit(fleet.request(**asked))
+        fleet.advance(0.01)
+        stream = agent.open_streams[0].stream
+        stream.send_head(ResponseHead(400, (("content-type", "application/json"),)))
+        stream.send_data(b"{}")
+        stream.end(Trailers())
+        fleet.settle()
+        assert await read_to_end(client) == b"{}"
+        fleet.settle()
+    assert speeds_of(fleet).accuracy.total.count == 0
+    dispatcher = fleet.dispatcher
+    in_s = dispatcher.hedge_at(fleet.request(**asked), 0.0)
+    assert in_s == dispatcher.settings.stall_s, "no other engine is asked as soon as they were refused"
+    fleet.assert_quiet()
 
 
 async def test_answers_that_were_cut_at_their_limit_do_not_make_longer_ones_shorter() -> None:
