@@ -20,6 +20,7 @@ from gateway.api.jobs.preferences import preferences_of
 from gateway.api.jobs.results import send_result
 from gateway.api.jobs.submission import prepare_jobs
 from gateway.api.openai.handlers import JSON, KeyedPage
+from gateway.api.openai.list_queries import read_limit, read_order
 from gateway.domain.errors import (
     BadRequest,
     JobNotFailed,
@@ -145,11 +146,7 @@ async def page_of_jobs(
 ) -> tuple[Sequence[JobRecord], bool]:
     """Jobs of a page that ``query`` asks for with ``after``, ``limit`` and ``order``, and whether there are
     more. Raises BadRequest, UnknownRecord."""
-    limit, order = query.get("limit", str(LISTED)), query.get("order", "desc")
-    if not limit.isdecimal() or len(limit) > 9 or not 1 <= int(limit) <= LIST_MOST:
-        raise BadRequest(f"'limit' must be an integer from 1 to {LIST_MOST}.", param="limit")
-    if order not in ("asc", "desc"):
-        raise BadRequest("'order' must be asc or desc.", param="order")
+    limit, order = read_limit(query, LISTED, LIST_MOST), read_order(query)
     found = await access.service.list(
         principal.tenant,
         key_id=key_of(principal),
@@ -157,10 +154,10 @@ async def page_of_jobs(
         prefix=prefix,
         states=states,
         after=query.get("after"),
-        limit=int(limit) + 1,
+        limit=limit + 1,
         newest_first=order == "desc",
     )
-    return found[: int(limit)], len(found) > int(limit)
+    return found[:limit], len(found) > limit
 
 
 async def send_page(exchange: HttpExchange, shown: Sequence[Mapping[str, Any]], more: bool) -> None:

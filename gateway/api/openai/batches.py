@@ -15,6 +15,7 @@ from gateway.api.exchange.exchange import HttpExchange
 from gateway.api.exchange.idempotency import once_key
 from gateway.api.openai.handlers import JSON, KeyedHandler, KeyedPage
 from gateway.api.openai.json_bodies import read_json
+from gateway.api.openai.list_queries import read_limit
 from gateway.api.openai.uploads import ExpiresAfter, sentence
 from gateway.domain.batches import (
     ENDPOINTS,
@@ -51,7 +52,7 @@ BATCHES = "/v1/batches"
 ROUTE = "batches"
 """What logs and metrics call these paths."""
 
-LIST_MOST = 100
+LISTED, LIST_MOST = 20, 100
 WINDOW_HOURS = 7 * 24
 """Longest completion window."""
 
@@ -182,14 +183,12 @@ async def _list(
     batches: BatchService, exchange: HttpExchange, principal: Principal, _: str
 ) -> dict[str, Any]:
     query = {name: values[-1] for name, values in parse_qs(exchange.query.decode("latin-1")).items()}
-    limit = query.get("limit", "20")
-    if not limit.isdecimal() or len(limit) > 9 or not 1 <= int(limit) <= LIST_MOST:
-        raise BadRequest(f"'limit' must be an integer from 1 to {LIST_MOST}.", param="limit")
-    found = await batches.list(principal.tenant, query.get("after"), int(limit) + 1)
-    shown = [batch_object(batch) for batch in found[: int(limit)]]
+    limit = read_limit(query, LISTED, LIST_MOST)
+    found = await batches.list(principal.tenant, query.get("after"), limit + 1)
+    shown = [batch_object(batch) for batch in found[:limit]]
     first, last = (shown[0]["id"], shown[-1]["id"]) if shown else (None, None)
     page = {"object": "list", "data": shown, "first_id": first, "last_id": last}
-    return page | {"has_more": len(found) > int(limit)}
+    return page | {"has_more": len(found) > limit}
 
 
 async def _show(

@@ -16,6 +16,7 @@ from gateway.api.exchange.form_upload import FormUpload
 from gateway.api.exchange.idempotency import idempotency_key_of
 from gateway.api.exchange.inbound import BodyLimits
 from gateway.api.openai.handlers import JSON, KeyedHandler, KeyedPage
+from gateway.api.openai.list_queries import read_limit, read_order
 from gateway.domain.errors import (
     BadRequest,
     BodyTooLarge,
@@ -173,22 +174,18 @@ def _kept_s(fields: Mapping[str, str]) -> float | None:
 
 async def _list(files: FileService, exchange: HttpExchange, principal: Principal, _: str) -> None:
     query = {name: values[-1] for name, values in parse_qs(exchange.query.decode("latin-1")).items()}
-    limit, order = query.get("limit", str(LIST_MOST)), query.get("order", "desc")
-    if not limit.isdecimal() or len(limit) > 9 or not 1 <= int(limit) <= LIST_MOST:
-        raise BadRequest(f"'limit' must be an integer from 1 to {LIST_MOST}.", param="limit")
-    if order not in ("asc", "desc"):
-        raise BadRequest("'order' must be asc or desc.", param="order")
+    limit, order = read_limit(query, LIST_MOST, LIST_MOST), read_order(query)
     found = await files.list(
         principal.tenant,
         purpose=query.get("purpose"),
         after=query.get("after"),
-        limit=int(limit) + 1,
+        limit=limit + 1,
         newest_first=order == "desc",
     )
-    shown = [file_object(file) for file in found[: int(limit)]]
+    shown = [file_object(file) for file in found[:limit]]
     first, last = (shown[0]["id"], shown[-1]["id"]) if shown else (None, None)
     page = {"object": "list", "data": shown, "first_id": first, "last_id": last}
-    await _json(exchange, page | {"has_more": len(found) > int(limit)})
+    await _json(exchange, page | {"has_more": len(found) > limit})
 
 
 async def _show(files: FileService, exchange: HttpExchange, principal: Principal, file_id: str) -> None:
