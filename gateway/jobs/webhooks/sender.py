@@ -1,7 +1,6 @@
 """Makes one attempt to deliver an event: a POST to an address that was checked."""
 
 import asyncio
-import socket
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from gateway.domain.webhook_addresses import WebhookRefused, WebhookTarget, read
 from gateway.domain.webhooks import AttemptResult
 from gateway.jobs.webhooks.guard import WebhookGuard
 from shared import __version__
+from shared.process.connected_sockets import transport_over
 from shared.process.excerpt import printable
 
 ATTEMPT_S = 15.0
@@ -62,7 +62,11 @@ class WebhookSender:
         except BaseException:
             connected.close()
             raise
-        reader, writer = await _opened(connected, tls, target.host)
+        loop, reader = asyncio.get_running_loop(), asyncio.StreamReader()
+        transport, protocol = await transport_over(
+            connected, lambda: asyncio.StreamReaderProtocol(reader), tls, target.host
+        )
+        writer = asyncio.StreamWriter(transport, protocol, reader, loop)
         answer = _BoundedAnswer(ANSWER_BYTES)
         await exchange(reader, writer, _request(target, headers, body), answer)
         if not answer.status:
@@ -74,28 +78,6 @@ class WebhookSender:
         if self._tls is None:
             self._tls = await asyncio.to_thread(ssl.create_default_context, cafile=self._ca_file)
         return self._tls
-
-
-async def _opened(
-    connected: socket.socket, tls: ssl.SSLContext | None, host: str
-) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """As asyncio.open_connection does it, over a socket that is closed where that fails."""
-    loop, reader, taken = asyncio.get_running_loop(), asyncio.StreamReader(), False
-
-    def begin() -> asyncio.StreamReaderProtocol:
-        nonlocal taken
-        taken = True
-        return asyncio.StreamReaderProtocol(reader)
-
-    try:
-        transport, protocol = await loop.create_connection(
-            begin, sock=connected, ssl=tls, server_hostname=None if tls is None else host
-        )
-    except BaseException:
-        if not taken:  # else its transport closes it, which may not have begun to
-            connected.close()
-        raise
-    return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
 
 
 @dataclass(slots=True)

@@ -13,6 +13,7 @@ from aiohappyeyeballs import AddrInfoType, start_connection
 
 from agent.engines.backend import BackendFailed, BackendUnreachable
 from agent.engines.http.client.connection import EngineConnection
+from shared.process.connected_sockets import transport_over
 
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 
@@ -70,28 +71,14 @@ class EngineConnector:
 
     async def _connect(self, protocol: Callable[[], P]) -> P:
         loop = asyncio.get_running_loop()
-        server_name = None if self._tls is None else self._host
         if self._unix_socket is not None:
+            server_name = None if self._tls is None else self._host
             _, made = await loop.create_unix_connection(
                 protocol, str(self._unix_socket), ssl=self._tls, server_hostname=server_name
             )
             return made
         connected = await start_connection(await self._resolve(loop), happy_eyeballs_delay=NEXT_ADDRESS_S)
-        taken = False
-
-        def begin() -> P:
-            nonlocal taken
-            taken = True
-            return protocol()
-
-        try:
-            _, made = await loop.create_connection(
-                begin, sock=connected, ssl=self._tls, server_hostname=server_name
-            )
-        except BaseException:
-            if not taken:  # else its transport closes it, which may not have begun to
-                connected.close()
-            raise
+        _, made = await transport_over(connected, protocol, self._tls, self._host)
         return made
 
     async def _resolve(self, loop: asyncio.AbstractEventLoop) -> list[AddrInfoType]:
