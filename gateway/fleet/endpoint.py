@@ -116,6 +116,9 @@ class AgentEndpoint:
         """Tunnels of agents, with the sessions on them."""
         self._agents: dict[AgentSession, AdmittedAgent] = {}
         """Sessions, with or without a tunnel, and what their agents were admitted with."""
+        self._ended: list[AgentSession] = []
+        """Those of them that have ended."""
+        registry.ended = self._ended.append
         self._renewals = Renewals(self._agents)
         self._out_of_date: set[str] = set()
         """Agents refused for their certificates' dates, which is logged once; no more than were enrolled."""
@@ -310,8 +313,8 @@ class AgentEndpoint:
 
     async def _look_after_sessions(self) -> None:
         self._registry.give_up_lost(limits.RESUME_WINDOW_S)
-        for session in [session for session in self._agents if session.closed]:
-            del self._agents[session]
+        while self._ended:
+            self._agents.pop(self._ended.pop(), None)
         number = self._directory.changes.cached()
         if number is None or number != self._followed:  # else no thread needs to be asked
             await self.follow_store()

@@ -116,6 +116,8 @@ class Registry:
         self._sessions: dict[str, AgentSession] = {}
         self._left: dict[str, tuple[float, ControlFrameLimiter]] = {}
         """Agents that left not long ago, oldest first: when, and what control frames they may still send."""
+        self._lost: dict[AgentSession, None] = {}
+        """Those that have lost their tunnels; some have one again."""
         self._generation = 0
         self._ended = SessionTotals()
         """Of the sessions that are over."""
@@ -123,6 +125,8 @@ class Registry:
         """Called with what agents say to commands."""
         self.others: Callable[[AgentSession, Others], None] = lambda session, others: None
         """Called with what agents say of the requests of other processes (PROTOCOL §4.11)."""
+        self.ended: Callable[[AgentSession], None] = lambda session: None
+        """Called with each session that ends."""
         self.agreed: Callable[[AgentSession, Sequence[str]], None] = lambda session, capabilities: None
         """Called with what is agreed on with an agent whose tunnel is up (PROTOCOL §8.5)."""
         self.gateway_id: Callable[[], str] = str
@@ -184,9 +188,16 @@ class Registry:
     def give_up_lost(self, window_s: float) -> None:
         """End the sessions that have had no tunnel for ``window_s``."""
         now = self.clock()
-        for session in list(self._sessions.values()):
-            if session.lost_s is not None and now - session.lost_s >= window_s:
+        for session in list(self._lost):
+            if session.closed or session.lost_s is None:
+                del self._lost[session]
+            elif now - session.lost_s >= window_s:
                 session.endpoint.lost(TunnelClosed(f"no tunnel for {now - session.lost_s:.0f} s"))
+
+    def lose(self, session: AgentSession) -> None:
+        """A session's tunnel is gone; it may get another one (:meth:`give_up_lost`)."""
+        session.lost_s = self.clock()
+        self._lost[session] = None
 
     def attach(
         self,
@@ -223,6 +234,7 @@ class Registry:
         """A session ended. Removes itself only: a newer one of the same agent stays."""
         name = session.principal.name
         self._ended.add_ended(session.endpoint.session)
+        self.ended(session)
         if self._sessions.get(name) is session:
             del self._sessions[name]
             self._remember_spent(name, session)

@@ -54,6 +54,7 @@ class SessionOwner(Protocol):
 
     @property
     def max_slots(self) -> int: ...
+    def lose(self, session: "AgentSession") -> None: ...
     def detach(self, session: "AgentSession") -> None: ...
 
 
@@ -73,8 +74,7 @@ class AgentSession:
     ) -> None:
         self.principal = principal
         self.endpoint = endpoint
-        self.generation = generation
-        self.id = session_id
+        self.generation, self.id = generation, session_id
         self.connected_s = owner.clock()
         self.deployments: dict[str, Deployment] = {}
         """By id. One that the agent no longer names stays until its last stream is closed."""
@@ -250,7 +250,7 @@ class AgentSession:
     def on_session_suspended(self, error: TrunklineError | None) -> None:
         self.suspended = True
         if error is not None:
-            self.lost_s = self._owner.clock()
+            self._owner.lose(self)
         _log.info(
             "agent_suspended",
             agent=self.principal.name,

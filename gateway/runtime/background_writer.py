@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 import structlog
@@ -64,11 +65,13 @@ class BackgroundWriter:
         self._batch_number = 0
         self._settings = settings
         self._backup = backup
-        self._backup_due_s = float("-inf")
+        self._backup_due_s = -inf
         self._clock = clock
         self._wall = wall
         self._noted: dict[str, float] = {}
         """When it was last written that a model is served; no more than the index has."""
+        self._models_due_s = -inf
+        """Nothing need be written of any model before, unless one changes."""
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="keep")
         """One writes, and does not wait for the other, which copies."""
         self._wake = asyncio.Event()
@@ -158,12 +161,16 @@ class BackgroundWriter:
 
     async def _write_models(self) -> None:
         now, age_s = self._clock(), self._settings.renew_s
+        if now < self._models_due_s:
+            return
         due = [
             name
             for name, record in self._index.models.items()
-            if now - self._noted.get(name, float("-inf")) >= age_s and record.serving
+            if now - self._noted.get(name, -inf) >= age_s and record.serving
         ]
         if not due:
+            served = (self._noted[name] for name, record in self._index.models.items() if record.serving)
+            self._models_due_s = min(served, default=inf) + age_s
             return
         first_s = {name: float(self._index.models[name].created_s) for name in due}
         await self._in_thread(self._note_models, first_s, due, self._wall(), self._settings.max_models)
@@ -172,5 +179,7 @@ class BackgroundWriter:
 
     def _changed(self, model: str) -> None:
         """Called at every change of a deployment: a model seen for the first time is written at once."""
-        if model not in self._noted and not self._failing and self._index.serving(model):
+        noted_s = self._noted.get(model, -inf)
+        self._models_due_s = min(self._models_due_s, noted_s + self._settings.renew_s)
+        if noted_s == -inf and not self._failing and self._index.serving(model):
             self._wake.set()

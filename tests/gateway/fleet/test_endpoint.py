@@ -309,6 +309,16 @@ async def test_an_agent_that_says_goodbye_is_not_lost(tmp_path: Path) -> None:
     assert [line["event"] for line in logs if line["log_level"] != "info"] == []
 
 
+async def test_nothing_is_kept_of_agents_that_have_left(tmp_path: Path) -> None:
+    async with running_gateway(tmp_path) as gateway:
+        certificates = gateway.registry.metrics.gauges.agent_certificates
+        for name in ("first", "second"):
+            tunnel, _ = await Host(gateway, name).dial()
+            await eventually(lambda: len(certificates()) == 1)
+            tunnel.endpoint.close(ErrorCode.NO_ERROR, "the agent stopped")
+            await eventually(lambda: not certificates())
+
+
 @pytest.mark.parametrize("how", ["cut", "broken"])
 async def test_an_agent_that_goes_without_a_word_or_with_a_fault_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str

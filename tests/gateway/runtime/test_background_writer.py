@@ -62,6 +62,43 @@ async def test_a_model_is_written_down_once_and_again_after_an_hour() -> None:
     assert threading.get_ident() not in book.threads
 
 
+async def test_a_model_that_comes_back_is_written_down_again_if_that_was_long_ago() -> None:
+    fleet, book = Fleet(), Book()
+    keeper = keeper_of(fleet, book)
+    stays = fleet.connect("a", deployment("stays"))
+    leaves = fleet.connect("b", deployment("leaves"))
+    await keeper.write()
+    leaves.serve()
+    fleet.settle()
+    fleet.advance(1800.0)
+    await keeper.write()
+    leaves.serve(deployment("leaves"))
+    fleet.settle()
+    await keeper.write()
+    leaves.serve()
+    fleet.advance(1799.0)
+    await keeper.write()
+    assert book.served == [("stays", "leaves")]
+    fleet.advance(1.0)
+    await keeper.write()
+    await keeper.write()
+    assert book.served[1:] == [("stays",)]
+    fleet.advance(600.0)
+    leaves.serve(deployment("leaves"))
+    fleet.settle()
+    await keeper.write()
+    await keeper.write()
+    assert book.served[2:] == [("leaves",)]
+    stays.serve()
+    leaves.serve()
+    fleet.settle()
+    await keeper.write()
+    fleet.advance(4000.0)
+    fleet.connect("c", deployment("new"))
+    await keeper.write()
+    assert book.served[3:] == [("new",)]
+
+
 async def test_what_a_full_disk_did_not_take_is_written_later_and_complained_about_once() -> None:
     fleet, book = Fleet(), Book()
     keeper = keeper_of(fleet, book)
