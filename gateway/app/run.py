@@ -15,6 +15,7 @@ from gateway.runtime.stop_signals import StopSignals
 from gateway.runtime.workers.channel import SupervisorLink
 from gateway.storage import Store
 from shared.process.event_loop import event_loop_factory, loop_waits_briefly
+from shared.speedups import collapse_pages
 
 
 async def serve(
@@ -46,6 +47,7 @@ async def serve(
 
         async def started(url: str) -> None:
             await asyncio.to_thread(announce, url)  # it asks the store
+            await asyncio.to_thread(collapse_pages)
             say_if_few()
             gateway.report_ready()
 

@@ -112,12 +112,10 @@ class AgentEndpoint:
         """Shares the event loop among all handshakes; made with the first connection, as is what follows."""
         self._deadlines: DeadlineWheel | None = None
         self._gatherer: ReadGatherer | None = None
-        self._tunnels: dict[AcceptedTunnel, AgentSession] = {}
-        """Tunnels of agents, with the sessions on them."""
+        self._tunnels: dict[AcceptedTunnel, AgentSession] = {}  # of agents, with the sessions on them
         self._agents: dict[AgentSession, AdmittedAgent] = {}
         """Sessions, with or without a tunnel, and what their agents were admitted with."""
-        self._ended: list[AgentSession] = []
-        """Those of them that have ended."""
+        self._ended: list[AgentSession] = []  # those of them that have ended
         registry.ended = self._ended.append
         self._renewals = Renewals(self._agents)
         self._out_of_date: set[str] = set()
@@ -137,8 +135,7 @@ class AgentEndpoint:
         self._draining: Drain | None = None
         self._closed = False
         self._followed: int | None = None  # the store's number of changes that sessions followed last
-        self._changed = asyncio.Event()
-        """Set when names or keys may have changed since certificates were last checked."""
+        self._changed = asyncio.Event()  # names or keys may have changed since certificates were checked
         metrics.gauges.tunnels = self.figures
         metrics.gauges.agent_certificates = lambda: [each.certificate for each in self._agents.values()]
 

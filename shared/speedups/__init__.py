@@ -17,7 +17,7 @@ from shared.speedups import (
     websocket_frames,
 )
 
-_INTERFACE = 2
+_INTERFACE = 3
 """As in :file:`_native.h`: what Python calls, gives and reads."""
 
 try:
@@ -36,7 +36,7 @@ NATIVE = native is not None
 if TYPE_CHECKING or native is None:
     from shared.speedups.body_path import BodyPath, ReceivedBytes, receive_bodies, write_bodies
     from shared.speedups.header_collector import HeaderCollector
-    from shared.speedups.huge_pages import use_huge_pages
+    from shared.speedups.huge_pages import collapse_pages, use_huge_pages
     from shared.speedups.out_path import ChunkReader, OutPath, take_turns
     from shared.speedups.read_path import read_ready
     from shared.speedups.session_frames import cut_frames
@@ -46,7 +46,8 @@ else:
     receive_bodies, write_bodies = native.receive_bodies, native.write_bodies
     HeaderCollector = native.HeaderCollector
     ChunkReader, OutPath, take_turns = native.ChunkReader, native.OutPath, native.take_turns
-    read_ready, use_huge_pages = native.read_ready, native.use_huge_pages
+    collapse_pages, use_huge_pages = native.collapse_pages, native.use_huge_pages
+    read_ready = native.read_ready
     cut_frames = native.cut_frames
     cut_messages, frame_messages = native.cut_messages, native.frame_messages
 
@@ -58,6 +59,7 @@ __all__ = [
     "OutPath",
     "ReceivedBytes",
     "body_path",
+    "collapse_pages",
     "cut_frames",
     "cut_messages",
     "frame_messages",

@@ -1138,6 +1138,7 @@ static PyMethodDef methods[] = {
     {"write_bodies", (PyCFunction)(void (*)(void))write_bodies, METH_FASTCALL, write_bodies_doc},
     {"read_ready", (PyCFunction)(void (*)(void))read_ready, METH_FASTCALL, "See shared.speedups.read_path.read_ready."},
     {"take_turns", (PyCFunction)(void (*)(void))take_turns, METH_FASTCALL, "See shared.speedups.out_path.take_turns."},
+    {"collapse_pages", collapse_pages, METH_NOARGS, "See shared.speedups.huge_pages.collapse_pages."},
     {"use_huge_pages", use_huge_pages, METH_NOARGS, "See shared.speedups.huge_pages.use_huge_pages."},
     {NULL, NULL, 0, NULL},
 };

@@ -7,7 +7,7 @@
 
 /* To be counted up, here and in __init__.py, with every change of what Python calls, gives or reads: a library that
    was built from older sources is not used then. */
-#define INTERFACE 2
+#define INTERFACE 3
 
 /* 0: done, -1: an error, which OverflowError is as well. An ``__index__`` may be called. */
 static inline int
@@ -43,6 +43,7 @@ extern PyObject *read_ready(PyObject *module, PyObject *const *args, Py_ssize_t 
 
 /* _native_pages.c */
 extern PyObject *use_huge_pages(PyObject *module, PyObject *ignored);
+extern PyObject *collapse_pages(PyObject *module, PyObject *ignored);
 
 /* _native_frames.c */
 extern PyObject *cut_frames(PyObject *module, PyObject *const *args, Py_ssize_t count);

@@ -2,11 +2,20 @@
 
 #include "_native.h"
 #if defined(__linux__) && !defined(Py_GIL_DISABLED)
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #define HUGE_BYTES ((size_t)2 * 1024 * 1024)
 #define MOST_SHARES 32
+#define MOST_MAPPINGS 4096
+#define SMALL_BYTES 4096 /* where pages have another size, so have huge ones */
+#define SMALL_PAGES (HUGE_BYTES / SMALL_BYTES)
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25 /* Linux 6.1; before, and where it is not known, the call fails */
+#endif
 
 /* One huge page, or as many small ones where the system has none, which arenas of the interpreter share. */
 typedef struct {
@@ -114,12 +123,115 @@ use_huge_pages(PyObject *module, PyObject *ignored)
     Py_RETURN_TRUE;
 }
 
+typedef struct {
+    uintptr_t start, end;
+} Mapping;
+
+/* Whether programs may have huge pages: MADV_COLLAPSE does not ask. */
+static int
+may_have_huge_pages(void)
+{
+    char said[64];
+    size_t length = 0;
+    FILE *file = fopen("/sys/kernel/mm/transparent_hugepage/enabled", "re");
+
+    if (file != NULL) {
+        length = fread(said, 1, sizeof(said) - 1, file);
+        fclose(file);
+    }
+    said[length] = 0;
+    return length > 0 && strstr(said, "[never]") == NULL;
+}
+
+/* The mappings of the heap and of memory without a name that can be written. */
+static size_t
+find_mappings(Mapping *found)
+{
+    char *line = NULL, rights[5], name[8];
+    unsigned long start, end, inode;
+    size_t room = 0, count = 0;
+    FILE *file = fopen("/proc/self/maps", "re");
+
+    while (file != NULL && count < MOST_MAPPINGS && getline(&line, &room, file) >= 0) {
+        int fields = sscanf(line, "%lx-%lx %4s %*x %*s %lu %7s", &start, &end, rights, &inode, name);
+        if (fields >= 4 && inode == 0 && strcmp(rights, "rw-p") == 0 &&
+            (fields == 4 || strcmp(name, "[heap]") == 0)) {
+            found[count].start = start;
+            found[count++].end = end;
+        }
+    }
+    free(line);
+    if (file != NULL) {
+        fclose(file);
+    }
+    return count;
+}
+
+/* Whether nearly all of a huge page's memory is in use, so that it takes little more as one. */
+static int
+is_used(char *start)
+{
+    unsigned char there[SMALL_PAGES];
+    size_t used = 0, at;
+
+    if (mincore(start, HUGE_BYTES, there) != 0) {
+        return 0;
+    }
+    for (at = 0; at < SMALL_PAGES; at++) {
+        used += there[at] & 1;
+    }
+    return used >= SMALL_PAGES - SMALL_PAGES / 8;
+}
+
+static size_t
+collapse(void)
+{
+    size_t collapsed = 0, count, at;
+    Mapping *found;
+
+    if (sysconf(_SC_PAGESIZE) != SMALL_BYTES || !may_have_huge_pages()) {
+        return 0;
+    }
+    found = malloc(MOST_MAPPINGS * sizeof(Mapping));
+    if (found == NULL) {
+        return 0;
+    }
+    count = find_mappings(found);
+    for (at = 0; at < count; at++) {
+        uintptr_t start = (found[at].start + HUGE_BYTES - 1) / HUGE_BYTES * HUGE_BYTES;
+        for (; start + HUGE_BYTES <= found[at].end; start += HUGE_BYTES) {
+            if (is_used((char *)start) && madvise((char *)start, HUGE_BYTES, MADV_COLLAPSE) == 0) {
+                collapsed += HUGE_BYTES;
+            }
+        }
+    }
+    free(found);
+    return collapsed;
+}
+
+PyObject *
+collapse_pages(PyObject *module, PyObject *ignored)
+{
+    size_t collapsed;
+
+    Py_BEGIN_ALLOW_THREADS
+    collapsed = collapse();
+    Py_END_ALLOW_THREADS
+    return PyLong_FromSize_t(collapsed);
+}
+
 #else
 
 PyObject *
 use_huge_pages(PyObject *module, PyObject *ignored)
 {
     Py_RETURN_FALSE;
+}
+
+PyObject *
+collapse_pages(PyObject *module, PyObject *ignored)
+{
+    return PyLong_FromLong(0);
 }
 
 #endif

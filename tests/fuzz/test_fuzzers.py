@@ -17,8 +17,8 @@ _SMALL_INPUTS = 500
 _LEAKED_BLOCKS = 300
 """Fewer come and go with caches. One kept by each input that uses some function would be more."""
 
-_OF_THE_PROCESS = {"use_huge_pages"}
-"""What takes nothing and changes the whole process. It has tests of its own."""
+_OF_THE_PROCESS = {"collapse_pages", "use_huge_pages"}
+"""What takes nothing and changes the whole process. They have tests of their own."""
 
 needs_native = pytest.mark.skipif(not NATIVE, reason="the native functions were not built")
 

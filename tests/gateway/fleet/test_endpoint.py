@@ -314,9 +314,9 @@ async def test_nothing_is_kept_of_agents_that_have_left(tmp_path: Path) -> None:
         certificates = gateway.registry.metrics.gauges.agent_certificates
         for name in ("first", "second"):
             tunnel, _ = await Host(gateway, name).dial()
-            await eventually(lambda: len(certificates()) == 1)
+            await eventually(lambda: len(list(certificates())) == 1)
             tunnel.endpoint.close(ErrorCode.NO_ERROR, "the agent stopped")
-            await eventually(lambda: not certificates())
+            await eventually(lambda: not list(certificates()))
 
 
 @pytest.mark.parametrize("how", ["cut", "broken"])

@@ -13,9 +13,9 @@ ENABLED = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 THERE = sys.platform == "linux" and NATIVE
 
 BEGINNING = """
-import gc, re
+import gc, mmap, re
 from pathlib import Path
-from shared.speedups import use_huge_pages
+from shared.speedups import collapse_pages, use_huge_pages
 
 def advised_kib():
     # Of mappings for which huge pages are asked for: what is resident.
@@ -24,6 +24,10 @@ def advised_kib():
         if re.search(r"^VmFlags:.* hg", mapping, re.M):
             found += int(re.search(r"^Rss: +([0-9]+) kB", mapping, re.M)[1])
     return found
+
+def kib(what):
+    rows = Path("/proc/self/smaps_rollup").read_text()
+    return int(re.search(rf"^{what}: +([0-9]+) kB", rows, re.M)[1])
 
 def objects(count):
     return [(number, number) for number in range(count)]
@@ -40,8 +44,17 @@ def run(program: str, **environment: str) -> str:
     return done.stdout
 
 
+def can_collapse() -> bool:
+    """Linux 6.1, and programs may have huge pages."""
+    if not (THERE and ENABLED.exists()) or "[never]" in ENABLED.read_text():
+        return False
+    major, minor = os.uname().release.split(".")[:2]
+    return (int(major), int(minor)) >= (6, 1)
+
+
 def test_in_python_nothing_changes() -> None:
     assert not huge_pages.use_huge_pages()
+    assert huge_pages.collapse_pages() == 0
     if sys.platform == "linux":
         program = "print(use_huge_pages()); kept = objects(100_000); print(advised_kib())"
         assert run(program, TRUNKLINE_NATIVE="0").split() == ["False", "0"]
@@ -74,3 +87,46 @@ assert again[399_999] == (399_999, 399_999) and some[3] == (300_000, 300_000)
 print("whole")
 """
     assert run(program) == "whole\n"
+
+
+@pytest.mark.skipif(not can_collapse(), reason="no native functions, or no collapsing here")
+def test_what_is_there_already_comes_into_huge_pages_and_takes_no_more_memory() -> None:
+    program = """
+kept = objects(300_000)
+before, resident = kib("AnonHugePages"), kib("Rss")
+collapsed = collapse_pages()
+assert collapsed >= 8 << 20, collapsed
+assert kib("AnonHugePages") - before >= 8 << 10, kib("AnonHugePages")
+assert kib("Rss") - resident <= collapsed >> 13, (kib("Rss"), resident)
+assert kept == objects(300_000)
+assert collapse_pages() >= collapsed - (2 << 20)
+print("whole")
+"""
+    assert run(program) == "whole\n"
+
+
+@pytest.mark.skipif(not can_collapse(), reason="no native functions, or no collapsing here")
+def test_memory_of_which_little_is_in_use_stays_in_small_pages() -> None:
+    program = """
+sparse = mmap.mmap(-1, 64 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+for at in range(0, 64 << 20, 1 << 20):
+    sparse[at] = 7
+resident = kib("Rss")
+collapse_pages()
+assert kib("Rss") - resident < 8 << 10, (kib("Rss"), resident)
+assert {sparse[at] for at in range(0, 64 << 20, 1 << 20)} == {7}
+sparse.close()
+print("whole")
+"""
+    assert run(program) == "whole\n"
+
+
+@pytest.mark.skipif(not THERE, reason="the native functions were not built, or this is not Linux")
+def test_where_the_system_knows_no_collapsing_nothing_is_said_to_be_collapsed() -> None:
+    program = """
+kept = objects(100_000)
+collapsed = collapse_pages()
+assert collapsed % (2 << 20) == 0 and collapsed <= kib("Rss") << 10
+print(collapsed > 0)
+"""
+    assert run(program) == f"{can_collapse()}\n"
