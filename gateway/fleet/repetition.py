@@ -1,12 +1,12 @@
 """Work of an event loop that is done again and again, and goes on when the database fails."""
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable
 
 import structlog
 
 from gateway.storage.errors import StateError
+from shared.process.timers import wait_to_wake
 
 _log = structlog.get_logger(__name__)
 
@@ -28,10 +28,7 @@ async def _repeat(
 ) -> None:
     failing = False
     while True:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(every_s):
-                await wake.wait()
-        wake.clear()
+        await wait_to_wake(wake, every_s)
         if over():
             return
         try:

@@ -19,6 +19,7 @@ from gateway.quota.stock_pools import LEAST_SHARE, BudgetPool
 from gateway.storage.errors import StateError
 from gateway.storage.leases.rules import EngineAway, EngineForgot, LeaseEngine
 from gateway.storage.usage import DailySpending
+from shared.process.timers import wait_to_wake
 
 _log = structlog.get_logger(__name__)
 
@@ -191,12 +192,7 @@ class LeaseClient:
     async def _pause(self) -> None:
         """Until there is something to say, or it is time to look."""
         seconds = TICK_S if self._active and self.link.away_s is None else self._probe_s
-        try:
-            async with asyncio.timeout(seconds):
-                await self._wake.wait()
-        except TimeoutError:
-            pass
-        self._wake.clear()
+        await wait_to_wake(self._wake, seconds)
 
     async def exchange(self) -> None:
         """Make the statements that are due, and take up what is granted."""

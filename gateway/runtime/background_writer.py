@@ -15,6 +15,7 @@ from gateway.quota.usage import UsageLedger
 from gateway.storage.backup import Backup
 from gateway.storage.errors import StateError
 from gateway.storage.usage import Account, Amount
+from shared.process.timers import wait_to_wake
 
 _log = structlog.get_logger(__name__)
 
@@ -84,7 +85,7 @@ class BackgroundWriter:
         async with asyncio.TaskGroup() as tasks:
             copying: asyncio.Task[None] | None = None
             while not self._stopping:
-                await self._tick()
+                await wait_to_wake(self._wake, self._settings.tick_s)
                 await self.write()
                 if self._backup_due and (copying is None or copying.done()):
                     copying = tasks.create_task(self.back_up())
@@ -94,14 +95,6 @@ class BackgroundWriter:
         if lost := [*self._batch.values(), *self._ledger.take().values()]:
             _log.error("usage_lost", requests=sum(amount.requests for amount in lost))
         self._threads.shutdown(wait=False)
-
-    async def _tick(self) -> None:
-        try:
-            async with asyncio.timeout(self._settings.tick_s):
-                await self._wake.wait()
-        except TimeoutError:
-            pass
-        self._wake.clear()
 
     def stop(self) -> None:
         """Nothing more is to come."""

@@ -2,7 +2,6 @@
 attempt."""
 
 import asyncio
-import contextlib
 import random
 import time
 from collections import Counter
@@ -23,6 +22,7 @@ from gateway.jobs.webhooks.sender import ATTEMPT_S
 from gateway.storage.errors import StateError
 from gateway.storage.webhooks.events import host_of
 from gateway.storage.webhooks.outbox import DeliveryClaim, WebhookOutbox
+from shared.process.timers import wait_to_wake
 
 _log = structlog.get_logger(__name__)
 
@@ -117,9 +117,7 @@ class WebhookDeliverer:
                 if begun and self.at_once < self._bounds.most:
                     continue
                 await self._forget_ended()
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(self._look_s):
-                        await self._woken.wait()
+                await wait_to_wake(self._woken, self._look_s)
 
     async def _begin_due(self, attempts: asyncio.TaskGroup) -> int:
         """Begin the attempts that are due and for which there is room; how many."""
