@@ -170,7 +170,7 @@ async def connect(target: BenchTarget) -> BenchConnection:
         _, connection = await loop.create_connection(
             BenchConnection, target.host, target.port, ssl=target.tls, server_hostname=name
         )
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # the latter of a name that no resolver can be asked for
         raise RequestFailed("cannot connect", f"{target.authority}: {error}") from error
     return connection
 

@@ -8,8 +8,10 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from gateway.tools.bench.driver import Driver, models_of
-from gateway.tools.bench.plan import Arrivals, BenchPlan, BenchTarget
+from gateway.tools.bench.plan import Arrivals, BenchPlan, BenchTarget, TargetUnusable
 from gateway.tools.bench.prompts import bodies, made_prompts
 from gateway.tools.bench.report import (
     bench_figures,
@@ -141,6 +143,15 @@ async def test_nobody_there_is_an_error_of_each_request() -> None:
         pass
     tally = await driver_of(target, replace(PLAN, requests=3, concurrency=3)).run()
     assert dict(tally.errors) == {"cannot connect": 3}
+
+
+@pytest.mark.parametrize("host", ["a..b", "a" * 64])
+async def test_a_name_that_no_resolver_can_be_asked_for_is_an_error_of_each_request(host: str) -> None:
+    target = BenchTarget(host, 80, "/v1", None, "k")
+    tally = await driver_of(target, replace(PLAN, requests=3, concurrency=3)).run()
+    assert dict(tally.errors) == {"cannot connect": 3}
+    with pytest.raises(TargetUnusable, match="cannot connect"):
+        await models_of(target, 60.0)
 
 
 async def test_an_open_loop_counts_from_when_a_request_was_meant_to_start() -> None:
