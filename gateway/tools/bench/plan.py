@@ -85,18 +85,25 @@ def target_of(url: str, key: str, ca_file: Path | None = None) -> BenchTarget:
         host, port = parts.hostname, parts.port
     except ValueError as error:
         raise BadPlan("URL", f"{url!r} is no URL: {error}") from error
-    if parts.scheme not in ("http", "https") or not host:
+    if parts.scheme not in ("http", "https") or not host or port == 0:
         raise BadPlan("URL", f"{url!r} is no base URL; write for example http://127.0.0.1:8700/v1")
     if parts.query or parts.fragment or parts.username:
         raise BadPlan("URL", f"a base URL has no user, query or fragment: {url!r}")
-    if any(character <= " " or character == "\x7f" for character in key + parts.path):
-        raise BadPlan("--api-key", "an API key holds no blanks or line breaks; was it copied with one?")
+    if _holds_blanks(host + parts.path):
+        raise BadPlan("URL", f"a base URL holds no blanks: {url!r}")
+    if _holds_blanks(key):
+        raise BadPlan("--key", "an API key holds no blanks or line breaks; was it copied with one?")
     try:
         tls = ssl.create_default_context(cafile=ca_file) if parts.scheme == "https" else None
     except OSError as error:
         raise BadPlan("--ca-file", f"{ca_file} cannot be used: {error}") from error
     standard = 80 if tls is None else 443
     return BenchTarget(host, port or standard, parts.path.rstrip("/") or API, tls, key)
+
+
+def _holds_blanks(text: str) -> bool:
+    """Whether it would end a word or a line of a request."""
+    return any(character <= " " or character == "\x7f" for character in text)
 
 
 class Arrivals(StrEnum):

@@ -54,7 +54,15 @@ def test_what_is_no_base_url_is_refused(url: str) -> None:
         target_of(url, "k")
 
 
+@pytest.mark.parametrize("url", ["http://host:0", "http://host/v 1", "http://ho st/v1"])
+def test_a_url_that_no_request_can_be_sent_to_is_named_as_what_is_wrong(url: str) -> None:
+    with pytest.raises(BadPlan) as caught:
+        target_of(url, "k")
+    assert caught.value.option == "URL"
+
+
 def test_a_key_with_a_line_break_is_refused_and_not_shown() -> None:
     with pytest.raises(BadPlan) as caught:
         target_of("http://host", "secret\n")
+    assert caught.value.option == "--key"
     assert "secret" not in str(caught.value)
