@@ -10,7 +10,9 @@ from shared.process.excerpt import shortened
 from shared.process.server_sent_events import EventTooLong, ServerSentEvent, ServerSentEventReader
 
 _LAST = 8
-"""Events at the end of a stream: its last token, its usage and ``[DONE]``. Of another answer, pieces."""
+"""Events at the end of a stream: its last token, its usage and ``[DONE]``."""
+_WHOLE_BYTES = 16 * 2**20
+"""How much is kept of an answer that is no stream: a list of models, or the embeddings of many texts."""
 _ERROR_BYTES = 16_384
 _OUTPUT = ("content", "reasoning_content", "reasoning", "tool_calls", "text")
 
@@ -21,7 +23,9 @@ class BenchAnswer:
 
     def __init__(self, *, streamed: bool) -> None:
         self._reader = ServerSentEventReader() if streamed else None
-        self._pieces: deque[bytes] = deque(maxlen=_LAST)
+        self._whole = bytearray()
+        self._kept = True
+        """The answer is no longer than what is kept."""
         self._events: deque[ServerSentEvent] = deque(maxlen=_LAST)
         self.first = False
 
@@ -29,7 +33,9 @@ class BenchAnswer:
         """How many events it completed; 0 for an answer that is no stream, and until output begins. Raises
         RequestFailed for an event that does not end."""
         if self._reader is None:
-            self._pieces.append(piece)
+            self._kept = self._kept and len(self._whole) + len(piece) <= _WHOLE_BYTES
+            if self._kept:
+                self._whole += piece
             return 0
         count = 0
         try:
@@ -44,8 +50,8 @@ class BenchAnswer:
         return count
 
     def value(self) -> dict[str, Any] | None:
-        """The JSON of a short answer that is no stream; None if it is none."""
-        return _loads(b"".join(self._pieces))
+        """The JSON of an answer that is no stream; None if it is none or too long to be kept."""
+        return _loads(bytes(self._whole)) if self._kept else None
 
     def usage(self) -> tuple[int, int] | None:
         """Prompt and completion tokens as the server counted them, at the end.

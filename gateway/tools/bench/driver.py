@@ -224,6 +224,7 @@ async def models_of(target: BenchTarget, timeout_s: float) -> list[str]:
         raise TargetUnusable(f"{target.url} did not answer within {timeout_s:g} s") from None
     except RequestFailed as failure:
         raise TargetUnusable(f"{target.url}/models: {failure.kind}: {failure}") from None
-    value = exchange.answer.value() or {}
-    names = [entry.get("id") for entry in value.get("data") or () if isinstance(entry, dict)]
+    entries = (exchange.answer.value() or {}).get("data")
+    listed = entries if isinstance(entries, list) else []
+    names = [entry.get("id") for entry in listed if isinstance(entry, dict)]
     return [name for name in names if isinstance(name, str)]

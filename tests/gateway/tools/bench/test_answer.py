@@ -103,3 +103,22 @@ def test_an_endless_first_event_is_not_kept() -> None:
 def test_an_error_is_told_by_its_status_and_code(body: bytes, kind: str, said: str) -> None:
     failure = status_failure(429, body)
     assert (failure.kind, str(failure)) == (kind, said)
+
+
+def test_a_plain_answer_is_read_whole_however_many_pieces_it_comes_in() -> None:
+    answer = BenchAnswer(streamed=False)
+    body = json.dumps({"data": [{"embedding": [0.5] * 500}], "usage": {"prompt_tokens": 9}}).encode()
+    for begin in range(0, len(body), 10):
+        assert answer.feed(body[begin : begin + 10]) == 0
+    assert answer.usage() == (9, 0)
+
+
+def test_a_plain_answer_that_is_too_long_to_be_kept_is_right_and_not_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("gateway.tools.bench.answer._WHOLE_BYTES", 20)
+    answer = BenchAnswer(streamed=False)
+    for piece in (b'{"usage": ', b'{"prompt_tokens": 9, ', b'"a": 1', b"}}"):
+        answer.feed(piece)
+    assert answer.value() is None
+    assert answer.usage() is None

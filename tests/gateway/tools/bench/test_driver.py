@@ -252,6 +252,26 @@ async def test_models_are_asked_for_with_the_key() -> None:
         assert await models_of(target, 60.0) == ["a", "b"]
 
 
+@pytest.mark.parametrize("body", [b'{"data": 5}', b"{}", b'{"data": ["a"]}'])
+async def test_a_list_of_models_that_is_none_offers_none(body: bytes) -> None:
+    async def respond(writer: asyncio.StreamWriter, number: int) -> None:
+        writer.write(plain("200 OK", body))
+
+    async with served(respond) as target:
+        assert await models_of(target, 60.0) == []
+
+
+async def test_a_long_list_of_models_is_read_whole() -> None:
+    listed = [b'{"id": "model-%d"}' % number for number in range(100)]
+    pieces = [b'{"data": [', *(each + b"," for each in listed[:-1]), listed[-1], b"]}"]
+
+    async def respond(writer: asyncio.StreamWriter, number: int) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n" + chunked(*pieces))
+
+    async with served(respond) as target:
+        assert len(await models_of(target, 60.0)) == 100
+
+
 def test_kinds_of_errors_are_bounded() -> None:
     from gateway.tools.bench.plan import RequestFailed
 
