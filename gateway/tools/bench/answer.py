@@ -57,10 +57,10 @@ class BenchAnswer:
         """Prompt and completion tokens as the server counted them, at the end.
 
         Raises RequestFailed for a stream that ended with an error, or with neither a finish reason nor
-        ``[DONE]``.
+        ``[DONE]``, and for another answer that is an error or no JSON.
         """
         if self._reader is None:
-            return _usage_of(self.value() or {})
+            return self._usage_of_whole()
         found, done = None, False
         for event in (*self._events, *self._reader.finish()):
             value = event.value() or {}
@@ -71,6 +71,17 @@ class BenchAnswer:
         if not done:
             raise RequestFailed("unfinished", "a streamed answer ended without a finish reason or [DONE]")
         return found
+
+    def _usage_of_whole(self) -> tuple[int, int] | None:
+        value = self.value()
+        if value is None and self._kept:
+            said = shortened(bytes(self._whole[:_ERROR_BYTES]).decode("utf-8", "replace"))
+            raise RequestFailed("malformed", f"an answer is no JSON object: {said}")
+        if value is None:
+            return None
+        if value.get("error"):
+            raise failure_of("HTTP 200", value["error"])
+        return _usage_of(value)
 
 
 def status_failure(status: int, body: bytes) -> RequestFailed:

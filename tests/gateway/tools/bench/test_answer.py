@@ -122,3 +122,20 @@ def test_a_plain_answer_that_is_too_long_to_be_kept_is_right_and_not_counted(
         answer.feed(piece)
     assert answer.value() is None
     assert answer.usage() is None
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "said"),
+    [
+        (b'{"error": "Unexpected endpoint or method"}', "HTTP 200", "Unexpected endpoint or method"),
+        (b'{"error": {"message": "gone", "code": "lost"}}', "HTTP 200 lost", "gone"),
+        (b"<html>welcome</html>", "malformed", "an answer is no JSON object: <html>welcome</html>"),
+        (b"", "malformed", "an answer is no JSON object: "),
+    ],
+)
+def test_a_plain_answer_of_status_200_may_be_an_error_all_the_same(body: bytes, kind: str, said: str) -> None:
+    answer = BenchAnswer(streamed=False)
+    answer.feed(body)
+    with pytest.raises(RequestFailed) as caught:
+        answer.usage()
+    assert (caught.value.kind, str(caught.value)) == (kind, said)
