@@ -27,7 +27,7 @@ def read_prompts(path: Path) -> list[Prompt]:
     try:
         if path.stat().st_size > _FILE_BYTES:
             raise BadPlan("--prompts", f"{path} is larger than {_FILE_BYTES >> 20} MiB")
-        lines = path.read_text("utf-8").splitlines()
+        lines = path.read_text("utf-8-sig").split("\n")  # a text may hold what splitlines() takes for an end
     except (OSError, UnicodeDecodeError) as error:
         raise BadPlan("--prompts", f"{path} cannot be read: {error}") from error
     found: list[Prompt] = []

@@ -56,6 +56,14 @@ def test_a_file_holds_a_prompt_a_line(tmp_path: Path) -> None:
     assert read_prompts(lines) == ["one", "two", [{"role": "user", "content": "three"}]]
 
 
+def test_a_prompt_may_hold_any_character_but_the_end_of_its_line(tmp_path: Path) -> None:
+    plain, lines = tmp_path / "a.txt", tmp_path / "b.jsonl"
+    plain.write_bytes("\ufeffone\r\ntwo\u2028three\x0cfour\r\n".encode())
+    lines.write_bytes('\ufeff"one"\r\n"two\u2028three\x85four"\r\n'.encode())
+    assert read_prompts(plain) == ["one", "two\u2028three\x0cfour"]
+    assert read_prompts(lines) == ["one", "two\u2028three\x85four"]
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
