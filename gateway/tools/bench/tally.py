@@ -83,6 +83,7 @@ class BenchTally:
         self.delay = Histogram()
         """How long after it was meant to each request was sent."""
         self.right = 0
+        """Requests that succeeded."""
         self.failed = 0
         self.cut = 0
         """Still running when the bench was stopped."""
@@ -90,7 +91,7 @@ class BenchTally:
         self.window_answers = 0
         self.window_events = 0
         self.events = 0
-        """Requests that succeeded."""
+        """Those of the right answers whose server said how many tokens they were."""
         self.prompt_tokens = 0
         self.completion_tokens = 0
         self.uncounted = 0
@@ -102,10 +103,10 @@ class BenchTally:
     def add_success(self, latency_s: float, events: int, usage: tuple[int, int] | None) -> None:
         self.right += 1
         self.latency.add(latency_s)
-        self.events += events
         if usage is None:
             self.uncounted += 1
         else:
+            self.events += events
             self.prompt_tokens += usage[0]
             self.completion_tokens += usage[1]
 

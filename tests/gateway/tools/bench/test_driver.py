@@ -88,6 +88,17 @@ async def test_every_request_is_counted_with_its_tokens() -> None:
     assert "20 right" in summary_lines(figures)[0]
 
 
+async def test_answers_that_the_server_does_not_count_have_the_tokens_of_those_that_it_does() -> None:
+    async def respond(writer: asyncio.StreamWriter, number: int) -> None:
+        ends = (EVENT + USAGE, EVENT)[number % 2]
+        writer.write(STREAM + chunked(EVENT, EVENT, ends, b"data: [DONE]\n\n"))
+
+    tally, figures = await load(respond, concurrency=1, requests=20)
+    assert (tally.right, tally.uncounted, tally.completion_tokens) == (20, 10, 30)
+    answered = figures["tokens"]["per_s"] * figures["window_s"]
+    assert 50 < answered < 60, "3 tokens in the 5 events of each that is counted; the others have 4 events"
+
+
 async def test_errors_are_told_apart() -> None:
     async def respond(writer: asyncio.StreamWriter, number: int) -> None:
         if number % 4 == 0:
