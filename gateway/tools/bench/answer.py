@@ -18,8 +18,8 @@ _OUTPUT = ("content", "reasoning_content", "reasoning", "tool_calls", "text")
 
 
 class BenchAnswer:
-    """One answer. Its events count from the first one that carries output on, not with one that only names
-    the role; that is ``first``, and no later one is looked into before the end."""
+    """One answer. Its events that carry output count; after the ``first`` of them only those are looked into
+    that say why an answer ends, or how many tokens it has."""
 
     def __init__(self, *, streamed: bool) -> None:
         self._reader = ServerSentEventReader() if streamed else None
@@ -30,8 +30,8 @@ class BenchAnswer:
         self.first = False
 
     def feed(self, piece: bytes) -> int:
-        """How many events it completed; 0 for an answer that is no stream, and until output begins. Raises
-        RequestFailed for an event that does not end."""
+        """How many events with output it completed; 0 for an answer that is no stream. Raises RequestFailed
+        for an event that does not end."""
         if self._reader is None:
             self._kept = self._kept and len(self._whole) + len(piece) <= _WHOLE_BYTES
             if self._kept:
@@ -42,7 +42,7 @@ class BenchAnswer:
             for event in self._reader.feed(piece):
                 if event.data is not None:
                     self._events.append(event)
-                    if self.first or _has_output(event):
+                    if (self.first and not _may_be_last(event.data)) or _has_output(event):
                         self.first = True
                         count += 1
         except EventTooLong:
@@ -100,6 +100,18 @@ def failure_of(where: str, error: object) -> RequestFailed:
     code = error.get("code") or error.get("type")
     kind = f"{where} {str(code)[:40]}" if code else where
     return RequestFailed(kind, shortened(str(error.get("message", ""))))
+
+
+def _may_be_last(data: bytes) -> bool:
+    """Whether an event may be without output: it says why an answer ends, or its usage, with or without a
+    blank, or is no JSON. This is asked for each token, so nothing is parsed."""
+    return (
+        data[-1:] != b"}"
+        or b'"finish_reason":"' in data
+        or b'"finish_reason": "' in data
+        or b'"usage":{' in data
+        or b'"usage": {' in data
+    )
 
 
 def _has_output(event: ServerSentEvent) -> bool:

@@ -25,7 +25,7 @@ def test_usage_and_output_are_found_wherever_the_pieces_are_cut(cuts: list[int])
     answer = BenchAnswer(streamed=True)
     pieces = [STREAM[begin:end] for begin, end in itertools.pairwise(edges)]
     events = sum(map(answer.feed, filter(None, pieces)))
-    assert events == 5, "all but the one that only names the role"
+    assert events == 3, "those with output: neither the one that names the role, nor usage, nor [DONE]"
     assert answer.usage() == (7, 3)
 
 
@@ -51,6 +51,18 @@ def test_output_begins_with_the_first_event_that_carries_some() -> None:
 def test_output_is_known_in_every_shape_it_comes_in(event: bytes) -> None:
     answer = BenchAnswer(streamed=True)
     assert answer.feed(event) == 1
+
+
+def test_what_only_ends_a_stream_is_no_token() -> None:
+    def last(delta: dict[str, str]) -> bytes:
+        choice = {"index": 0, "delta": delta, "finish_reason": "length"}
+        return b"data: " + json.dumps({"choices": [choice]}).encode() + b"\n\n"
+
+    answer = BenchAnswer(streamed=True)
+    assert answer.feed(chunk("a") + chunk('"usage": {')) == 2
+    assert answer.feed(last({}) + USAGE + DONE) == 0
+    assert answer.feed(last({"content": "b"})) == 1, "the last token may come with the reason"
+    assert answer.feed(chunk("c", usage={"prompt_tokens": 7, "completion_tokens": 2})) == 1
 
 
 def test_a_stream_that_breaks_says_how() -> None:
