@@ -146,7 +146,8 @@ class GaugeSources(Collector):
     def read(self) -> Stepwise[list[Family]]:
         """Read every owner, on the event loop."""
         fleet = yield from self.fleet()
-        agents: Labelled = {(state,): count for state, count in fleet.agents.items()}
+        by_state = {"ready": 0, **fleet.agents}
+        agents: Labelled = {(state,): count for state, count in by_state.items()}
         slots, in_flight, round_trips_s = yield from self._by_agent(fleet.each_agent)
         circuits = yield from self.health()
         skew = yield from self.version_skew()

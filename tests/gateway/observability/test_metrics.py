@@ -243,6 +243,11 @@ async def test_the_program_and_its_process_are_described_and_no_series_tells_whe
     assert not [name for name in samples if name.endswith("_created")]
 
 
+def test_a_fleet_whose_last_agent_has_gone_has_none_and_not_no_figure(metrics: Metrics) -> None:
+    """An alert compares it with what it was before: nothing would be less than that."""
+    assert value(metrics, "trunkline_agents_connected", state="ready") == 0
+
+
 def test_states_have_one_label_and_are_in_lower_case(metrics: Metrics) -> None:
     fleet = FleetFigures()
     fleet.agents["ready"] += 1
