@@ -182,6 +182,14 @@ def test_services_monitors_and_routes_lead_to_the_gateways() -> None:
     assert policy["spec"]["podSelector"]["matchLabels"].items() <= labels.items()
 
 
+def test_the_alerts_job_is_the_monitor_s_whatever_the_release_is_called() -> None:
+    manifests = rendered("everything")
+    (monitor,) = named(manifests, "ServiceMonitor").values()
+    scraped = named(manifests, "Service")["t"]["metadata"]["labels"][monitor["spec"]["jobLabel"]]
+    alerts = (charts.DEPLOY / "observe" / "prometheus-rules.yml").read_text()
+    assert re.findall(r'job="(\w+)"', alerts) == [scraped]
+
+
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
