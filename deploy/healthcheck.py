@@ -12,22 +12,32 @@ from collections.abc import Mapping
 from pathlib import Path
 
 _TIMEOUT_S = 4.0
+_BODY_BYTES = 65_536
 
 
 def gateway_answers(environ: Mapping[str, str]) -> bool:
-    """``/healthz`` is 200 there. The certificate is not looked at: it is for other names than loopback's."""
+    """``/healthz`` is 200 there, with TLS or without, or clients without a certificate are turned away. The
+    gateway's own is not looked at: it is for other names than loopback's."""
     host, _, port = environ.get("TRUNKLINE_GATEWAY_LISTEN", "127.0.0.1:8700").rpartition(":")
     host = {"0.0.0.0": "127.0.0.1", "[::]": "::1"}.get(host, host.strip("[]"))  # noqa: S104
-    connection: http.client.HTTPConnection
-    if "TRUNKLINE_GATEWAY_TLS__CERT" in environ:
-        tls = ssl.create_default_context()
-        tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
-        connection = http.client.HTTPSConnection(host, int(port), timeout=_TIMEOUT_S, context=tls)
-    else:
-        connection = http.client.HTTPConnection(host, int(port), timeout=_TIMEOUT_S)
+    plain = http.client.HTTPConnection(host, int(port), timeout=_TIMEOUT_S)
+    tls = ssl.create_default_context()
+    tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
+    secured = http.client.HTTPSConnection(host, int(port), timeout=_TIMEOUT_S, context=tls)
+    # A file of settings may have a certificate, too, of which nothing is known here.
+    connections = [secured] if "TRUNKLINE_GATEWAY_TLS__CERT" in environ else [plain, secured]
+    return any(map(_answers, connections))
+
+
+def _answers(connection: http.client.HTTPConnection) -> bool:
     try:
         connection.request("GET", "/healthz")
-        return connection.getresponse().status == http.client.OK
+        answer = connection.getresponse()
+        if answer.status == http.client.FORBIDDEN:  # with tls.client_required
+            return b'"client_certificate_required"' in answer.read(_BODY_BYTES)
+        return answer.status == http.client.OK
+    except http.client.RemoteDisconnected:  # with tls.agents_required, once TLS is agreed on
+        return isinstance(connection, http.client.HTTPSConnection)
     except (OSError, http.client.HTTPException):
         return False
     finally:
