@@ -1,10 +1,12 @@
 """The command ``trunkline quickstart``: starts a gateway, an agent and a model, and shows an answer."""
 
 import json
+import os
 import signal
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
@@ -25,6 +27,9 @@ _AGENT_START_S = 180.0
 """Importing torch and loading a model from a cold disk."""
 _TOKEN_LIFE_S = 600.0
 _LOOK_AFTER_S = 0.5
+_SETTINGS = "TRUNKLINE_"
+_OF_ANY = ("TRUNKLINE_NATIVE",)
+"""Variables of the program itself and of no gateway or agent."""
 
 
 def register(app: typer.Typer) -> None:
@@ -99,7 +104,9 @@ def _start(children: Children, directory: Path, port: int, model: str) -> tuple[
     client = Client(port, key)
     began_s = time.monotonic()
     _say(f"starting the gateway on http://127.0.0.1:{port}")
-    children.start("gateway", "gateway", "--listen", f"127.0.0.1:{port}", "--state", str(state))
+    unset = _settings_elsewhere(os.environ)
+    listen = ["--listen", f"127.0.0.1:{port}", "--state", str(state)]
+    children.start("gateway", "gateway", *listen, environment=unset)
     children.wait_until(
         client.ready, "the gateway is ready", _GATEWAY_START_S, lambda: _say("  the gateway starts")
     )
@@ -107,7 +114,7 @@ def _start(children: Children, directory: Path, port: int, model: str) -> tuple[
     dial = ["--gateway", f"http://127.0.0.1:{port}", "--name", "quickstart"]
     serve = ["--torch", model, "--state", str(directory / "agent")]
     environment = {"TRUNKLINE_AGENT_JOIN": token, "TRUNKLINE_AGENT_LOG_FORMAT": "text"}
-    children.start("agent", "agent", *dial, *serve, environment=environment)
+    children.start("agent", "agent", *dial, *serve, environment=unset | environment)
     children.wait_until(
         lambda: bool(client.models()),
         "a model is on offer",
@@ -116,6 +123,14 @@ def _start(children: Children, directory: Path, port: int, model: str) -> tuple[
     )
     _say(f"ready after {time.monotonic() - began_s:.1f} s\n")
     return client, key
+
+
+def _settings_elsewhere(environ: Iterable[str]) -> dict[str, str | None]:
+    """The variables that are for another gateway or agent, each to be unset: with them those started here
+    would use its store, its certificate or its file of settings."""
+    return dict.fromkeys(
+        name for name in environ if name.upper().startswith(_SETTINGS) and name not in _OF_ANY
+    )
 
 
 def _show_answer(client: Client, model: str) -> None:

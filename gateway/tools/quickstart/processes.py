@@ -48,9 +48,14 @@ class Child:
     """One module run as ``python -m``, in a process group of its own, writing to ``log``."""
 
     def __init__(
-        self, name: str, arguments: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
+        self,
+        name: str,
+        arguments: Sequence[str],
+        log: Path,
+        environment: Mapping[str, str | None] | None = None,
     ) -> None:
-        """``environment`` is laid over this process's own."""
+        """``environment`` is laid over this process's own; None takes a variable away."""
+        laid_over = {**os.environ, **(environment or {})}
         self.name = name
         self.log = log
         with log.open("wb") as output:
@@ -61,7 +66,7 @@ class Child:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
                 preexec_fn=_die_with_parent if sys.platform == "linux" else None,
-                env={**os.environ, **(environment or {})},
+                env={variable: value for variable, value in laid_over.items() if value is not None},
             )
 
     @property
@@ -116,7 +121,7 @@ class Children(contextlib.AbstractContextManager["Children"]):
         while self._children:
             self.stop(self._children[-1])
 
-    def start(self, name: str, *arguments: str, environment: Mapping[str, str] | None = None) -> Child:
+    def start(self, name: str, *arguments: str, environment: Mapping[str, str | None] | None = None) -> Child:
         """Run ``python -m`` with ``arguments``; its log is ``name`` in the directory."""
         child = self._make(name, arguments, self._directory / f"{name}.log", environment)
         self._children.append(child)

@@ -18,6 +18,17 @@ def test_leaving_the_context_stops_what_was_started(tmp_path: Path) -> None:
     assert not Path(f"/proc/{child.pid}").exists()
 
 
+def test_a_variable_can_be_set_and_taken_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KEPT", "1")
+    monkeypatch.setenv("TAKEN", "1")
+    told = "import os; print([name for name in ('KEPT', 'TAKEN', 'SET') if name in os.environ])"
+    with Children(tmp_path) as children:
+        given = {"TAKEN": None, "SET": "1"}
+        child = children.start("told", "timeit", "-n", "1", "-r", "1", told, environment=given)
+        assert child.ended(30) == 0
+        assert "['KEPT', 'SET']" in child.tail()
+
+
 def test_a_child_that_ends_by_itself_is_reported_with_its_last_words(tmp_path: Path) -> None:
     with Children(tmp_path) as children:
         children.start("engine", *_ENGINE, "--nonsense")
