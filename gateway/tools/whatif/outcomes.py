@@ -142,9 +142,12 @@ def step_s(span_s: float) -> int:
     return next((each for each in _STEPS_S if span_s / each <= POINTS), _STEPS_S[-1])
 
 
-def series_of(outcomes: Outcomes, begin_s: float, span_s: float) -> dict[str, list[float | None]]:
+def series_of(
+    outcomes: Outcomes, begin_s: float, span_s: float, scale: float = 1.0
+) -> dict[str, list[float | None]]:
     """By when requests arrived from ``begin_s`` on, every :func:`step_s`: percentiles of the time to the
-    first token and in the queue, and tokens a second. None where no request came."""
+    first token and in the queue, and tokens a second, where requests came ``scale`` times as fast. None where
+    no request came."""
     step = step_s(span_s)
     count = max(1, math.ceil(span_s / step))
     first: list[list[float]] = [[] for _ in range(count)]
@@ -162,6 +165,6 @@ def series_of(outcomes: Outcomes, begin_s: float, span_s: float) -> dict[str, li
         "first_token_p90_s": [percentiles(each)["p90"] for each in first],
         "queued_p90_s": [percentiles(each)["p90"] for each in queued],
         "output_tokens_per_s": [
-            each / step if there else None for each, there in zip(tokens, first, strict=True)
+            each * scale / step if there else None for each, there in zip(tokens, first, strict=True)
         ],
     }

@@ -198,7 +198,8 @@ def _figures(
         total[name] = figures_of(sum_, cost, span_s, _came_s(name, span_s, scale))
     arrivals = [fact.at_s - recording.from_s for each in found.values() for fact in each.facts]
     begin_s, lasted_s = min(arrivals), max(1.0, max(arrivals) - min(arrivals))
-    courses = {name: series_of(sum_, begin_s, lasted_s) for name, sum_ in sums.items()}
+    paces = {"after": scale}
+    courses = {name: series_of(sum_, begin_s, lasted_s, paces.get(name, 1.0)) for name, sum_ in sums.items()}
     return {
         "total": total,
         "models": models[:MOST_MODELS],

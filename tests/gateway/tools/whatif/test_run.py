@@ -82,3 +82,12 @@ def test_progress_is_told_of_both_runs() -> None:
     assert told[0] == (0, 120)
     assert told[-1] == (120, 120)
     assert [done for done, _ in told] == sorted(done for done, _ in told)
+
+
+def test_twice_the_pace_is_twice_the_tokens_a_second_in_the_course_as_well_as_in_all() -> None:
+    steady = recording([fact(number * 0.5) for number in range(120)])
+    answer = run_whatif(steady, fleet(), WhatIfBody(scale=2.0))
+    for name, tokens_per_s in (("measured", 40.0), ("before", 40.0), ("after", 80.0)):
+        course = answer["series"][name]["output_tokens_per_s"]
+        assert sum(course) / len(course) == pytest.approx(tokens_per_s)
+        assert answer["total"][name]["output_tokens_per_s"] == pytest.approx(tokens_per_s, rel=0.02)
