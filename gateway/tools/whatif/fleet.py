@@ -9,6 +9,7 @@ from pydantic import ConfigDict, Field, TypeAdapter
 from gateway.tools.simulate.queues import AGEING_S
 
 _Seconds = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
+_Money = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 _Multiplier = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
 _Multipliers = Annotated[tuple[_Multiplier, ...], Field(min_length=4, max_length=4)]
 _KNOWN = ConfigDict(extra="ignore")
@@ -70,7 +71,7 @@ class FleetNow:
     policies: Mapping[str, str]
     """Those of models that have one of their own."""
     queue: QueueNow
-    gpu_hour: Mapping[str, float]
+    gpu_hour: Mapping[str, _Money]
     """What an hour of one deployment costs, by model, where a price is known."""
     elsewhere: Sequence[str] = ()
     """Processes on other hosts, whose requests are not in this host's records."""

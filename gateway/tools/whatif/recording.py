@@ -7,12 +7,14 @@ import itertools
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import orjson
 from pydantic import TypeAdapter, ValidationError
 
+from gateway.scheduling import POLICIES
 from gateway.tools.simulate.inputs import BadSpec, mistake_in
 from gateway.tools.whatif.facts import ReplayFact, as_row, without_tenants
 from gateway.tools.whatif.fleet import FleetNow, read_fleet
@@ -22,6 +24,7 @@ VERSION = 1
 _MOST_LINE_BYTES = 1 << 20
 _MOST_HEADER_BYTES = 1 << 26
 _FACT = TypeAdapter(ReplayFact)
+_LATEST_S = datetime(9999, 1, 1, tzinfo=UTC).timestamp()
 
 
 class BadFacts(BadSpec):
@@ -90,11 +93,19 @@ def read_facts(path: Path) -> tuple[ReplayRecording, FleetNow]:
         raise BadFacts(f"{path}: {error.strerror or 'it cannot be read'}") from None
     try:
         from_s, until_s = float(header["from_s"]), float(header["until_s"])
+        if not 0 <= from_s <= until_s <= _LATEST_S:
+            raise ValueError("no time")
         left_out = Counter({str(code): int(count) for code, count in header["left_out"].items()})
         recording = ReplayRecording(facts, from_s, until_s, int(header["seen"]), dict(left_out), path.name)
-        return recording, read_fleet(header["fleet"])
+        fleet = read_fleet(header["fleet"])
     except (KeyError, TypeError, ValueError, AttributeError):
         raise BadFacts(f"{path.name}, line 1: it is no header of such a file") from None
+    for policy in (fleet.policy, *fleet.policies.values()):
+        if policy not in POLICIES:
+            raise BadFacts(
+                f"{path.name}, line 1: no policy is called {policy!r} in this version of trunkline"
+            )
+    return recording, fleet
 
 
 def merged(recordings: Iterable[ReplayRecording]) -> ReplayRecording:

@@ -1,6 +1,7 @@
 """Files of facts, and what is said of bad ones."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,6 +35,27 @@ def test_what_is_exported_is_read_as_it_was_but_for_the_tenants(tmp_path: Path) 
 def test_a_bad_file_is_refused_with_the_line(tmp_path: Path, text: str, words: str) -> None:
     path = tmp_path / "facts.jsonl"
     path.write_text(text)
+    with pytest.raises(BadFacts, match=words):
+        read_facts(path)
+
+
+@pytest.mark.parametrize(
+    ("header", "words"),
+    [
+        ({"from_s": "nan"}, "no header"),
+        ({"from_s": 1e300, "until_s": 1e301}, "no header"),
+        ({"until_s": 1.0}, "no header"),
+        ({"fleet": fleet_json(gpu_hour={"m": "inf"})}, "no header"),
+        ({"fleet": fleet_json(policy="later")}, "no policy is called 'later'"),
+        ({"fleet": fleet_json(policies={"m": "later"})}, "no policy is called 'later'"),
+    ],
+)
+def test_a_header_with_what_cannot_be_replayed_is_refused(
+    tmp_path: Path, header: dict[str, Any], words: str
+) -> None:
+    path = tmp_path / "facts.jsonl"
+    exported = export(recording([fact(1.0)]), fleet_json())
+    write_facts(path, {**exported, "header": {**exported["header"], **header}})
     with pytest.raises(BadFacts, match=words):
         read_facts(path)
 
