@@ -45,6 +45,13 @@ def test_systemd_reads_a_unit_without_a_complaint(unit: str, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("unit", _EXPOSURE)
+def test_a_unit_is_started_again_however_often_and_soon_it_ends(unit: str) -> None:
+    of_unit, _, of_service = _read(unit).partition("[Service]")
+    assert "\nStartLimitIntervalSec=0\n" in of_unit
+    assert "\nRestart=always\n" in of_service
+
+
+@pytest.mark.parametrize("unit", _EXPOSURE)
 def test_a_unit_starts_what_the_command_line_knows(unit: str) -> None:
     found = re.search(r"^ExecStart=/opt/trunkline/bin/trunkline (\w+) (--\w+)", _read(unit), re.MULTILINE)
     assert found is not None
