@@ -3,6 +3,7 @@
 ``tests/integration/test_container_steps.py`` carries the container files out.
 """
 
+import os
 import re
 import subprocess
 from pathlib import Path
@@ -108,6 +109,27 @@ def test_compose_sets_and_calls_what_the_programs_know(name: str) -> None:
     if script:
         done = subprocess.run(["sh", "-n", "-c", script.replace("$$", "$")], capture_output=True)
         assert done.returncode == 0
+
+
+def _set_up(folder: Path, program: str) -> int:
+    """The exit code of what compose's setup does in ``folder``, with ``program`` as trunkline."""
+    (script,) = _SERVICES["setup"]["command"]
+    stub = folder / "bin" / "trunkline"
+    stub.parent.mkdir(exist_ok=True)
+    stub.write_text(f"#!/bin/sh\n{program}\n")
+    stub.chmod(0o755)
+    line = script.replace("$$", "$").replace("/run/trunkline", str(folder))
+    path = {**os.environ, "PATH": f"{stub.parent}:{os.environ['PATH']}"}
+    return subprocess.run([*_SERVICES["setup"]["entrypoint"], line], env=path, timeout=60).returncode
+
+
+def test_the_setup_keeps_what_it_makes_and_fails_where_nothing_is_made(tmp_path: Path) -> None:
+    assert _set_up(tmp_path, "exit 1") != 0
+    assert not (tmp_path / "join").exists(), "or the agent would begin with an empty token"
+    assert _set_up(tmp_path, 'echo words; echo "made-$1"') == 0
+    assert _set_up(tmp_path, "exit 1") == 0, "all is there"
+    assert (tmp_path / "join").read_text() == "made-token\n"
+    assert (tmp_path / "prometheus.key").read_text() == "made-key\n"
 
 
 def test_only_loopback_is_published() -> None:
