@@ -1,13 +1,14 @@
 """Prints the options with which uv finds what pip is configured to find, one on each line.
 
 Reads what ``pip config list`` prints. Ends with 1 if pip is configured with something that may matter to the
-choice of packages and that uv has no option for; then pip itself is to be used. Needs the standard library
-alone, as it runs before anything is installed.
+choice of packages and that uv has no option for, or with a password, which others would see there: then
+pip itself is to be used. Needs the standard library alone, as it runs before anything is installed.
 """
 
 import ast
 import sys
 from collections.abc import Iterable
+from urllib.parse import urlsplit
 
 _LISTS = {"constraint": "--constraints", "extra-index-url": "--index", "find-links": "--find-links"}
 _VALUES = {"index-url": "--default-index", "cert": "--cert"}
@@ -31,7 +32,7 @@ _SECTIONS = ("global", "install", ":env:")
 
 def uv_options(configuration: Iterable[str]) -> list[str]:
     """The options, from lines such as ``global.index-url='https://…'``. Raises ValueError for what pip alone
-    understands."""
+    understands, and for a password."""
     known: dict[str, tuple[int, str]] = {}
     for line in filter(str.strip, configuration):
         name, separator, quoted = line.strip().partition("=")
@@ -45,6 +46,8 @@ def uv_options(configuration: Iterable[str]) -> list[str]:
             known[key] = rank, str(ast.literal_eval(quoted))
     options = []
     for key, (_, value) in known.items():
+        if any("@" in urlsplit(each).netloc for each in value.split()):
+            raise ValueError(f"pip's {key} has a user or a password, which others would see")
         if key in _LISTS:
             options += [f"{_LISTS[key]}={each}" for each in value.split()]
         elif key in _VALUES:

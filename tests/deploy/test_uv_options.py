@@ -48,9 +48,12 @@ def test_what_another_command_of_pip_is_told_does_not_matter() -> None:
     [
         ("global.trusted-host='packages.example'", "uv has nothing for pip's trusted-host"),
         (":env:.client-cert='/me.pem'", "uv has nothing for pip's client-cert"),
+        ("global.index-url='https://me:secret@packages.example/simple'", "pip's index-url has a user"),
+        ("global.extra-index-url='https://a.example/x https://secret@b.example'", "pip's extra-index-url"),
         ("nonsense", "a line without a value: nonsense"),
     ],
 )
 def test_what_uv_cannot_be_told_is_said(line: str, says: str) -> None:
-    with pytest.raises(ValueError, match=says):
+    with pytest.raises(ValueError, match=says) as caught:
         uv_options([line])
+    assert "secret" not in str(caught.value)
