@@ -35,7 +35,8 @@ class Driver:
         self._timer: asyncio.Task[None] | None = None
         """Opens and closes the window."""
         self._uncounted: set[asyncio.Task[None]] = set()
-        """Workers whose request began in the warm-up: of no use to anyone once the window is over."""
+        """Workers whose request is of the warm-up: of no use to anyone once the window is over."""
+        self._stopped = False
         self._cpu_s = 0.0
 
     @property
@@ -56,6 +57,7 @@ class Driver:
 
     def stop(self) -> None:
         """End early; what runs is cut off and counted as such."""
+        self._stopped = True
         for task in self._tasks:
             task.cancel()
 
@@ -131,15 +133,38 @@ class Driver:
             while (start := self._next_start()) is not None:
                 start_s, counts = start
                 if counts:
-                    self._uncounted.discard(worker)
+                    connection = await self._started(connection, start_s, counts=True)
+                elif len(self._window) == 2:  # an open loop that did not keep up has some left
+                    await asyncio.sleep(0)
                 else:
-                    self._uncounted.add(worker)
-                if start_s > self._time():
-                    await asyncio.sleep(start_s - self._time())
-                connection = await self._once(connection, start_s, counts)
+                    connection = await self._uncounted_start(worker, connection, start_s)
         finally:
             if connection is not None:
                 connection.abort()
+
+    async def _uncounted_start(
+        self, worker: asyncio.Task[None], connection: BenchConnection | None, start_s: float
+    ) -> BenchConnection | None:
+        """One of the warm-up, given up once the window is over; then the worker goes on with the next."""
+        self._uncounted.add(worker)
+        try:
+            return await self._started(connection, start_s, counts=False)
+        except asyncio.CancelledError:
+            if self._stopped:
+                raise
+            worker.uncancel()
+            _drop(connection)
+            return None
+        finally:
+            self._uncounted.discard(worker)
+
+    async def _started(
+        self, connection: BenchConnection | None, start_s: float, *, counts: bool
+    ) -> BenchConnection | None:
+        """One request, sent when it is meant to be."""
+        if start_s > self._time():
+            await asyncio.sleep(start_s - self._time())
+        return await self._once(connection, start_s, counts)
 
     async def _once(
         self, connection: BenchConnection | None, start_s: float, counts: bool

@@ -179,6 +179,26 @@ async def test_an_open_loop_counts_from_when_a_request_was_meant_to_start() -> N
     assert any("after they were meant to be" in line for line in warnings_of(figures))
 
 
+async def test_a_worker_that_the_warm_up_kept_too_long_sends_what_counts_all_the_same() -> None:
+    """An overloaded endpoint has not answered the warm-up when the window is over."""
+    asked = 0
+
+    async def respond(writer: asyncio.StreamWriter, number: int) -> None:
+        nonlocal asked
+        asked += 1
+        if number == 0:
+            await asyncio.sleep(60)
+        await right(writer, number)
+
+    async with asyncio.timeout(PLAN.timeout_s / 2):
+        tally, figures = await load(
+            respond, concurrency=1, rate=50.0, requests=None, warmup_s=0.05, duration_s=0.3
+        )
+    assert tally.right == 15, "those meant to start from 60 ms to 340 ms"
+    assert asked == 16, "the others of the warm-up are not sent any more"
+    assert any("after they were meant to be" in line for line in warnings_of(figures))
+
+
 async def test_warm_up_is_not_counted() -> None:
     """A request of the warm-up may end after it, on a busy machine: then only the pace counts its answer."""
     asked = 0
