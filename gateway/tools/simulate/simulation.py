@@ -34,6 +34,8 @@ from gateway.tools.simulate.world import Rules, SimulatedWorld
 
 MAX_TRIED_DEVICES = 4096
 MAX_GATEWAYS = 64
+MAX_SPAN_S = 1e9
+"""From the first request to the last. What lies idle is simulated, too."""
 _TERM = re.compile(
     r"\s*(?:(ttft|latency|tpot|queued)_p(\d{1,2}(?:\.\d+)?)|(good|rejected))\s*([<>])\s*(\d+(?:\.\d+)?)\s*"
 )
@@ -59,11 +61,17 @@ class SimulationPlan:
     """Each has its own queue and learns by itself; the agents divide their slots among them."""
 
     def jobs(self) -> Iterator[Job]:
-        """The traffic as it comes in this plan. Raises BadTrace."""
+        """The traffic as it comes in this plan. Raises BadTrace, and BadSpec where it lasts too long."""
         for job in islice(self.traffic.jobs(), self.requests):
             at_s = job.at_s / self.rate
             if self.duration_s is not None and at_s > self.duration_s:
                 return
+            if at_s > MAX_SPAN_S:
+                raise BadSpec(
+                    "--trace" if self.rate == 1.0 else "--rate",
+                    f"a request comes {at_s:.3g} seconds after the first, and at most {MAX_SPAN_S:.0e} can "
+                    "be simulated: are times of another unit taken for seconds?",
+                )
             yield job if self.rate == 1.0 else replace(job, at_s=at_s)
 
 

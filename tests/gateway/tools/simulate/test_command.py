@@ -160,6 +160,23 @@ def test_a_trace_that_breaks_off_is_told_with_its_line(tmp_path: Path) -> None:
     assert "t.jsonl, line 2: Invalid JSON" in " ".join(result.stderr.replace("│", " ").split())
 
 
+@pytest.mark.parametrize(
+    ("last_s", "rate", "option"),
+    [("1e12", "1", "--trace"), ("20", "1e-9", "--rate"), ("20", "1e-320", "--rate")],
+)
+def test_times_that_cannot_be_seconds_are_refused_and_not_waited_for(
+    tmp_path: Path, last_s: str, rate: str, option: str
+) -> None:
+    trace = tmp_path / "t.jsonl"
+    lines = (f'{{"at_s": {at_s}, "input_tokens": 5, "output_tokens": 5}}\n' for at_s in ("0", last_s))
+    trace.write_text("".join(lines))
+    result = run(*FLEET, "--trace", str(trace), "--rate", rate, "--policy", "cost")
+    assert result.exit_code == 2
+    said = " ".join(result.stderr.replace("│", " ").split())
+    assert f"Invalid value for {option}: a request comes" in said
+    assert "taken for seconds?" in said
+
+
 def test_a_chart_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     result = run(*FLEET, *MIX, "--policy", "cost", "--plot", str(tmp_path / "no" / "chart.svg"))
     assert result.exit_code == 1
