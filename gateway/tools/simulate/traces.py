@@ -84,6 +84,8 @@ class TraceFile:
             latest_s = job.at_s
             begin_s = job.at_s if begin_s is None else begin_s
             yield replace(job, at_s=job.at_s - begin_s)
+        if begin_s is None:
+            raise BadTrace(self._path.name, 0, "there is no request in it")
 
     def _of_json(self, first: bytes) -> _Parse:
         try:

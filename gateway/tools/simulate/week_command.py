@@ -56,7 +56,7 @@ class WeekOptions:
         float, typer.Option(min=0.0, max=2.0, help="How far, for hours, days are off their shape.")
     ] = 0.15
     seeds: Annotated[int, typer.Option(min=1, max=100, help="So many weeks are drawn by chance.")] = 3
-    seed: Annotated[int, typer.Option(help="The first of them.")] = 1
+    seed: Annotated[int, typer.Option(min=0, help="The first of them.")] = 1
     as_json: Annotated[bool, typer.Option("--json", help="All figures, for programs.")] = False
 
 

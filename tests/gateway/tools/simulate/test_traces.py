@@ -66,6 +66,8 @@ def test_a_trace_is_read_as_far_as_it_is_asked_for(tmp_path: Path) -> None:
     ("text", "line", "words"),
     [
         ("", 0, "nothing in it"),
+        (AZURE.partition("\n")[0] + "\n", 0, "no request in it"),
+        ('{"block_tokens": 16}\n\n', 0, "no request in it"),
         ("hello\n", 1, "no trace begins so"),
         ("TIMESTAMP,Tokens\n", 1, "columns must be"),
         (AZURE + "yesterday,1,2\n", 3, "'yesterday' is no time"),

@@ -40,6 +40,7 @@ def test_a_small_week_is_told_by_policy(tmp_path: Path) -> None:
         (("--shape", "round"), "'round' is none of office"),
         (("--slo", "0.1"), "one prompt of a hundred takes"),
         (("--device", "abacus"), "no device class"),
+        (("--seed", "-1"), "--seed"),
     ],
 )
 def test_what_cannot_be_simulated_is_refused(tmp_path: Path, words: tuple[str, ...], says: str) -> None:
