@@ -108,6 +108,10 @@ def _count(value: float) -> str:
     return f"{value:,.0f}"
 
 
+def _rate(value: float) -> str:
+    return f"{value:,.0f}" if value >= 10 or not value else f"{value:.2g}"
+
+
 def _share(value: float) -> str:
     return f"{value:.1%}"
 
@@ -127,7 +131,7 @@ _FIGURES: tuple[tuple[str, Callable[[Json], float | None], Callable[[float], str
     ("refused", _member("refused"), _count),
     ("failed", _member("failed"), _count),
     ("cancelled", _member("cancelled"), _count),
-    ("tokens written a second", _member("output_tokens_per_s"), _count),
+    ("tokens written a second", _member("output_tokens_per_s"), _rate),
     ("deployments in use", _member("utilisation"), _share),
     ("deployments", _member("deployments"), _count),
     ("slots", _member("slots"), _count),

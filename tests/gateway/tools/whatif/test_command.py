@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 from gateway.tools.whatif.command import register
 from gateway.tools.whatif.recording import export, write_facts
 from tests.gateway.cli.test_live import KEY, Server, server
-from tests.gateway.tools.whatif.kit import deployment, fleet_json, recording
+from tests.gateway.tools.whatif.kit import deployment, fact, fleet_json, recording
 from tests.gateway.tools.whatif.test_run import busy
 
 __all__ = ["server"]
@@ -51,6 +51,15 @@ def test_without_changes_only_the_error_of_the_simulation_is_shown(facts: Path) 
     with_changes = run("--facts", str(facts), "--scale", "2").stdout
     assert "WITH THE CHANGES" in with_changes
     assert "ERROR" not in with_changes
+
+
+def test_a_rate_of_few_tokens_is_not_shown_as_none(tmp_path: Path) -> None:
+    path = tmp_path / "facts.jsonl"
+    hour = recording([fact(3590.0, tokens_out=900)], span_s=3600.0)
+    write_facts(path, export(hour, fleet_json()))
+    shown = run("--facts", str(path)).stdout
+    (row,) = (line.split() for line in shown.splitlines() if line.startswith("tokens written a second"))
+    assert row[4] == "0.25"
 
 
 def test_who_names_no_model_where_several_are_served_is_shown_how(tmp_path: Path) -> None:
