@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import sys
 import tempfile
@@ -144,7 +145,7 @@ def _show_answer(client: Client, model: str) -> None:
 
 def how_to_go_on(base_url: str, key: str, model: str) -> str:
     """Base URL, key, a curl line and a Python snippet, ready to be copied."""
-    body = json.dumps(chat_body(model) | {"stream": True})
+    body = shlex.quote(json.dumps(chat_body(model) | {"stream": True}))
     return f"""
 base URL  {base_url}
 API key   {key}
@@ -157,7 +158,7 @@ Who serves what:
 With curl:
 
   curl -N {base_url}/chat/completions -H 'authorization: Bearer {key}' \\
-    -H 'content-type: application/json' -d '{body}'
+    -H 'content-type: application/json' -d {body}
 
 With Python (pip install openai):
 
@@ -165,7 +166,7 @@ With Python (pip install openai):
 
   client = OpenAI(base_url="{base_url}", api_key="{key}")
   question = [{{"role": "user", "content": "{QUESTION}"}}]
-  for chunk in client.chat.completions.create(model="{model}", messages=question, stream=True):
+  for chunk in client.chat.completions.create(model={json.dumps(model)}, messages=question, stream=True):
       print(chunk.choices[0].delta.content or "", end="", flush=True)
 """
 

@@ -15,8 +15,6 @@ from gateway.tools.quickstart import command
 from gateway.tools.quickstart.command import how_to_go_on
 from gateway.tools.quickstart.processes import Children
 
-_PAGE = how_to_go_on("http://127.0.0.1:8787/v1", "sk-tl-abc", "trunkline-demo")
-
 
 def test_without_the_packages_of_its_model_it_is_wrong_usage(
     monkeypatch: pytest.MonkeyPatch,
@@ -58,15 +56,19 @@ def test_settings_of_another_gateway_are_not_those_of_the_one_that_is_started(
     assert (children.given["agent"]["TRUNKLINE_AGENT_JOIN"] or "").startswith("tlj_")
 
 
-def test_the_curl_line_is_one_shell_command_with_a_json_body() -> None:
-    command = _PAGE.partition("With curl:")[2].partition("With Python")[0].strip()
+@pytest.mark.parametrize("model", ["trunkline-demo", 'it\'s a "model"'])
+def test_the_curl_line_is_one_shell_command_with_a_json_body(model: str) -> None:
+    page = how_to_go_on("http://127.0.0.1:8787/v1", "sk-tl-abc", model)
+    command = page.partition("With curl:")[2].partition("With Python")[0].strip()
     words = shlex.split(command.replace("\\\n", " "))
     assert words[:3] == ["curl", "-N", "http://127.0.0.1:8787/v1/chat/completions"]
     assert "authorization: Bearer sk-tl-abc" in words
-    assert json.loads(words[-1])["model"] == "trunkline-demo"
+    assert json.loads(words[-1])["model"] == model
 
 
-def test_the_snippet_is_python() -> None:
-    snippet = textwrap.dedent(_PAGE.partition("(pip install openai):")[2])
+@pytest.mark.parametrize("model", ["trunkline-demo", 'it\'s a "model"'])
+def test_the_snippet_is_python(model: str) -> None:
+    page = how_to_go_on("http://127.0.0.1:8787/v1", "sk-tl-abc", model)
+    snippet = textwrap.dedent(page.partition("(pip install openai):")[2])
     compile(snippet, "snippet", "exec")
     assert 'api_key="sk-tl-abc"' in snippet
