@@ -83,7 +83,10 @@ def bench(plan: BenchPlan) -> None:
 
 
 def _check_files(plan: BenchPlan) -> None:
-    """Raises BadPlan for more connections than this process may have open files."""
+    """Raises BadPlan for more connections than this process may have open files, and for figures that could
+    not be written once they were measured."""
+    if plan.json_file not in (None, _STDOUT) and not Path(plan.json_file).parent.is_dir():
+        raise BadPlan("--json", f"{plan.json_file} cannot be written: there is no such directory")
     limit = raise_file_limit()
     if limit is not None and plan.most_running + _SPARE_FILES > limit:
         most = limit - _SPARE_FILES
