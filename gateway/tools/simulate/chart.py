@@ -83,8 +83,9 @@ def _write_png(path: Path, drawing: str) -> None:
     for part in root:
         x, y, *size = (float(part.get(key, 0)) * _SCALE for key in ("x", "y", "width", "height"))
         if part.text is None:
-            corners = round(x), round(y), round(x + size[0]) - 1, round(y + size[1]) - 1
-            draw.rectangle(corners, part.attrib["fill"])
+            left, upper = round(x), round(y)
+            right, lower = round(x + size[0]) - 1, round(y + size[1]) - 1
+            draw.rectangle((left, upper, max(left, right), max(upper, lower)), part.attrib["fill"])
         else:
             anchor, bold = "rs" if "text-anchor" in part.attrib else "ls", "font-weight" in part.attrib
             draw.text((x, y), part.text, part.attrib["fill"], font, anchor, stroke_width=bold / 2)

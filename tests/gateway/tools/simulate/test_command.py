@@ -11,6 +11,7 @@ from PIL import Image
 from typer.testing import CliRunner, Result
 
 from gateway.tools.simulate import register
+from gateway.tools.simulate.chart import Heading, write_plot
 
 FLEET = ["--fleet", "1*h100,1*l4"]
 MIX = ["--mix", "rate=5,requests=40;a:input=500,output=20,prefix=512x2"]
@@ -113,6 +114,16 @@ def test_a_plot_is_drawn_as_png_with_pillow(tmp_path: Path) -> None:
         assert {(0x1D, 0x4E, 0xD8), (0x11, 0x18, 0x27)} <= {
             colour for _, colour in (image.getcolors(1 << 24) or ())
         }
+
+
+def test_a_png_has_bars_that_are_shorter_than_a_pixel(tmp_path: Path) -> None:
+    """A policy whose requests wait for minutes beside a median of milliseconds."""
+    times = {"p50": 0.01, "p95": 0.02, "p99": 100.0}
+    numbers = dict.fromkeys(("goodput_rps", "utilisation_cv", "prefix_hit_rate", "rejected"), 0.0)
+    chart = tmp_path / "chart.png"
+    write_plot(chart, {"cost": {"ttft_s": times, "latency_s": times, **numbers}}, Heading("Policies"))
+    with Image.open(chart) as drawn:
+        assert drawn.width == 1720
 
 
 def test_without_pillow_a_png_is_refused_in_one_line_before_anything_is_simulated(
