@@ -14,6 +14,7 @@ from xml.etree import ElementTree
 
 from gateway.tools.simulate.inputs import BadSpec
 from gateway.tools.simulate.tally import SHARES
+from shared.process.excerpt import printable
 
 _WIDTH, _NAMES, _NUMBERS, _ROW, _BAR, _HEAD, _EDGE = 860, 170, 190, 22, 14, 30, 16
 """Pixels: the whole, room for names and for numbers, a row, its bar, a panel's title, the margin."""
@@ -150,13 +151,18 @@ def _panel(parts: list[str], title: str, unit: str, rows: Mapping[str, Sequence[
 def _box(x: float, y: float, width: float, height: float, colour: str, label: str = "") -> str:
     """``label`` is shown when the box is pointed at."""
     place = f'x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}"'
-    return f'<rect {place} fill="{colour}"><title>{escape(label)}</title></rect>'
+    return f'<rect {place} fill="{colour}"><title>{_escaped(label)}</title></rect>'
 
 
 def _text(x: float, y: float, text: str, colour: str = _QUIET, form: str = "") -> str:
     """A line with its baseline at ``y``. It begins at ``x``, or ends there if ``form`` is ``end``."""
     more = {"": "", "end": ' text-anchor="end"', "bold": ' font-weight="600"'}[form]
-    return f'<text x="{x:.1f}" y="{y:.1f}" fill="{colour}"{more}>{escape(text)}</text>'
+    return f'<text x="{x:.1f}" y="{y:.1f}" fill="{colour}"{more}>{_escaped(text)}</text>'
+
+
+def _escaped(text: str) -> str:
+    """``text`` as XML; what no XML may hold, as in the name of a file, is ``?``."""
+    return escape(printable(text))
 
 
 def ticks(longest: float) -> list[float]:

@@ -116,6 +116,15 @@ def test_a_plot_is_drawn_as_png_with_pillow(tmp_path: Path) -> None:
         }
 
 
+@pytest.mark.parametrize("kind", ["svg", "png"])
+def test_a_chart_is_of_a_file_with_any_name(tmp_path: Path, kind: str) -> None:
+    trace, chart = tmp_path / "a\x01\udcff<b>", tmp_path / f"chart.{kind}"
+    trace.write_text('{"at_s": 0, "input_tokens": 5, "output_tokens": 5}\n')
+    assert run(*FLEET, "--trace", str(trace), "--policy", "cost", "--plot", str(chart)).exit_code == 0
+    if kind == "svg":
+        assert any("a??<b>" in (each.text or "") for each in ET.parse(chart).getroot())
+
+
 def test_a_png_has_bars_that_are_shorter_than_a_pixel(tmp_path: Path) -> None:
     """A policy whose requests wait for minutes beside a median of milliseconds."""
     times = {"p50": 0.01, "p95": 0.02, "p99": 100.0}
