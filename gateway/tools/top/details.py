@@ -104,7 +104,7 @@ def _slowed(facts: Json) -> bool:
 
 
 def _gpu_lines(fleet: LiveFleet, facts: Json) -> Iterator[str]:
-    for index, gpu in enumerate(fleet.gpus_of(facts)):
+    for index, gpu in fleet.gpus_by_index(facts).items():
         parts = [f"{gpu.get('name') or 'GPU'} {index}"]
         if (use := gpu.get("utilisation")) is not None:
             parts.append(f"{bar(use, 10):10} {percent(use)}")

@@ -283,9 +283,13 @@ class LiveFleet:
 
     def gpus_of(self, facts: Json) -> list[Json]:
         """Those that a deployment runs on; of one that does not say it, all of its agent."""
-        known = self.agents.get(str(facts.get("agent")), {}).get("gpus", {})
+        return list(self.gpus_by_index(facts).values())
+
+    def gpus_by_index(self, facts: Json) -> Mapping[str, Json]:
+        """The same with the index that each has at its host."""
+        known: Mapping[str, Json] = self.agents.get(str(facts.get("agent")), {}).get("gpus", {})
         indices = str(facts.get("gpus", "")).split(",")
-        return [known[each] for each in indices if each in known] or list(known.values())
+        return {each: known[each] for each in indices if each in known} or known
 
 
 def _without(data: Json, names: Iterable[str]) -> Json:

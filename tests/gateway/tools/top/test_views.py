@@ -227,3 +227,13 @@ def test_a_decision_record_is_told_in_its_words() -> None:
         "",
         "These processes do not answer: q",
     ]
+
+
+def test_details_name_a_gpu_by_the_index_that_it_has_at_its_host() -> None:
+    made = LiveFleet()
+    agents = {"a": {"gpus": {str(index): GPU for index in range(4)}}}
+    deployments = {"a/v/m": {"agent": "a", "model": "m", "status": "loaded", "gpus": "2,3"}}
+    made.take("snapshot", {"at": NOW_S, "agents": agents, "deployments": deployments})
+    (row,) = DEPLOYMENTS.rows(made, "all")
+    lines = [line.split()[:2] for line in lines_of(row, DEPLOYMENTS) if "GiB" in line]
+    assert lines == [["H100", "2"], ["H100", "3"]]
