@@ -58,6 +58,8 @@ class TraceFile:
     def __init__(self, path: Path) -> None:
         self._path = path
         self.block_tokens = DEFAULT_BLOCK_TOKENS
+        if path.is_fifo() or path.is_char_device():
+            raise BadTrace(str(path), 0, "it is read more than once, so it must be a file on disk")
         _, first = next(self._lines(), (0, b""))
         if not first:
             raise BadTrace(path.name, 0, "there is nothing in it")

@@ -1,6 +1,7 @@
 """Traces of every format, and what is said of bad ones."""
 
 import itertools
+import os
 from pathlib import Path
 
 import pytest
@@ -95,6 +96,14 @@ def test_bad_traces_are_told_with_their_line(tmp_path: Path, text: str, line: in
         list(trace(tmp_path, text).jobs())
     assert caught.value.line == line
     assert (f"line {line}: " in str(caught.value)) == bool(line)
+
+
+def test_what_can_be_read_only_once_is_refused_at_once(tmp_path: Path) -> None:
+    """What was read of a pipe at first is not there when it is read again."""
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    with pytest.raises(BadTrace, match="a file on disk"):
+        TraceFile(path)
 
 
 def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
