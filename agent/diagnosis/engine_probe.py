@@ -8,17 +8,28 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, quote, unquote, urlsplit
 
+from agent.engines.http.model_servers import PING_PATH, read_status
 from agent.engines.settings import base_url
-from shared.process.checks import CheckOutcome, failed, passed, skipped
+from agent.engines.wire import PATH_CHARS
+from shared.process.checks import CheckOutcome, CheckState, failed, passed, skipped
 from shared.process.connection_errors import explain_http_error
 from shared.process.excerpt import printable
+from shared.protocol.messages import DeploymentStatus
 
 LIST_S = 10.0
 GENERATE_S = 120.0
 MOST_BYTES = 4 * 1024 * 1024
-HEALTH = {"openai": "/v1/models", "kserve": "/v2/health/ready", "comfyui": "/system_stats"}
+HEALTH = {
+    "openai": "/v1/models",
+    "kserve": "/v2/health/ready",
+    "comfyui": "/system_stats",
+    "torchserve": PING_PATH,
+}
+"""Protocol → where such an engine says that it works."""
+_MODELS = "/v1/models/"
+"""Where TensorFlow Serving says this of a model, whose name follows."""
 
 _TOKEN = {"max_tokens": 1, "temperature": 0}
 _QUESTIONS: Sequence[tuple[str, Mapping[str, Any], str]] = (
@@ -49,19 +60,38 @@ class EngineProbe:
 
     def reachable(self) -> CheckOutcome:
         """Whether it answers, and lists models."""
-        path = self.health or HEALTH[self.protocol]
         try:
-            status, found = self._ask("GET", path, None, LIST_S)
+            outcomes = [self._answers(path) for path in self._paths]
         except EngineSilent as error:
             return failed(
                 f"The engine {self.name} at {self.url} does not answer: {error}.",
                 "Start it, or correct its URL; look at its log.",
             )
+        return next((each for each in outcomes if each.state is CheckState.FAILED), outcomes[0])
+
+    @property
+    def _paths(self) -> Sequence[str]:
+        """Where it says that it works; TensorFlow Serving, at each of its models."""
+        if self.protocol == "tensorflow":
+            return [_MODELS + quote(model, safe="") for model in self.models]
+        return [self.health or HEALTH[self.protocol]]
+
+    def _answers(self, path: str) -> CheckOutcome:
+        """What its answer at ``path`` says of it. Raises EngineSilent."""
+        status, found = self._ask("GET", path, None, LIST_S)
         if status in (401, 403):
             return failed(
                 f"The engine {self.name} refuses the agent's key (status {status}).",
                 "Give its key as api_key, or in TRUNKLINE_AGENT_ENGINE_KEY.",
             )
+        if self.protocol == "tensorflow" and status != 503:
+            model = read_status(unquote(path.removeprefix(_MODELS)), status, found)
+            if model.status is not DeploymentStatus.LOADED:
+                return failed(
+                    f"Model {printable(model.id)} of the engine {self.name} is {model.status}: "
+                    f"{printable(model.reason)}.",
+                    "Load it there, or correct its name in the settings.",
+                )
         if status >= 400:
             return failed(
                 f"The engine {self.name} answers {path} with status {status}.",
@@ -133,34 +163,39 @@ class EngineProbe:
     ) -> tuple[int, Any]:
         """Status, and the JSON that was answered, None where it is none. Raises EngineSilent."""
         parts = urlsplit(base_url(self.url))
-        host = parts.hostname or ""
-        connection: HTTPConnection
-        if parts.scheme == "https":
-            connection = HTTPSConnection(
-                host, parts.port, timeout=timeout_s, context=ssl.create_default_context()
-            )
-        else:
-            connection = HTTPConnection(host, parts.port, timeout=timeout_s)
         headers = {"accept": "application/json"}
         if body is not None:
             headers["content-type"] = "application/json"
         if self.key is not None:
             headers["authorization"] = f"Bearer {self.key}"
+        connection: HTTPConnection | None = None
         try:
+            connection = _connection(parts, timeout_s)
             sent = None if body is None else json.dumps(body)
-            connection.request(method, parts.path + path, sent, headers)
+            encoded = {name: value.encode() for name, value in headers.items()}
+            connection.request(method, quote(parts.path + path, safe=PATH_CHARS), sent, encoded)
             response = connection.getresponse()
             text = response.read(MOST_BYTES)
         except TimeoutError as error:
             raise EngineSilent(f"nothing comes within {timeout_s:g} s") from error
-        except (OSError, HTTPException) as error:
+        except (OSError, HTTPException, UnicodeError) as error:  # UnicodeError: of a host that is no name
             raise EngineSilent(explain_http_error(self.url, error)) from error
         finally:
-            connection.close()
+            if connection is not None:
+                connection.close()
         try:
             return response.status, json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             return response.status, None
+
+
+def _connection(parts: SplitResult, timeout_s: float) -> HTTPConnection:
+    """Not yet connected. Raises HTTPException for a host that is none."""
+    host = parts.hostname or ""
+    if parts.scheme == "https":
+        context = ssl.create_default_context()
+        return HTTPSConnection(host, parts.port, timeout=timeout_s, context=context)
+    return HTTPConnection(host, parts.port, timeout=timeout_s)
 
 
 def listens(port: int) -> bool:
@@ -172,7 +207,8 @@ def listens(port: int) -> bool:
 
 def _listed(found: Any) -> list[str]:
     data = found.get("data") if isinstance(found, dict) else None
-    return [str(each["id"]) for each in data if isinstance(each, dict) and "id" in each] if data else []
+    entries = data if isinstance(data, list) else []
+    return [str(each["id"]) for each in entries if isinstance(each, dict) and "id" in each]
 
 
 def _reason(found: Any) -> str:

@@ -26,7 +26,8 @@ and ours for the engine, and a compressed answer could not be read for usage."""
 _PATH = re.compile(r"/[\x21-\x7e]*")
 _PLAIN_PATH = re.compile(r"(?:/[A-Za-z0-9_-]+)+")
 """Nothing in it that could mean another place, however it is read: nearly all there are."""
-_PATH_CHARS = "/%:@!$&'()*+,;=~"
+PATH_CHARS = "/%:@!$&'()*+,;=~"
+"""Of a path these go to an engine as they are, beside letters, digits and ``_.-``."""
 _CONTROL_BYTE = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 _ESCAPED = re.compile(rb"%[0-9A-Fa-f]{2}")
 """As the standard library decodes it, but what is no escape costs next to nothing."""
@@ -162,7 +163,7 @@ class RequestFormat:
     def __init__(self, base: str, api_key: str | None) -> None:
         parts = self._base = urlsplit(base)
         self._api_key = api_key
-        self._prefix = quote(parts.path, safe=_PATH_CHARS).encode()
+        self._prefix = quote(parts.path, safe=PATH_CHARS).encode()
         self._same = b" HTTP/1.1\r\nhost: %b\r\naccept-encoding: identity\r\n" % _host(parts)
         if api_key is not None:
             self._same += b"authorization: Bearer %b\r\n" % api_key.encode()
@@ -219,7 +220,7 @@ class RequestFormat:
         subprotocols = [Subprotocol(name) for name in offered if FIELD_NAME.fullmatch(name.lower())]
         base = self._base
         scheme = "wss" if base.scheme == "https" else "ws"
-        place = quote(base.path, safe=_PATH_CHARS) + check_path(path)
+        place = quote(base.path, safe=PATH_CHARS) + check_path(path)
         return f"{scheme}://{base.netloc}{place}", fields, subprotocols
 
     def _start(self, method: str, path: str) -> bytes:
