@@ -177,7 +177,7 @@ class EngineConfig(BaseModel):
     models: Annotated[tuple[str, ...], Field(max_length=MODELS)] = ()
     health: Annotated[str, Field(max_length=1024), AfterValidator(_check_health)] | None = None
     """For a ``url`` without a list of models: a path that answers below 400 while it serves ``models``."""
-    version: str = ""
+    version: Annotated[str, Field(max_length=limits.MODEL_NAME_CHARS)] = ""
     labels: dict[str, str] = Field(default_factory=dict)
     """Kept beside the engine; no gateway is told of them yet."""
     continues: Continues | None = None

@@ -16,6 +16,7 @@ from agent.engines.http.kserve import KServeBackend
 from agent.engines.http.model_servers import TensorFlowServingBackend, TorchServeBackend
 from agent.engines.managed import LoadAttempt
 from shared.process.settings import ConfigError
+from shared.protocol.limits import MODEL_NAME_CHARS
 
 GIB = 1024**3
 
@@ -291,3 +292,11 @@ def test_which_gpus_an_engine_uses(tmp_path: Path, keys: str, gpus: tuple[int, .
     (engine,) = settings(tmp_path, f"[[engine]]\n{keys}").engines
     assert engine.used_gpus == gpus
     assert (engine.loading().gpus, engine.settings().gpus) == (gpus, gpus)
+
+
+def test_a_version_that_no_gateway_takes_is_refused(tmp_path: Path) -> None:
+    longest = "v" * MODEL_NAME_CHARS
+    (engine,) = settings(tmp_path, f'[[engine]]\nurl = "http://x"\nversion = "{longest}"').engines
+    assert engine.version == longest
+    with pytest.raises(ConfigError, match=r"version.*at most 256 characters"):
+        settings(tmp_path, f'[[engine]]\nurl = "http://x"\nversion = "{longest}v"')
