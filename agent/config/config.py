@@ -20,7 +20,7 @@ from pydantic import (
 )
 from pydantic_settings import NoDecode
 
-from agent.config.engines import Continues, ModelsConfig, Seconds, Slots, check_name
+from agent.config.engines import Continues, Key, ModelsConfig, Seconds, Slots, check_name
 from agent.config.engines import EngineConfig as EngineConfig
 from agent.engines.http.kind import USUAL_PORTS
 from shared.identity import JoinToken
@@ -72,7 +72,7 @@ class AgentConfig(BaseModel):
     name: Annotated[str, AfterValidator(check_name)] | None = None
     engine: Annotated[tuple[EngineConfig, ...], NoDecode, BeforeValidator(_split_engines)] = ()
     models: ModelsConfig = Field(default_factory=ModelsConfig)
-    engine_key: SecretStr | None = None
+    engine_key: Key | None = None
     """The API key of engines that have none of their own here."""
     slots: Slots | None = None
     """For engines that have none of their own here."""

@@ -73,6 +73,18 @@ def check_name(name: str) -> str:
     return name
 
 
+def _check_key(key: SecretStr) -> SecretStr:
+    """``key`` without the blanks and line ends around it, as a file or a secret's store may add them."""
+    text = key.get_secret_value().strip()
+    if not text.isprintable():
+        raise ValueError("a key holds no line ends or other characters that cannot be printed")
+    return SecretStr(text)
+
+
+Key = Annotated[SecretStr, AfterValidator(_check_key)]
+"""Sent to an engine in a header field."""
+
+
 def _check_health(path: str) -> str:
     if not path.startswith("/") or not path.isprintable() or " " in path:
         raise ValueError("a path begins with / and holds no blanks")
@@ -167,13 +179,13 @@ class EngineConfig(BaseModel):
     management: Annotated[str, AfterValidator(base_url)] | None = None
     """For ``torchserve``: the URL of its management API, which lists its models. Default: port 8081 of the
     engine's host, if it has no ``models``; else none."""
-    management_key: SecretStr | None = None
+    management_key: Key | None = None
     """For ``torchserve``: the key of its management API, where that wants one."""
     command: Command | None = None
     """Program and arguments, as a list or as text in a shell's form. ``{port}`` stands for the port."""
     name: Annotated[str, AfterValidator(lambda name: check_name(name) if name else "")] = ""
     slots: Slots | None = None
-    api_key: SecretStr | None = None
+    api_key: Key | None = None
     models: Annotated[tuple[str, ...], Field(max_length=MODELS)] = ()
     health: Annotated[str, Field(max_length=1024), AfterValidator(_check_health)] | None = None
     """For a ``url`` without a list of models: a path that answers below 400 while it serves ``models``."""

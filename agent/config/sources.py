@@ -22,7 +22,9 @@ from shared.process.tracing.settings import with_endpoint
 PREFIX = "TRUNKLINE_AGENT_"
 CONFIG_VARIABLE = f"{PREFIX}CONFIG"
 
-SECRETS = frozenset({"join", "api_key", "engine_key", "command", "restart", "environment", "headers"})
+SECRETS = frozenset(
+    {"join", "api_key", "engine_key", "management_key", "command", "restart", "environment", "headers"}
+)
 
 _ENGINE_FLAGS = {
     "url": "--engine",

@@ -300,3 +300,21 @@ def test_a_version_that_no_gateway_takes_is_refused(tmp_path: Path) -> None:
     assert engine.version == longest
     with pytest.raises(ConfigError, match=r"version.*at most 256 characters"):
         settings(tmp_path, f'[[engine]]\nurl = "http://x"\nversion = "{longest}v"')
+
+
+def test_a_key_with_a_line_end_behind_it_is_sent_without(tmp_path: Path) -> None:
+    text = 'engine_key = "a\\n"\n[[engine]]\nurl = "http://x"\n'
+    (common,) = settings(tmp_path, text).engines
+    assert common.settings().api_key == "a"
+    own = 'url = "torchserve:http://x"\napi_key = " b\\r\\n"\nmanagement_key = "c\\n"'
+    (engine,) = settings(tmp_path, f"[[engine]]\n{own}").engines
+    assert (engine.settings().api_key, engine.settings().management_key) == ("b", "c")
+
+
+@pytest.mark.parametrize("name", ["api_key", "management_key"])
+def test_a_key_that_would_end_its_header_field_is_refused_and_never_repeated(
+    tmp_path: Path, name: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"{name}: a key holds no line ends") as caught:
+        settings(tmp_path, f'[[engine]]\nurl = "torchserve:http://x"\n{name} = "a\\nx-evil: 1"')
+    assert "evil" not in str(caught.value)
