@@ -26,6 +26,7 @@ from agent.engines.http.kind import USUAL_PORTS
 from shared.identity import JoinToken
 from shared.link.addresses import check_peer_address, dial_settings, is_loopback, tunnel_url
 from shared.link.dialer import DialSettings
+from shared.process.startup import home_directory
 from shared.process.tracing.settings import OtelTable
 from shared.protocol.errors import JoinTokenInvalid
 
@@ -183,4 +184,4 @@ def default_state_dir(environ: Mapping[str, str]) -> Path:
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         return Path("/var/lib/trunkline/agent")
     base = environ.get("XDG_STATE_HOME")
-    return (Path(base) if base else Path.home() / ".local" / "state") / "trunkline" / "agent"
+    return (Path(base) if base else home_directory() / ".local" / "state") / "trunkline" / "agent"

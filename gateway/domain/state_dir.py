@@ -4,6 +4,8 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from shared.process.startup import home_directory
+
 DATABASE_NAME = "gateway.db"
 ADDRESS_NAME = "store.json"
 """Lies there instead where the database is on a server, and says which."""
@@ -33,4 +35,4 @@ def default_state_dir(environment: Mapping[str, str], home: Path, is_root: bool)
 def own_state_dir() -> Path:
     """The default for this process."""
     is_root = hasattr(os, "geteuid") and os.geteuid() == 0
-    return default_state_dir(os.environ, Path.home(), is_root)
+    return default_state_dir(os.environ, home_directory(), is_root)

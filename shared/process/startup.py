@@ -1,4 +1,5 @@
-"""What a process does at its start: what it does not wait for, how many files it may open, what it is.
+"""What a process does at its start: what it does not wait for, how many files it may open, what it is, where
+its user is at home.
 
 Importing makes objects that stay and next to no garbage: looking for it takes a tenth of a start. Every
 connection is an open file, so the limit of those is raised as far as it may be.
@@ -76,6 +77,14 @@ def raise_file_limit(most: int = OPEN_FILES) -> int | None:
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     return file_limit()
+
+
+def home_directory() -> Path:
+    """This user's. Of one that has none, as in a container that runs as any user: ``/``, as Docker says."""
+    try:
+        return Path.home()
+    except RuntimeError:
+        return Path("/")
 
 
 @cache

@@ -350,6 +350,13 @@ def test_defaults_fit_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     assert default_state_dir({}) == Path("/var/lib/trunkline/agent")
 
 
+def test_a_user_without_a_home_directory_has_a_state_directory_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)
+    assert default_state_dir({}) == Path("/.local/state/trunkline/agent")
+
+
 @pytest.mark.parametrize(
     ("engine", "told"),
     [

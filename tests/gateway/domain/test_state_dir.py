@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gateway.domain import state_dir as location
-from gateway.domain.state_dir import default_state_dir
+from gateway.domain.state_dir import default_state_dir, own_state_dir
 
 HOME = Path("/home/ada")
 
@@ -37,3 +37,11 @@ def test_an_agent_that_root_runs_does_not_move_the_gateways_state(
     assert default_state_dir({}, HOME, is_root=True) == HOME / ".local/state/trunkline"
     (tmp_path / "gateway.db").touch()
     assert default_state_dir({}, HOME, is_root=True) == tmp_path
+
+
+def test_a_user_without_a_home_directory_has_a_usual_place_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HOME", "XDG_STATE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)
+    assert own_state_dir() == Path("/.local/state/trunkline")

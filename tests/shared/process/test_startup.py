@@ -6,12 +6,14 @@ import sys
 from collections.abc import Iterator
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
 from shared.process.startup import (
     GENERATIONS,
     file_limit,
+    home_directory,
     raise_file_limit,
     without_collection,
     without_optional,
@@ -95,3 +97,11 @@ def test_no_more_is_asked_for_than_may_be() -> None:
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     soft_limit(512)
     assert raise_file_limit(1 << 40) in (hard, 1 << 40)
+
+
+def test_a_user_without_a_home_directory_is_at_home_at_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/ada")
+    assert home_directory() == Path("/home/ada")
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)
+    assert home_directory() == Path("/")
