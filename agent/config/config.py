@@ -20,8 +20,9 @@ from pydantic import (
 )
 from pydantic_settings import NoDecode
 
-from agent.config.engines import Continues, Key, ModelsConfig, Seconds, Slots, check_name
 from agent.config.engines import EngineConfig as EngineConfig
+from agent.config.engines import ModelsConfig
+from agent.config.values import Continues, Key, Seconds, Slots, check_name
 from agent.engines.http.kind import USUAL_PORTS
 from shared.identity import JoinToken
 from shared.link.addresses import check_peer_address, dial_settings, is_loopback, tunnel_url

@@ -1,7 +1,5 @@
 """One ``[[engine]]`` of the agent's settings, and the ``[models]`` they share memory by."""
 
-import re
-import shlex
 from collections.abc import Sequence
 from math import inf
 from pathlib import Path
@@ -10,16 +8,29 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import (
     AfterValidator,
     BaseModel,
-    BeforeValidator,
     ByteSize,
     ConfigDict,
     Field,
-    SecretStr,
     model_validator,
 )
 
+from agent.config.values import (
+    Command,
+    Continues,
+    Devices,
+    Directory,
+    Environment,
+    GpuIndex,
+    HealthPath,
+    Key,
+    Memory,
+    Seconds,
+    Slots,
+    TorchDevice,
+    TorchModel,
+    check_name,
+)
 from agent.engines.command.engine import PORT, CommandSettings
-from agent.engines.http.kind import check_continues
 from agent.engines.http.models import MODELS
 from agent.engines.managed import LoadAttempt
 from agent.engines.model_names import is_nameable
@@ -36,20 +47,8 @@ from agent.engines.settings import (
 from agent.serve.backend import PythonSettings
 from agent.serve.locate import check_spec
 from agent.serve.model import name_of_class
-from agent.serve.options import read_devices
-from shared.identity import NAME_RULE, is_name
+from shared.identity import is_name
 from shared.protocol import limits
-from shared.protocol.deployment_state import GPU_INDEX
-
-Slots = Annotated[int, Field(ge=1, le=100_000)]
-Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
-Memory = Annotated[ByteSize, Field(gt=0, le=2**50)]
-"""Bytes, or text such as ``14 GiB``."""
-Continues = Annotated[dict[str, str], AfterValidator(check_continues)]
-"""Route → how an engine is asked to go on with an answer that another engine began: ``final_message`` or
-``prefill``, for completions ``prompt``. Empty: not at all."""
-
-GpuIndex = Annotated[int, Field(ge=0, le=GPU_INDEX)]
 
 IDLE_TIMEOUT_S = 600.0
 """The default idle timeout of engines that are loaded on demand."""
@@ -60,93 +59,9 @@ _OF_RESTARTS = ("ready_s", "hung_s")
 _PROTOCOLS = ("kserve", "comfyui", "tensorflow", "torchserve")
 """What may stand before a URL, with a colon."""
 _LISTS_NONE = ("tensorflow",)
-_DEVICE = re.compile(r"auto|cpu|cuda(:[0-9]{1,3})?")
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _OF_LOADING = ("load", "load_s", "memory", "idle_timeout_s")
 """Of engines that the agent starts; the first also of those that load their models by themselves."""
-
-
-def check_name(name: str) -> str:
-    """``name``, if it can be an agent's or an engine's. Raises ValueError."""
-    if not is_name(name):
-        raise ValueError(NAME_RULE)
-    return name
-
-
-def _check_key(key: SecretStr) -> SecretStr:
-    """``key`` without the blanks and line ends around it, as a file or a secret's store may add them."""
-    text = key.get_secret_value().strip()
-    if not text.isprintable():
-        raise ValueError("a key holds no line ends or other characters that cannot be printed")
-    return SecretStr(text)
-
-
-Key = Annotated[SecretStr, AfterValidator(_check_key)]
-"""Sent to an engine in a header field."""
-
-
-def _check_health(path: str) -> str:
-    if not path.startswith("/") or not path.isprintable() or " " in path:
-        raise ValueError("a path begins with / and holds no blanks")
-    return path
-
-
-def _check_directory(path: Path) -> Path:
-    directory = path.expanduser().absolute()
-    if not directory.is_dir():
-        raise ValueError("there is no such directory")
-    return directory
-
-
-def _check_command(words: tuple[str, ...]) -> tuple[str, ...]:
-    if not words or not words[0] or any("\0" in word for word in words):
-        raise ValueError("a command begins with a program")
-    return words
-
-
-def _check_environment(variables: dict[str, str]) -> dict[str, str]:
-    for name, text in variables.items():
-        if not name or "=" in name or "\0" in name + text:
-            raise ValueError(f"{name!r} is no name of a variable, or its value holds a zero byte")
-    return variables
-
-
-def _check_device(devices: str) -> str:
-    parts = devices.split(",")
-    if not all(_DEVICE.fullmatch(part) for part in parts) or len(set(parts)) < len(parts):
-        raise ValueError("a device is auto, cpu, cuda or cuda:NUMBER; for several engines: cuda:0,cuda:1")
-    return devices
-
-
-def _check_torch(model: str) -> str:
-    if model == "demo":
-        return model
-    directory = Path(model).expanduser().absolute()
-    try:
-        found = bool(model) and directory.is_dir()
-    except (OSError, ValueError):  # a name too long, or with a zero byte
-        found = False
-    if not found:
-        raise ValueError("a model is 'demo' or a directory, and there is no such directory")
-    if not is_nameable(directory.name):
-        raise ValueError("the model is called after its directory, whose name must hold no blanks")
-    return str(directory)
-
-
-Command = Annotated[
-    tuple[str, ...],
-    BeforeValidator(lambda value: shlex.split(value) if isinstance(value, str) else value),
-    AfterValidator(_check_command),
-]
-
-
-def _split_devices(value: object) -> object:
-    """``0,1``, a number, or a list of numbers and names, as :class:`PythonSettings` wants them."""
-    words = [str(word) for word in value] if isinstance(value, list | tuple) else [str(value)]
-    return read_devices(",".join(words))
-
-
-Devices = Annotated[tuple[str, ...], BeforeValidator(_split_devices)]
 
 
 class ModelsConfig(BaseModel):
@@ -165,14 +80,14 @@ class EngineConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     url: Annotated[str, AfterValidator(base_url)] | None = None
-    torch: Annotated[str, AfterValidator(_check_torch)] | None = None
+    torch: TorchModel | None = None
     """A Hugging Face model directory, or ``demo``."""
     python: Annotated[str, AfterValidator(check_spec)] | None = None
     """``module:Class``, a subclass of :class:`agent.serve.Model`; the working directory comes first."""
     protocol: Literal["openai", "kserve", "comfyui", "tensorflow", "torchserve"] = "openai"
     """What the engine at ``url`` speaks: OpenAI's API, KServe's Open Inference Protocol (v2), ComfyUI's, or
     that of TensorFlow Serving or TorchServe. A URL may also be written ``kserve:http://…``."""
-    workflows: Annotated[Path, AfterValidator(_check_directory)] | None = None
+    workflows: Directory | None = None
     """For ``comfyui``: a directory with workflows, each a file ``NAME.json``."""
     output: Annotated[ByteSize, Field(gt=0, le=2**40)] = ByteSize(OUTPUT_BYTES)
     """For ``comfyui``: the longest file of an answer. Bytes, or text such as ``2 GiB``."""
@@ -187,7 +102,7 @@ class EngineConfig(BaseModel):
     slots: Slots | None = None
     api_key: Key | None = None
     models: Annotated[tuple[str, ...], Field(max_length=MODELS)] = ()
-    health: Annotated[str, Field(max_length=1024), AfterValidator(_check_health)] | None = None
+    health: HealthPath | None = None
     """For a ``url`` without a list of models: a path that answers below 400 while it serves ``models``."""
     version: Annotated[str, Field(max_length=limits.MODEL_NAME_CHARS)] = ""
     labels: dict[str, str] = Field(default_factory=dict)
@@ -196,7 +111,7 @@ class EngineConfig(BaseModel):
     """Default: what is known of its kind."""
     stateful: bool | None = None
     """Whether its own paths need the same engine each time. Default: as known of its kind, else yes."""
-    device: Annotated[str, AfterValidator(_check_device)] = "auto"
+    device: TorchDevice = "auto"
     """For ``torch``: auto, cpu, cuda or cuda:1; several with commas are as many engines."""
     gpus: Annotated[tuple[GpuIndex, ...], Field(max_length=limits.GPUS)] | None = None
     """The host's GPUs that it uses. Default: as ``environment``, ``device`` or ``devices`` say."""
@@ -208,7 +123,7 @@ class EngineConfig(BaseModel):
     refresh_s: Seconds = 5.0
     port: Annotated[int, Field(ge=0, le=65_535)] = 0
     """For ``command``: where the engine listens, on loopback; 0: a free port, which ``{port}`` tells it."""
-    environment: Annotated[dict[str, str], AfterValidator(_check_environment)] = Field(default_factory=dict)
+    environment: Environment = Field(default_factory=dict)
     """For ``command``: added to the agent's own, without its settings."""
     ready_s: Seconds = 600.0
     """For ``command``: how long it may take to answer."""

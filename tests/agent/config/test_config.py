@@ -223,7 +223,7 @@ def test_a_wrong_join_token_is_refused_and_never_repeated() -> None:
     assert text not in said
 
 
-@pytest.mark.parametrize("torch", ["", "x" * 5000, "a\0b"])
+@pytest.mark.parametrize("torch", ["", "x" * 5000, "a\0b", "~nobody-of-that-name/model"])
 def test_a_model_directory_that_cannot_be_is_told(torch: str) -> None:
     assert "there is no such directory" in mistakes({**HERE, "engine": [{"torch": torch}]})
 

@@ -318,3 +318,9 @@ def test_a_key_that_would_end_its_header_field_is_refused_and_never_repeated(
     with pytest.raises(ConfigError, match=f"{name}: a key holds no line ends") as caught:
         settings(tmp_path, f'[[engine]]\nurl = "torchserve:http://x"\n{name} = "a\\nx-evil: 1"')
     assert "evil" not in str(caught.value)
+
+
+@pytest.mark.parametrize("path", ["/" + "x" * 5000, "a\\u0000b", "~nobody-of-that-name/w", "/nowhere"])
+def test_a_directory_of_workflows_that_cannot_be_is_told(tmp_path: Path, path: str) -> None:
+    with pytest.raises(ConfigError, match=r"engine\[0\].workflows = .*: there is no such directory"):
+        settings(tmp_path, f'[[engine]]\nurl = "comfyui:http://x"\nworkflows = "{path}"')
