@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
-from urllib.parse import urlsplit
 
 import structlog
 
@@ -34,6 +33,7 @@ from shared.link.processes import GatewayProcesses
 from shared.link.publisher import TICK_S, Publisher, Publishers
 from shared.link.session import GatewaySession
 from shared.link.state_directory import locked_state_directory
+from shared.process.connection_errors import host_of
 from shared.process.settings import ConfigError
 from shared.process.startup import raise_file_limit
 from shared.process.tracing.export import span_exporter
@@ -265,7 +265,7 @@ class Agent:
         if membership.has_spare_token:
             log.info("the join token is not needed: this agent has joined already")
         if self._settings.proxy is not None:
-            log.info("dialling through a proxy", proxy=urlsplit(self._settings.proxy).hostname)
+            log.info("dialling through a proxy", proxy=host_of(self._settings.proxy))
 
 
 def make_backends(engine: EngineConfig, durations: Durations) -> tuple[Backend, ...]:

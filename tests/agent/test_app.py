@@ -197,6 +197,21 @@ async def test_a_gateway_that_says_no_ends_the_agent(tmp_path: Path, no_leaks: N
             await Agent(load(flags, None), Stop()).run()
 
 
+async def test_a_proxy_whose_url_cannot_be_read_is_told_and_does_not_end_the_agent(
+    tmp_path: Path, no_leaks: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", "http://[::1")
+    flags = {"gateway": "https://x", "join": TOKEN.encode(), "state": tmp_path, "find_engines": False}
+    stop = Stop()
+    with structlog.testing.capture_logs() as logs:
+        task = asyncio.ensure_future(Agent(load(flags, None), stop).run())
+        await until(lambda: task.done() or any("cannot connect" in entry["event"] for entry in logs))
+        stop.ask()
+        stop.ask()
+        await task
+    assert "Invalid IPv6 URL" in next(entry["reason"] for entry in logs if "reason" in entry)
+
+
 async def test_a_device_that_is_none_is_wrong_usage(tmp_path: Path) -> None:
     flags = {
         "gateway": "http://localhost:1",
