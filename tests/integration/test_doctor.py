@@ -127,6 +127,14 @@ def test_a_key_is_not_sent_in_the_clear() -> None:
     assert result.exit_code == 2
 
 
+@pytest.mark.parametrize("key", [f"{KEY}\n", f"{KEY}\u20ac"])
+def test_a_key_that_no_header_field_can_hold_is_wrong_usage(key: str) -> None:
+    result = CliRunner().invoke(build(), ["doctor", "--url", "https://192.0.2.1", "--key", key])
+    assert result.exit_code == 2
+    assert "was it copied right?" in " ".join(result.output.split()).replace("│ ", "")
+    assert KEY not in result.output
+
+
 def test_a_port_at_which_nobody_accepts_does_not_hold_it_up() -> None:
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))

@@ -100,7 +100,10 @@ class _Ways:
             target = Target.of(url)
         except ValueError as error:
             raise typer.BadParameter(str(error)) from error
-        if self.options.key and not target.secure and not is_own(target.host):
+        key = self.options.key or ""
+        if not (key.isascii() and key.isprintable()):
+            raise typer.BadParameter("the key holds characters that no key has: was it copied right?")
+        if key and not target.secure and not is_own(target.host):
             raise typer.BadParameter(f"a key is not sent over plain HTTP to {target.host}: write https://")
         return Way(target, dict(os.environ), self.options.ca_file)
 

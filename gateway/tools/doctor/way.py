@@ -14,12 +14,13 @@ from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPException, HTTPResponse
 from pathlib import Path
 from select import select
-from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 from shared.link.addresses import proxy_for
 from shared.process.connection_errors import explain_http_error, host_of
 
 HTTP_1 = ("http/1.1",)
+_PATH_CHARS = "/%:@!$&'()*+,;=~"
 
 Address = tuple[int, str, int]
 """Its family, it, and the port."""
@@ -37,8 +38,10 @@ class Target:
     """Without a slash at its end, and without ``/v1``."""
     secure: bool
     host: str
+    """As DNS knows it: a name beyond ASCII is in its encoded form."""
     port: int
     prefix: str
+    """The path as requests have it, encoded where it is beyond ASCII."""
 
     @classmethod
     def of(cls, url: str) -> "Target":
@@ -50,7 +53,10 @@ class Target:
             raise ValueError(f"{url!r} has a query or a fragment: write https://HOST[:PORT]")
         secure, prefix = parts.scheme == "https", parts.path.rstrip("/").removesuffix("/v1")
         port = parts.port or (443 if secure else 80)
-        return cls(f"{parts.scheme}://{parts.netloc}{prefix}", secure, parts.hostname, port, prefix)
+        host, path = parts.hostname, quote(prefix, safe=_PATH_CHARS)
+        with contextlib.suppress(UnicodeError):  # one that is no name is told as the name is looked up
+            host = host if host.isascii() else host.encode("idna").decode()
+        return cls(f"{parts.scheme}://{parts.netloc}{prefix}", secure, host, port, path)
 
     @property
     def named(self) -> bool:
@@ -64,7 +70,18 @@ class Target:
     @property
     def authority(self) -> str:
         """For the field ``Host``."""
-        return urlsplit(self.url).netloc
+        usual = self.port == (443 if self.secure else 80)
+        return self.bracketed if usual else self.address
+
+    @property
+    def bracketed(self) -> str:
+        """The host as URLs have it."""
+        return f"[{self.host}]" if ":" in self.host else self.host
+
+    @property
+    def address(self) -> str:
+        """The host and the port, as a proxy is asked to connect to them."""
+        return f"{self.bracketed}:{self.port}"
 
 
 @dataclass(slots=True)
@@ -150,7 +167,7 @@ class Way:
     def _through_proxy(self, raw: socket.socket, proxy: str) -> None:
         """Have the proxy connect to the target. Raises NoWay, OSError and HTTPException."""
         parts = urlsplit(proxy)
-        place = f"{self.target.host}:{self.target.port}"
+        place = self.target.address
         login = ""
         if parts.username:
             text = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
