@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import signal
 import sys
 import time
 from collections.abc import Callable
@@ -26,6 +25,9 @@ from agent.engines.managed import Durations
 from agent.engines.speaking import BACKENDS
 from agent.requests.runner import RequestRunner
 from agent.requests.tracing import EngineTracing
+from agent.stopping import Stop as Stop
+from agent.stopping import close_all, first_of
+from agent.stopping import listen_for_signals as listen_for_signals
 from shared.link.command_fence import CommandFence
 from shared.link.dialer import Dial, Rejected, dial_with
 from shared.link.membership import Membership, MembershipError, default_name
@@ -68,17 +70,6 @@ BLOCKED_S = 1.0
 
 BLOCKED_QUIET_S = 60.0
 """After a warning that the loop was blocked, further episodes are only counted for so long."""
-
-
-class Stop:
-    """Asked once, the agent drains; asked twice, it ends at once."""
-
-    def __init__(self) -> None:
-        self.asked = asyncio.Event()
-        self.at_once = asyncio.Event()
-
-    def ask(self) -> None:
-        (self.at_once if self.asked.is_set() else self.asked).set()
 
 
 class Agent:
@@ -126,7 +117,7 @@ class Agent:
                 with watched_loop(BlockedLoopLog(), BLOCKED_S):
                     await self._run(membership, backends)
             finally:
-                await self._close_all()
+                await close_all(self._opened, self._stop)
                 self._gpus.stop()
                 if self._spans is not None:
                     await asyncio.to_thread(self._spans.stop, LAST_SPANS_S)
@@ -161,7 +152,7 @@ class Agent:
             dialling = tasks.create_task(_failure_of(gateway))
             services.append(dialling)
             try:
-                await _first_of(self._stop.asked, dialling)
+                await first_of(self._stop.asked, dialling)
                 if dialling.done():
                     failure = dialling.result()
                 else:
@@ -217,19 +208,12 @@ class Agent:
         while (left_s := until_s - loop.time()) > 0:
             try:
                 async with asyncio.timeout(min(left_s, DRAIN_LOG_S)):
-                    await _first_of(self._stop.at_once, idle)
+                    await first_of(self._stop.at_once, idle)
                 return
             except TimeoutError:
                 if left_s > DRAIN_LOG_S:
                     more_s = round(left_s - DRAIN_LOG_S)
                     log.info("still draining", running=self._registry.running, at_most_s=more_s)
-
-    async def _close_all(self) -> None:
-        """All at once: each may take as long as its engine takes to end."""
-        closing = (backend.close() for backend in self._opened)
-        for error in await asyncio.gather(*closing, return_exceptions=True):
-            if isinstance(error, Exception):
-                log.error("an engine could not be let go of", error=repr(error))
 
     async def _open(self, backend: Backend) -> None:
         self._opened.append(backend)
@@ -370,25 +354,6 @@ async def _failure_of(gateway: GatewayProcesses) -> TrunklineError | None:
     except (Rejected, MembershipError) as error:
         return error
     return None
-
-
-async def _first_of(event: asyncio.Event, other: asyncio.Future[Any]) -> None:
-    """Waits until ``event`` is set or ``other`` is done."""
-    waiting = asyncio.ensure_future(event.wait())
-    try:
-        await asyncio.wait({waiting, other}, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        waiting.cancel()
-
-
-def listen_for_signals(ask: Callable[[], None]) -> None:
-    """SIGTERM and SIGINT ask the agent to stop."""
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        try:
-            loop.add_signal_handler(number, ask)
-        except NotImplementedError:  # Windows
-            signal.signal(number, lambda *_: loop.call_soon_threadsafe(ask))
 
 
 async def serve(config: AgentConfig) -> None:

@@ -37,6 +37,12 @@ class Durations(Protocol):
     def note(self, engine: str, took_s: float) -> None: ...
 
 
+class Hurried(Protocol):
+    """What is needed of :class:`agent.engines.process.ChildProcess`."""
+
+    def hurry(self) -> None: ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadAttempt:
     """When an engine is loaded, and what that takes."""
@@ -92,6 +98,8 @@ class ManagedBackend(ABC):
         self._supervisor: asyncio.Task[None] | None = None
         """Runs as long as the engine is to be loaded."""
         self._ending: asyncio.Task[None] | None = None
+        self._process: Hurried | None = None
+        """The engine's last process."""
         self._start_now = asyncio.Event()
         """Set to start a crashed engine again without waiting any longer."""
         self._http: OpenAIHTTPBackend | None = None
@@ -155,6 +163,11 @@ class ManagedBackend(ABC):
             self._supervisor.cancel()
         tasks = [task for task in (self._supervisor, self._ending) if task is not None]
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    def hurry(self) -> None:
+        """Have the engine process that is being ended end at once."""
+        if self._process is not None:
+            self._process.hurry()
 
     def deployments(self) -> tuple[DeploymentState, ...]:
         if self.unloading:

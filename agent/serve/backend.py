@@ -192,6 +192,7 @@ class PythonBackend(ManagedBackend):
         command = (sys.executable, "-P", "-m", "agent.serve", *options.arguments())
         process = await self._launch(self.name, command, engine_environment(key, os.environ), STOP_GRACE_S)
         life.push_async_callback(process.stop)
+        self._process = process
         process.on_step = self._note_progress
         process.on_request_progress = self._note_request_progress
         ended = asyncio.ensure_future(process.ended())

@@ -13,6 +13,7 @@ from aiohttp import web
 
 from agent.app import BLOCKED_QUIET_S, BLOCKED_S, Agent, BlockedLoopLog, Stop
 from agent.config.sources import load
+from agent.stopping import close_all
 from shared.link.dialer import Rejected
 from shared.process.settings import ConfigError
 from shared.process.stand_stills import BEAT_S
@@ -169,7 +170,7 @@ async def test_comfyui_that_is_found_is_offered_with_its_own_paths(tmp_path: Pat
         offered = {each.model: each for each in agent._registry.state().deployments}
         slots = agent._registry.levels("a session")
     finally:
-        await agent._close_all()
+        await close_all(agent._opened, Stop())
         await runner.cleanup()
     assert {"comfyui", "comfyui-8188"} <= offered.keys()
     assert offered["comfyui"].kind == "comfyui"

@@ -171,6 +171,7 @@ class Process(Protocol):
 
     async def ended(self) -> EngineEnd: ...
     async def stop(self) -> None: ...
+    def hurry(self) -> None: ...
 
 
 Launch = Callable[[str, tuple[str, ...], Mapping[str, str], float], Awaitable[Process]]
@@ -216,6 +217,7 @@ class CommandBackend(ManagedBackend):
             settings.stop_s,
         )
         life.push_async_callback(process.stop)
+        self._process = process
         process.on_progress = self._note_progress
         log.info("engine started", engine=self.name, program=settings.command[0], port=port)
         http = OpenAIHTTPBackend(replace(self._engine, url=f"http://127.0.0.1:{port}", models=()))

@@ -184,6 +184,7 @@ class TorchBackend(ManagedBackend):
         options = self._options.model_copy(update={"socket": path if by_path else None})
         process = await self._launch(engine_command(options), engine_environment(key, os.environ))
         life.push_async_callback(process.stop, _STOP_GRACE_S)
+        self._process = process
         process.on_progress = self._note_progress
         facts = await process.ready()
         if facts is not None:

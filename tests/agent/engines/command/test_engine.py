@@ -54,6 +54,8 @@ class Played:
     async def stop(self) -> None:
         self.stopped += 1
 
+    def hurry(self) -> None: ...
+
 
 class House:
     """A backend whose engine is a scripted one, which listens already."""
@@ -251,6 +253,16 @@ async def test_it_may_end_in_order_within_its_grace(start: Started) -> None:
 async def test_one_that_will_not_end_is_killed(start: Started) -> None:
     process = await start.shell("trap '' TERM; while :; do sleep 0.01; done", grace_s=0.05)
     await process.stop()
+    assert process.engine_pid is not None
+    assert not alive(process.engine_pid)
+
+
+async def test_one_that_is_hurried_does_not_have_all_of_its_grace(start: Started) -> None:
+    process = await start.shell("trap '' TERM; while :; do sleep 0.01; done", grace_s=3600.0)
+    stopping = asyncio.ensure_future(process.stop())
+    process.hurry()
+    async with asyncio.timeout(120):
+        await stopping
     assert process.engine_pid is not None
     assert not alive(process.engine_pid)
 
