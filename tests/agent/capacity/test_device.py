@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import structlog
 
 from agent.capacity.device import GpuSampler, Reader, nvml_reader
 from shared.protocol.messages import GpuState
@@ -86,3 +87,50 @@ def test_a_driver_that_fails_leaves_no_gpus_and_no_error(find: Callable[[], Read
     sampler.stop()
     sampler._thread.join(10)
     assert sampler.latest == ()
+
+
+class NotSupportedError(Exception):
+    """As NVIDIA's library has it."""
+
+
+def test_a_gpu_that_shares_the_hosts_memory_is_reported_without_any() -> None:
+    def none_of_its_own(handle: int) -> Any:
+        raise NotSupportedError
+
+    nvml = fake_nvml(nvmlDeviceGetMemoryInfo=none_of_its_own, NVMLError_NotSupported=NotSupportedError)
+    assert read(nvml) == (GpuState(0, "NVIDIA H200", 0, 0, 0.75, 61.0, 412.5),)
+
+
+@pytest.mark.parametrize("call", ["nvmlDeviceGetHandleByIndex", "nvmlDeviceGetMemoryInfo"])
+def test_a_gpu_that_is_lost_does_not_hide_the_others_and_is_told_once(call: str) -> None:
+    def answer(index: int) -> Any:
+        if index == 1:
+            raise RuntimeError("GPU is lost")
+        return getattr(fake_nvml(), call)(index)
+
+    reader = nvml_reader(fake_nvml(**{"nvmlDeviceGetCount": lambda: 3, call: answer}))
+    assert reader is not None
+    with structlog.testing.capture_logs() as logs:
+        assert [[gpu.index for gpu in reader()] for _ in range(3)] == [[0, 2]] * 3
+    assert [(entry["event"], entry["index"], entry["error"]) for entry in logs] == [
+        ("a GPU cannot be read", 1, "GPU is lost")
+    ]
+
+
+def test_gpus_are_found_when_their_driver_is_loaded_after_the_agents_start() -> None:
+    done = threading.Event()
+    tries: list[Reader | None] = [None, None, lambda: (GPU,)]
+
+    def find() -> Reader | None:
+        if len(tries) == 1:
+            done.set()
+        return tries.pop(0)
+
+    sampler = GpuSampler(0.001, find, retry_s=0.0)
+    sampler.start()
+    assert done.wait(10)
+    while not sampler.latest and sampler._thread.is_alive():
+        sampler._thread.join(0.001)
+    sampler.stop()
+    sampler._thread.join(10)
+    assert sampler.latest == (GPU,)
