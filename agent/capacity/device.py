@@ -76,7 +76,7 @@ def _handle(nvml: Any, index: int) -> Any:
         return error
 
 
-def _memory(nvml: Any, handle: Any) -> tuple[int, int]:
+def memory_bytes(nvml: Any, handle: Any) -> tuple[int, int]:
     """All, and what is used, in bytes. 0 of a GPU that has none of its own but shares the host's."""
     try:
         memory = nvml.nvmlDeviceGetMemoryInfo(handle)
@@ -86,7 +86,7 @@ def _memory(nvml: Any, handle: Any) -> tuple[int, int]:
 
 
 def _read_nvml(nvml: Any, index: int, handle: Any) -> GpuState:
-    memory = _memory(nvml, handle)
+    memory = memory_bytes(nvml, handle)
     name = nvml.nvmlDeviceGetName(handle)
     utilisation = _or_none(lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100)
     temperature_c = _or_none(lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU))

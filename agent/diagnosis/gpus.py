@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from agent.capacity.device import memory_bytes
 from shared.process.checks import CheckOutcome, failed, passed, skipped, warned
 
 HOT_C = 90
@@ -19,8 +20,7 @@ def gpu_outcome(nvml: Any = None, files: Sequence[str] | None = None) -> CheckOu
         pynvml = importlib.import_module("pynvml") if nvml is None else nvml
         pynvml.nvmlInit()
         version = _text(pynvml.nvmlSystemGetDriverVersion())
-        handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
-        gpus = [_facts(pynvml, handle) for handle in handles]
+        found = [_gpu(pynvml, index) for index in range(pynvml.nvmlDeviceGetCount())]
     except Exception as error:  # whatever a driver's library raises
         if not there:
             return skipped("There is no NVIDIA driver on this host.")
@@ -29,6 +29,12 @@ def gpu_outcome(nvml: Any = None, files: Sequence[str] | None = None) -> CheckOu
             "Run nvidia-smi. After an update of the driver restart the host; in a container give it its GPUs "
             "(--gpus all).",
         )
+    if lost := [f"{index} ({each})" for index, each in enumerate(found) if isinstance(each, Exception)]:
+        return failed(
+            f"NVIDIA's driver {version} answers, and of {len(found)} GPUs these do not: {', '.join(lost)}.",
+            "Run nvidia-smi and dmesg: a GPU may have fallen off the bus; then restart the host.",
+        )
+    gpus = [each for each in found if not isinstance(each, Exception)]
     if not gpus:
         return failed(
             f"NVIDIA's driver {version} answers and has no GPU.",
@@ -46,16 +52,24 @@ def gpu_outcome(nvml: Any = None, files: Sequence[str] | None = None) -> CheckOu
     return passed(f"NVIDIA's driver {version} answers: {', '.join(each['name'] for each in gpus)}.", **facts)
 
 
+def _gpu(nvml: Any, index: int) -> dict[str, Any] | Exception:
+    """Its facts; the error, where it does not answer."""
+    try:
+        return _facts(nvml, nvml.nvmlDeviceGetHandleByIndex(index))
+    except Exception as error:  # whatever a driver's library raises
+        return error
+
+
 def _facts(nvml: Any, handle: Any) -> dict[str, Any]:
-    memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+    total_bytes, used_bytes = memory_bytes(nvml, handle)
     try:
         temperature_c = int(nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU))
     except Exception:
         temperature_c = None  # not every card tells it
     return {
         "name": _text(nvml.nvmlDeviceGetName(handle)),
-        "memory_bytes": int(memory.total),
-        "used_bytes": int(memory.used),
+        "memory_bytes": total_bytes,
+        "used_bytes": used_bytes,
         "temperature_c": temperature_c,
     }
 

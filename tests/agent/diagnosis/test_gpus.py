@@ -60,3 +60,33 @@ def test_a_driver_that_does_not_answer_is_a_failure() -> None:
     found = gpu_outcome(SimpleNamespace(), files=("/dev/null",))
     assert found.state is CheckState.FAILED
     assert "nvidia-smi" in found.remedy
+
+
+class NotSupportedError(Exception):
+    """As NVIDIA's library has it."""
+
+
+def test_a_gpu_that_is_lost_is_named_and_the_driver_is_not_blamed(monkeypatch: pytest.MonkeyPatch) -> None:
+    nvml = Nvml(40, 50)
+
+    def handle(index: int) -> int:
+        if index == 1:
+            raise RuntimeError("GPU is lost")
+        return index
+
+    monkeypatch.setattr(nvml, "nvmlDeviceGetHandleByIndex", handle)
+    found = gpu_outcome(nvml, files=("/dev/null",))
+    assert found.state is CheckState.FAILED
+    assert found.words == "NVIDIA's driver 580.1 answers, and of 2 GPUs these do not: 1 (GPU is lost)."
+    assert "dmesg" in found.remedy
+
+
+def test_a_gpu_that_shares_the_hosts_memory_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none_of_its_own(handle: int) -> Any:
+        raise NotSupportedError
+
+    nvml = Nvml(40)
+    monkeypatch.setattr(nvml, "nvmlDeviceGetMemoryInfo", none_of_its_own)
+    monkeypatch.setattr(nvml, "NVMLError_NotSupported", NotSupportedError, raising=False)
+    found = gpu_outcome(nvml, files=())
+    assert (found.state, found.facts["gpus"][0]["memory_bytes"]) == (CheckState.OK, 0)
