@@ -31,6 +31,9 @@ from shared.process.startup import home_directory
 from shared.process.tracing.settings import OtelTable
 from shared.protocol.errors import JoinTokenInvalid
 
+_ANY_HOST = ("0.0.0.0", "::")  # noqa: S104 (nothing is bound)
+"""Connections to these reach this host as those to loopback do."""
+
 
 def _check_gateway(url: str) -> str:
     tunnel_url(url)
@@ -138,7 +141,8 @@ class AgentConfig(BaseModel):
     def usual_ports(self) -> tuple[int, ...]:
         """Local ports to look for engines at: the usual ones but those of engines that are named."""
         urls = [urlsplit(engine.url) for engine in self.engine if engine.url is not None]
-        named = {url.port for url in urls if is_loopback(url.hostname or "")}
+        named = {url.port for url in urls if is_loopback(url.hostname or "") or url.hostname in _ANY_HOST}
+        named |= {engine.port for engine in self.engine if engine.command is not None}
         return tuple(port for port in USUAL_PORTS if port not in named)
 
     @property

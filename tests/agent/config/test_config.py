@@ -289,6 +289,22 @@ def test_engines_that_are_named_are_not_looked_for_again() -> None:
 
 
 @pytest.mark.parametrize(
+    "engine",
+    [
+        {"command": "serve", "port": 8000, "models": ["m"]},
+        {"url": "http://0.0.0.0:8000"},
+        {"url": "http://[::]:8000"},
+    ],
+)
+def test_an_engine_that_the_agent_starts_or_that_any_address_leads_to_is_not_looked_for_again(
+    engine: dict[str, Any],
+) -> None:
+    config = load({**HERE, "engine": [engine], "find_engines": True}, None)
+    assert 8000 not in config.usual_ports
+    assert 8080 in config.usual_ports
+
+
+@pytest.mark.parametrize(
     ("engine", "reason"),
     [
         ({"url": "http://a:1", "health": "/ping"}, "name them, with models"),
