@@ -14,10 +14,10 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from shared.process.texts import NO_TEXT, is_text
+
 EXAMPLE = "Example: "
 """Begins the line of a help text that shows a command line to copy."""
-
-NO_TEXT = "what was given holds bytes that are no text (UTF-8)"
 
 INPUT_CHARS = 80
 """How many characters of a wrong value a message quotes."""
@@ -114,16 +114,8 @@ def _check_texts(command: Any, ctx: Any) -> None:
     for param in command.params:
         value = ctx.params.get(param.name)
         texts = value if isinstance(value, list | tuple) else (value,)
-        if any(isinstance(each, str) and not _is_text(each) for each in texts):
+        if any(isinstance(each, str) and not is_text(each) for each in texts):
             raise typer.BadParameter(NO_TEXT, ctx=ctx, param=param)
-
-
-def _is_text(value: str) -> bool:
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 @contextmanager

@@ -9,11 +9,13 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, TypeVar, get_origin
+from typing import Any, Generic, NamedTuple, TypeVar, get_args, get_origin
 
 import orjson
 from pydantic import BaseModel, ValidationError
 from pydantic_settings import EnvSettingsSource, NoDecode, SettingsError
+
+from shared.process.texts import NO_TEXT, is_text
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -49,13 +51,15 @@ class SettingsFile:
         if path is None:
             return cls()
         try:
-            text = path.read_text("utf-8")
+            text = path.read_text("utf-8-sig")  # some editors write a byte order mark
             return cls(path, text, tomllib.loads(text))
         except OSError as error:
             raise ConfigError(errors.unreadable.format(path, error.strerror)) from error
         except UnicodeDecodeError as error:
             raise ConfigError(errors.not_utf8.format(path)) from error
-        except tomllib.TOMLDecodeError as error:
+        except RecursionError as error:
+            raise ConfigError(errors.not_toml.format(path, "it is nested too deeply")) from error
+        except ValueError as error:  # tomllib.TOMLDecodeError among them, and numbers of too many digits
             raise ConfigError(errors.not_toml.format(path, error)) from error
 
     def line_of(self, path: KeyPath) -> int | None:
@@ -155,6 +159,8 @@ class SettingsSources(Generic[Model]):
             env_nested_delimiter=self.delimiter,
         )
         variables.env_vars = self._variables
+        if mistakes := list(self._without_text()):
+            raise ConfigError("\n".join(mistakes))
         try:
             values = _merged(_merged(self.file.values, variables()), self.flags)
             return self.model.model_validate(values)
@@ -225,6 +231,20 @@ class SettingsSources(Generic[Model]):
                 orjson.loads(self._variables.get(name.lower(), "null"))
             except orjson.JSONDecodeError:
                 yield f'{name}: write lists and tables as JSON here, such as ["a", "b"] (environment)'
+
+    def _without_text(self) -> Iterator[str]:
+        """The names of variables that hold bytes which are no text, which only paths may have."""
+        for path in self._variable_paths(self.model):
+            name = self._variable(path)
+            if not is_text(self._variables.get(name.lower(), "")) and not self._is_file_path(path):
+                yield f"{name}: {NO_TEXT}"
+
+    def _is_file_path(self, path: KeyPath) -> bool:
+        model: Any = self.model
+        for part in path[:-1]:
+            model = model.model_fields[part].annotation
+        kind = model.model_fields[path[-1]].annotation
+        return Path in (kind, *get_args(kind))
 
     def _mistakes(self, error: ValidationError) -> Iterator[SettingsMistake]:
         for item in error.errors(include_url=False, include_context=False):

@@ -1,5 +1,6 @@
 """One loader for both programs: which source wins, and where each value comes from."""
 
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -141,3 +142,38 @@ def test_a_file_that_cannot_be_read_is_told(file: Path, content: bytes | None, t
         file.write_bytes(content)
     with pytest.raises(ConfigError, match=f"^{file} {told}"):
         SettingsFile.read(file, READ_ERRORS)
+
+
+def test_a_byte_order_mark_is_no_part_of_a_file(file: Path) -> None:
+    file.write_bytes(b"\xef\xbb\xbfcount = 1\n")
+    assert sources(file).load(str).count == 1
+
+
+@pytest.mark.parametrize("text", ["rows = " + "[" * 100_000, "count = " + "9" * 5000])
+def test_a_file_that_no_program_can_take_in_is_told(file: Path, text: str) -> None:
+    file.write_text(text)
+    with pytest.raises(ConfigError, match="not TOML: "):
+        sources(file)
+
+
+class Place(BaseModel):
+    path: Path | None = None
+
+
+class Places(BaseModel):
+    name: str = ""
+    labels: Annotated[tuple[str, ...], NoDecode] = ()
+    place: Place = Place()
+
+
+def test_a_variable_with_bytes_that_are_no_text_is_named_unless_it_is_a_path() -> None:
+    bytes_ = os.fsdecode(b"a\xff")
+    given = {"APP_NAME": bytes_, "APP_LABELS": bytes_, "APP_PLACE__PATH": bytes_, "OTHER": bytes_}
+    with pytest.raises(ConfigError) as caught:
+        SettingsSources(Places, "APP_", {}, given, SettingsFile(), delimiter="__").load(str)
+    assert [line.partition(":")[0] for line in str(caught.value).splitlines()] == ["APP_NAME", "APP_LABELS"]
+    assert bytes_ not in str(caught.value)
+    alone = SettingsSources(
+        Places, "APP_", {}, {"APP_PLACE__PATH": bytes_}, SettingsFile(), delimiter="__"
+    ).load(str)
+    assert alone.place.path == Path(bytes_)
