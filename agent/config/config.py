@@ -22,7 +22,7 @@ from pydantic_settings import NoDecode
 
 from agent.config.engines import EngineConfig as EngineConfig
 from agent.config.engines import ModelsConfig
-from agent.config.values import Continues, Key, Seconds, Slots, check_name
+from agent.config.values import Continues, FilePath, Key, Seconds, Slots, check_name
 from agent.engines.http.kind import USUAL_PORTS
 from shared.identity import JoinToken
 from shared.link.addresses import check_peer_address, dial_settings, is_loopback, tunnel_url
@@ -73,7 +73,7 @@ class AgentConfig(BaseModel):
     """``https://HOST[:PORT]``; ``http://`` on loopback only."""
     join: Annotated[SecretStr, AfterValidator(_check_join)] | None = None
     """The join token; needed the first time only."""
-    state: Path = Field(default_factory=lambda: default_state_dir(os.environ))
+    state: FilePath = Field(default_factory=lambda: default_state_dir(os.environ))
     name: Annotated[str, AfterValidator(check_name)] | None = None
     engine: Annotated[tuple[EngineConfig, ...], NoDecode, BeforeValidator(_split_engines)] = ()
     models: ModelsConfig = Field(default_factory=ModelsConfig)
@@ -90,11 +90,11 @@ class AgentConfig(BaseModel):
     drain_s: Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)] = 30.0
     """How long running requests may take to finish when the agent is told to stop."""
     dial_timeout_s: Seconds = 10.0
-    ca_file: Path | None = None
+    ca_file: FilePath | None = None
     """Certificates to trust for the gateway's TLS, in place of the system's."""
-    client_cert: Path | None = None
+    client_cert: FilePath | None = None
     """PEM, for a gateway whose TLS asks for one; read at the start. It does not prove who the agent is."""
-    client_key: Path | None = None
+    client_key: FilePath | None = None
     """Its key; None if it is in the same file."""
     otel: OtelTable = OtelTable()
     """Spans of requests that the gateway traces; the agent begins no traces of its own."""

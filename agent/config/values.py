@@ -45,6 +45,16 @@ Key = Annotated[SecretStr, AfterValidator(_check_key)]
 """Sent to an engine in a header field."""
 
 
+def _check_path(path: Path) -> Path:
+    if "\0" in str(path):
+        raise ValueError("a path holds no zero byte")
+    return path
+
+
+FilePath = Annotated[Path, AfterValidator(_check_path)]
+"""Of a file or a directory that need not be there."""
+
+
 def _check_health(path: str) -> str:
     if not path.startswith("/") or not path.isprintable() or " " in path:
         raise ValueError("a path begins with / and holds no blanks")

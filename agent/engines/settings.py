@@ -118,5 +118,9 @@ def base_url(url: str) -> str:
     if parts.query or parts.fragment:
         raise ValueError(f"{url!r} is not an engine's URL: it has a query or a fragment")
     _ = parts.port  # raises ValueError for what is no port
+    try:
+        parts.netloc.encode("ascii" if parts.netloc.isascii() else "idna")
+    except UnicodeError as error:
+        raise ValueError(f"{url!r} is not an engine's URL: its host is no name ({error})") from error
     path = parts.path.rstrip("/").removesuffix("/v1").rstrip("/")
     return f"{parts.scheme}://{parts.netloc}{path}"

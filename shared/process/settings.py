@@ -244,7 +244,7 @@ class SettingsSources(Generic[Model]):
         for part in path[:-1]:
             model = model.model_fields[part].annotation
         kind = model.model_fields[path[-1]].annotation
-        return Path in (kind, *get_args(kind))
+        return any(getattr(each, "__origin__", each) is Path for each in (kind, *get_args(kind)))
 
     def _mistakes(self, error: ValidationError) -> Iterator[SettingsMistake]:
         for item in error.errors(include_url=False, include_context=False):

@@ -228,6 +228,18 @@ def test_a_model_directory_that_cannot_be_is_told(torch: str) -> None:
     assert "there is no such directory" in mistakes({**HERE, "engine": [{"torch": torch}]})
 
 
+@pytest.mark.parametrize("name", ["state", "ca_file", "client_cert", "client_key"])
+def test_a_path_with_a_zero_byte_is_refused(tmp_path: Path, name: str) -> None:
+    file = write(tmp_path, f'gateway = "https://x"\n{name} = "a\\u0000b"\n')
+    assert f":2: {name} = " in mistakes({}, file)
+
+
+def test_an_engine_whose_host_can_have_no_address_is_refused() -> None:
+    engine = {"url": "http://b\xfccher..example:1"}
+    assert "its host is no name" in mistakes({**HERE, "engine": [engine]})
+    assert load({**HERE, "engine": [{"url": "http://b\xfccher.example:1"}]}, None).engines
+
+
 def test_two_engines_of_one_name_are_refused() -> None:
     engines = [{"url": "http://a", "name": "x"}, {"url": "http://b", "name": "x"}]
     assert "same name" in mistakes({**HERE, "engine": engines})

@@ -50,7 +50,7 @@ def test_a_list_of_models_that_is_none_has_no_models(data: Any) -> None:
     assert "lists no models" in found.words
 
 
-@pytest.mark.parametrize("url", [f"http://{'a' * 70}:1", "http://a..b:1", "http://a b:1", "http://\xfc..b"])
+@pytest.mark.parametrize("url", [f"http://{'a' * 70}:1", "http://a..b:1", "http://a b:1"])
 def test_a_host_that_can_have_no_address_is_told_as_such(url: str) -> None:
     found = EngineProbe("e", url).reachable()
     assert found.state is CheckState.FAILED

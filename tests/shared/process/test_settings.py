@@ -157,7 +157,7 @@ def test_a_file_that_no_program_can_take_in_is_told(file: Path, text: str) -> No
 
 
 class Place(BaseModel):
-    path: Path | None = None
+    path: Annotated[Path, Field()] | None = None
 
 
 class Places(BaseModel):
