@@ -16,6 +16,7 @@ from agent.engines.finder import NO_ENGINE
 from agent.engines.settings import origin_name
 from shared.identity.certificates import read_kept
 from shared.identity.keys import gateway_id, load_key, public_bytes
+from shared.link.addresses import tunnel_url
 from shared.link.membership import KEY_FILE, MEMBERSHIP_FILE
 from shared.link.state_directory import MemberRecord, MembershipError
 from shared.process.checks import (
@@ -28,6 +29,7 @@ from shared.process.checks import (
     skipped,
     warned,
 )
+from shared.process.connection_errors import gateway_of
 from shared.process.descriptors import descriptors_outcome
 from shared.process.settings import ConfigError, SettingsSources
 from shared.process.shown_settings import ShownSetting, shown_settings
@@ -68,12 +70,13 @@ def checks(host: CheckedHost) -> Sequence[Check]:
 
 
 def gateway_url(host: CheckedHost) -> str | None:
-    """Where the agent's settings say that its gateway is."""
+    """Where the agent's settings say that its gateway is, as clients write it: agents take ``wss://`` too."""
     found = AgentHost(host)
     try:
-        return None if found.gateway_not_told else found.settings.gateway
+        settings = found.settings
     except ConfigError:
         return None
+    return None if found.gateway_not_told else gateway_of(tunnel_url(settings.gateway))
 
 
 def settings_shown(host: CheckedHost) -> Sequence[ShownSetting]:
