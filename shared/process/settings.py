@@ -6,7 +6,7 @@ where there is a delimiter, variables reach into tables. What cannot be right is
 
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar, get_args, get_origin
@@ -23,6 +23,13 @@ KeyPath = tuple[str | int, ...]
 """The path of a value in the file: names of tables and keys; a number is a place in a list."""
 
 _KEY_PART = re.compile(r"""\s*(?:"([^"]*)"|'([^']*)'|([A-Za-z0-9_-]+))\s*""")
+
+
+_SERVICE_HOST = "_SERVICE_HOST"
+_SERVICE_LINK = re.compile(
+    r"_SERVICE_HOST|_SERVICE_PORT(_[A-Z0-9_]+)?|_PORT(_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?"
+)
+"""Of a variable of Kubernetes, what follows the service's name."""
 
 
 class ConfigError(Exception):
@@ -146,10 +153,11 @@ class SettingsSources(Generic[Model]):
     """The names of flags that differ from the names of their settings."""
 
     def unknown_variables(self, *known: str) -> list[str]:
-        """Variables with the prefix that set nothing and are not ``known`` either."""
+        """Variables with the prefix that set nothing and are not ``known`` either, nor of Kubernetes."""
         names = {self._variable(path) for path in self._variable_paths(self.model)}
-        ours = (name.upper() for name in self.environment if name.upper().startswith(self.prefix))
-        return sorted(name for name in ours if name not in names and name not in known)
+        ours = [name.upper() for name in self.environment if name.upper().startswith(self.prefix)]
+        unknown = {*ours}.difference(names, known)
+        return sorted(unknown.difference(_service_links(unknown)))
 
     def load(self, explain: Callable[[SettingsMistake], str]) -> Model:
         """The settings. Raises :class:`ConfigError` with a line for each mistake, as ``explain`` words it."""
@@ -251,6 +259,15 @@ class SettingsSources(Generic[Model]):
             path = tuple(item["loc"])
             message = item["msg"].removeprefix("Value error, ").removeprefix("Input ")
             yield SettingsMistake(path, item["type"], message, item["input"], self._deepest(path)[0])
+
+
+def _service_links(names: Collection[str]) -> Iterator[str]:
+    """Those with which Kubernetes tells each pod of the services in its namespace. A service that is called
+    trunkline-agent or trunkline-gateway has the prefix of our settings."""
+    services = [name.removesuffix(_SERVICE_HOST) for name in names if name.endswith(_SERVICE_HOST)]
+    for name in names:
+        if any(name.startswith(each) and _SERVICE_LINK.fullmatch(name, len(each)) for each in services):
+            yield name
 
 
 def _depth_in(values: Any, path: KeyPath) -> tuple[int, bool]:

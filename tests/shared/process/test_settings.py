@@ -126,6 +126,23 @@ def test_an_empty_variable_is_none_where_that_is_wanted(file: Path) -> None:
     assert mistakes(told) == {"count": f"line 1 of {file}"}
 
 
+def test_variables_with_which_kubernetes_tells_of_services_are_no_mistakes() -> None:
+    service = {
+        "SERVICE_HOST": "10.0.0.1",
+        "SERVICE_PORT": "80",
+        "SERVICE_PORT_HTTP": "80",
+        "PORT": "tcp://10.0.0.1:80",
+        "PORT_80_TCP": "tcp://10.0.0.1:80",
+        "PORT_80_TCP_PROTO": "tcp",
+        "PORT_80_TCP_PORT": "80",
+        "PORT_80_TCP_ADDR": "10.0.0.1",
+    }
+    metrics = {f"METRICS_{name}": text for name, text in service.items()}
+    assert sources(None, **service, **metrics).unknown_variables() == []
+    assert sources(None, **service, PROT="1").unknown_variables() == ["APP_PROT"]
+    assert sources(None, PORT="80").unknown_variables() == ["APP_PORT"]
+
+
 def test_variables_that_set_nothing_are_found() -> None:
     found = sources(COUNT="1", TABLE__SIZE="1", TABLE__X="1", FILE="f", OTHER="1")
     assert found.unknown_variables("APP_FILE") == ["APP_OTHER", "APP_TABLE__X"]
