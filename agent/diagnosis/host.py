@@ -79,6 +79,14 @@ def gateway_url(host: CheckedHost) -> str | None:
     return None if found.gateway_not_told else gateway_of(tunnel_url(settings.gateway))
 
 
+def gateway_ca_file(host: CheckedHost) -> Path | None:
+    """The certificates that the agent trusts for its gateway's TLS in place of the system's."""
+    try:
+        return AgentHost(host).settings.ca_file
+    except ConfigError:
+        return None
+
+
 def settings_shown(host: CheckedHost) -> Sequence[ShownSetting]:
     """The agent's effective settings. Raises ConfigError."""
     found = AgentHost(host)

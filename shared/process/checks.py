@@ -106,5 +106,8 @@ class HostChecks(Protocol):
     def gateway_url(self, host: CheckedHost) -> str | None:
         """Where the program's gateway is, as far as its settings say."""
 
+    def gateway_ca_file(self, host: CheckedHost) -> Path | None:
+        """Certificates that it trusts for that gateway's TLS; None: the system's."""
+
     def settings_shown(self, host: CheckedHost) -> "Sequence[ShownSetting]":
         """The program's effective settings. Raises ConfigError."""

@@ -15,6 +15,7 @@ from gateway.storage import Store
 from shared.process.cli import build
 from tests.integration.conftest import MODEL, Site
 from tests.integration.doctor_setups import KEY, SETUPS, Place
+from tests.support.stand_in_gateway import StandIn, certificate_for, stand_in
 
 
 def run_doctor(*arguments: str) -> tuple[int, dict[str, Any]]:
@@ -133,6 +134,18 @@ def test_a_key_that_no_header_field_can_hold_is_wrong_usage(key: str) -> None:
     assert result.exit_code == 2
     assert "was it copied right?" in " ".join(result.output.split()).replace("│ ", "")
     assert KEY not in result.output
+
+
+def test_the_agents_certificates_are_trusted_where_its_gateway_is_looked_at(tmp_path: Path) -> None:
+    tls = certificate_for(tmp_path)
+    file = tmp_path / "agent.toml"
+    with stand_in(StandIn(), tls) as there:
+        file.write_text(f'gateway = "https://localhost:{there.port}"\nca_file = "{tls[0]}"\n')
+        asked = ("--agent-config", str(file), "--only", "gateway-answers")
+        assert run_doctor(*asked)[0] == 0
+        (tmp_path / "other").mkdir()
+        other = certificate_for(tmp_path / "other")[0]
+        assert run_doctor(*asked, "--ca-file", str(other))[0] == 1, "an option counts more"
 
 
 def test_a_port_at_which_nobody_accepts_does_not_hold_it_up() -> None:

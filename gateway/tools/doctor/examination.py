@@ -4,6 +4,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 
 import typer
 
@@ -29,10 +30,7 @@ def examine(options: DoctorOptions) -> None:
     wanted = tuple(options.on or ())
     agents = CheckedHost(options.agent_config, options.agent_state, tuple(options.engine or ()))
     hosts = _hosts(options.context, wanted, CheckedHost(options.config, options.state), agents)
-    known = options.url or next(
-        filter(None, (module.gateway_url(host) for module, host in hosts.values())), None
-    )
-    ways = _Ways(options, known)
+    ways = _Ways(options, *_gateway(options, hosts))
     groups: dict[str, Sequence[Check]] = {}
     for kind, (module, host) in hosts.items():
         asking = replace(host, agents=ways.gateway.agents if options.key else None)
@@ -52,6 +50,19 @@ def examine(options: DoctorOptions) -> None:
             typer.echo(line)
     if not all(map(well, results.values())):
         raise typer.Exit(1)
+
+
+def _gateway(
+    options: DoctorOptions, hosts: Mapping[str, tuple[HostChecks, CheckedHost]]
+) -> tuple[str | None, Path | None]:
+    """Its URL and the certificates to trust for its TLS: what the options say, else the settings of this
+    host."""
+    if options.url is not None or options.through is not None:
+        return options.url, options.ca_file
+    for module, host in hosts.values():
+        if (url := module.gateway_url(host)) is not None:
+            return url, options.ca_file or module.gateway_ca_file(host)
+    return None, options.ca_file
 
 
 def _hosts(
@@ -75,7 +86,9 @@ class _Ways:
 
     options: DoctorOptions
     url: str | None
-    """The gateway's own, as the caller or the settings of this host say; None: not known."""
+    """The gateway's own, as the caller or the settings of this host say; None: not known, or not wanted."""
+    ca_file: Path | None
+    """Certificates to trust in place of the system's."""
 
     @cached_property
     def way(self) -> Way:
@@ -105,7 +118,7 @@ class _Ways:
             raise typer.BadParameter("the key holds characters that no key has: was it copied right?")
         if key and not target.secure and not is_own(target.host):
             raise typer.BadParameter(f"a key is not sent over plain HTTP to {target.host}: write https://")
-        return Way(target, dict(os.environ), self.options.ca_file)
+        return Way(target, dict(os.environ), self.ca_file)
 
 
 def _chosen(groups: dict[str, Sequence[Check]], only: Sequence[str] | None) -> dict[str, Sequence[Check]]:

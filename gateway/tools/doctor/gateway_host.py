@@ -65,6 +65,10 @@ def gateway_url(host: CheckedHost) -> str | None:
     return f"http://{f'[{address}]' if ':' in address else address}:{port}"
 
 
+def gateway_ca_file(host: CheckedHost) -> None:
+    """None are needed: over TLS the gateway is not asked by way of its settings."""
+
+
 def settings_shown(host: CheckedHost) -> Sequence[ShownSetting]:
     """The gateway's effective settings. Raises ConfigError."""
     loaded = GatewayHost(host).loaded
