@@ -39,6 +39,7 @@ _QUESTIONS: Sequence[tuple[str, Mapping[str, Any], str]] = (
 )
 """Path, body, and the member of an answer that is not empty; the next one where a model has not the route."""
 _OTHER_ROUTE = (400, 404, 405, 422, 501)
+_NO_ROUTE = frozenset((404, 405, 501))
 
 
 class EngineSilent(Exception):
@@ -140,7 +141,7 @@ class EngineProbe:
             )
 
     def _generates(self, model: str) -> CheckOutcome:
-        said = ""
+        said, statuses = "", set[int]()
         for path, body, member in _QUESTIONS:
             began_s = time.monotonic()
             status, found = self._ask("POST", path, {"model": model, **body}, self.generate_s)
@@ -153,9 +154,14 @@ class EngineProbe:
                     model=model,
                     ms=round(took_ms, 1),
                 )
+            statuses.add(status)
             said = f"{path} is answered with status {status}{_reason(found)}"
             if status not in _OTHER_ROUTE:
                 break
+        if statuses <= _NO_ROUTE:
+            return skipped(
+                f"The engine {self.name} has no route for text ({said}); real-request asks the gateway."
+            )
         raise EngineSilent(said)
 
     def _ask(

@@ -62,3 +62,17 @@ def test_paths_and_keys_beyond_ascii_are_sent_as_the_agent_sends_them() -> None:
     with stand_in(StandIn(answers)) as there:
         url = f"http://127.0.0.1:{there.port}/caf\xe9 x"
         assert EngineProbe("e", url, key="\u20ac").reachable().state is CheckState.OK
+
+
+def test_an_engine_without_routes_for_text_is_not_told_to_hang() -> None:
+    with stand_in(StandIn({"/v1/models": {"data": [{"id": "whisper"}]}})) as there:
+        found = EngineProbe("e", f"http://127.0.0.1:{there.port}").generates()
+    assert found.state is CheckState.SKIPPED
+    assert "no route for text" in found.words
+
+
+def test_an_engine_that_refuses_its_own_model_is_told() -> None:
+    answers: dict[str, Any] = {"/v1/models": {"data": [{"id": "m"}]}, "/v1/chat/completions": 400}
+    with stand_in(StandIn(answers)) as there:
+        found = EngineProbe("e", f"http://127.0.0.1:{there.port}").generates()
+    assert found.state is CheckState.FAILED
