@@ -1,7 +1,6 @@
 """TCP ports of loopback for processes that are about to be started."""
 
 import contextlib
-import fcntl
 import os
 import random
 import socket
@@ -9,6 +8,11 @@ import tempfile
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+
+try:
+    import fcntl
+except ImportError:  # pragma: no cover - Windows
+    fcntl = None  # type: ignore[assignment]
 
 _LOWEST = 10_240
 _EPHEMERAL = 32_768
@@ -52,8 +56,8 @@ def _reservations() -> int:
 
 
 def _reserve(port: int) -> bool:
-    """Whether neither this process has had it nor another one has it."""
-    if port in _given:
+    """Whether neither this process has had it nor another one has it. Never where there are no such locks."""
+    if fcntl is None or port in _given:
         return False
     try:
         fcntl.lockf(_reservations(), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)

@@ -112,6 +112,13 @@ def test_the_built_in_engine_without_its_packages_is_wrong_usage_in_one_line(
     assert "\n" not in said
 
 
+def test_an_agent_can_be_imported_where_the_modules_of_posix_are_not_there() -> None:
+    absent = "sys.modules.update(dict.fromkeys(('fcntl', 'grp', 'pwd', 'resource', 'termios', 'uvloop')))"
+    code = f"import sys; {absent}; import agent.app, agent.config.sources, agent.diagnosis.host"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_help_shows_an_example() -> None:
     helped = python_m_agent("--help")
     assert helped.returncode == 0

@@ -39,3 +39,10 @@ def test_what_one_process_was_given_another_is_not_until_it_ends() -> None:
         second.communicate("\n")
     again = subprocess.run(command, input="\n", capture_output=True, text=True, check=True)
     assert int(again.stdout) in given, "theirs are free again"
+
+
+def test_where_files_have_no_locks_a_free_port_is_given_all_the_same() -> None:
+    free = "from shared.process.ports import free_port; print(free_port())"
+    absent = f"import sys; sys.modules['fcntl'] = None; {free}"
+    found = subprocess.run([sys.executable, "-c", absent], capture_output=True, text=True, check=True)
+    assert int(found.stdout) > 0
