@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from shared.process.cli import RootGroup
+from shared.process.command_line import CommandApp
 
 Flags = dict[str, Any]
 
@@ -151,7 +152,7 @@ def run(flags: Flags, file: Path | None) -> int:
     return 0
 
 
-app = typer.Typer(
+app = CommandApp(
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},

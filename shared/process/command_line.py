@@ -88,6 +88,11 @@ class PlainCommand(_CheckedPaths, TyperCommand):
         arguments = (each for each in self.params if each.param_type_name == "argument")
         return [*options, *map(_usage_of, arguments)]
 
+    def make_context(self, *arguments: Any, **options: Any) -> Any:
+        """With what was given, read. Raises typer.BadParameter with a message for people."""
+        with _plain_messages():
+            return super().make_context(*arguments, **options)
+
     def invoke(self, ctx: Any) -> Any:
         """Run it. Raises typer.BadParameter for bytes that are no text where text is wanted."""
         _check_texts(self, ctx)

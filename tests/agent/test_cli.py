@@ -82,6 +82,20 @@ def test_python_m_agent_is_the_same_command_and_errors_go_to_stderr() -> None:
     assert "http:// goes to loopback only" in wrong.stderr
 
 
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--state", ""), "a path is not empty"),
+        (("--label", os.fsdecode(b"a=\xff")), "bytes that are no text"),
+        (("--slots", "many"), "'many' is no whole number"),
+    ],
+)
+def test_python_m_agent_refuses_what_the_command_refuses(arguments: tuple[str, ...], told: str) -> None:
+    wrong = python_m_agent("--gateway", URL, *arguments)
+    assert wrong.returncode == 2
+    assert told in " ".join(wrong.stderr.replace("│", "").split())
+
+
 @pytest.mark.usefixtures("_logging")
 def test_who_has_not_joined_is_told_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run({"gateway": URL, "state": tmp_path, "find_engines": False}, None) == 1
