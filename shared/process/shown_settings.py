@@ -1,7 +1,7 @@
 """The effective settings of a program, each with where it comes from and without secrets."""
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import orjson
@@ -56,7 +56,13 @@ def shown_settings(
             value = instead[text]
         elif value not in (None, [], {}) and not frozenset(secret).isdisjoint(map(str, path)):
             value = HIDDEN
-        yield ShownSetting(text, value, sources.origin(path))
+        origin = sources.origin(path)
+        yield ShownSetting(text, _as_text(value), replace(origin, name=_as_text(origin.name)))
+
+
+def _as_text(value: Any) -> Any:
+    """A path of bytes that are no UTF-8 with these bytes escaped; anything else as it is."""
+    return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
 
 
 def _walk(model: BaseModel, dumped: Any, above: KeyPath) -> Iterator[tuple[KeyPath, Any]]:

@@ -1,5 +1,7 @@
 """Settings as they are shown: where each comes from, and nothing secret."""
 
+import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -54,3 +56,19 @@ def test_secrets_are_hidden_by_their_type_and_by_their_name(tmp_path: Path) -> N
 
 def test_what_is_said_instead_of_a_value_is_shown(tmp_path: Path) -> None:
     assert _shown(tmp_path)["labels"][0] == {"a": "…"}
+
+
+class _Place(BaseModel):
+    state: Path = Path()
+
+
+def test_paths_of_bytes_that_are_no_text_are_shown_with_these_escaped(tmp_path: Path) -> None:
+    odd = tmp_path / os.fsdecode(b"a\xff.toml")
+    file = SettingsFile(odd, "", {})
+    sources = SettingsSources(_Place, "T_", {}, {"T_STATE": os.fsdecode(b"b\xff")}, file)
+    (found,) = shown_settings(sources.load(str), sources)
+    assert found.as_json()["value"] == "b\\udcff"
+    assert found.as_line().encode()
+    named = replace(sources, environment={}, file=replace(file, values={"state": "."}))
+    (of_file,) = shown_settings(named.load(str), named)
+    assert of_file.as_line().encode()
