@@ -11,6 +11,7 @@ from agent.engines.http.kind import check_continues
 from agent.engines.model_names import is_nameable
 from agent.serve.options import read_devices
 from shared.identity import NAME_RULE, is_name
+from shared.process.texts import as_field_value
 from shared.protocol.deployment_state import GPU_INDEX
 
 Slots = Annotated[int, Field(ge=1, le=100_000)]
@@ -34,11 +35,7 @@ def check_name(name: str) -> str:
 
 
 def _check_key(key: SecretStr) -> SecretStr:
-    """``key`` without the blanks and line ends around it, as a file or a secret's store may add them."""
-    text = key.get_secret_value().strip()
-    if not text.isprintable():
-        raise ValueError("a key holds no line ends or other characters that cannot be printed")
-    return SecretStr(text)
+    return SecretStr(as_field_value(key.get_secret_value()))
 
 
 Key = Annotated[SecretStr, AfterValidator(_check_key)]

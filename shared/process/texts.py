@@ -1,4 +1,4 @@
-"""Strings from command lines and variables that are no text. Pure, and imports nothing."""
+"""What strings from command lines, variables and files may hold. Pure, and imports nothing."""
 
 NO_TEXT = "what was given holds bytes that are no text (UTF-8)"
 
@@ -10,3 +10,12 @@ def is_text(value: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def as_field_value(text: str) -> str:
+    """``text`` as a header field may have it: without the blanks and line ends around it, which files and
+    stores of secrets add. Raises ValueError, without the text, where it holds more of these."""
+    value = text.strip()
+    if not value.isprintable():
+        raise ValueError("it holds line ends or other characters that cannot be printed")
+    return value

@@ -35,3 +35,23 @@ def test_one_variable_sets_the_endpoint_of_all_programs_unless_their_own_does() 
 
 def test_nothing_need_be_installed_where_nothing_is_traced() -> None:
     check_installed(OtelTable())
+
+
+def test_a_header_is_sent_without_the_line_end_behind_it() -> None:
+    table = OtelTable.model_validate({"headers": {"authorization": "Bearer x\n"}})
+    assert table.headers["authorization"].get_secret_value() == "Bearer x"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"headers": {"authorization": "x\ny: hush"}},
+        {"headers": {"a b": "hush"}},
+        {"headers": {"": "hush"}},
+        {"endpoint": "http://c:99999"},
+    ],
+)
+def test_what_no_request_to_a_collector_can_have_is_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(ValidationError) as caught:
+        OtelTable.model_validate(wrong)
+    assert "hush" not in caught.value.errors()[0]["msg"]
