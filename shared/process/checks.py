@@ -86,7 +86,7 @@ class CheckedHost:
     state: Path | None = None
     """Its state directory."""
     engines: Sequence[str] = ()
-    """URLs of engines, besides those that the settings name."""
+    """URLs of engines, in place of those that the settings name."""
     wanted: bool = False
     """The caller has asked for this host's checks, so that nothing is there is a failure too."""
     agents: Callable[[], Sequence[Mapping[str, Any]]] | None = None
