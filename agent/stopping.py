@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -25,9 +26,13 @@ class Stop:
 
 
 def listen_for_signals(ask: Callable[[], None]) -> None:
-    """SIGTERM and SIGINT ask the agent to stop."""
+    """SIGTERM and SIGINT ask the agent to stop, and SIGHUP, which comes when its terminal is closed, unless
+    the agent was started with it ignored, as by nohup."""
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    numbers = [signal.SIGTERM, signal.SIGINT]
+    if sys.platform != "win32" and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+    for number in numbers:
         try:
             loop.add_signal_handler(number, ask)
         except NotImplementedError:  # Windows

@@ -1,14 +1,18 @@
 """How an agent lets go of its engines."""
 
 import asyncio
+import os
+import signal
+from collections.abc import Iterator
 from typing import Any
 
+import pytest
 import structlog
 
 from agent.engines.command.engine import CommandBackend, CommandSettings
 from agent.engines.process import EngineEnd
 from agent.engines.settings import EngineSettings
-from agent.stopping import Stop, close_all
+from agent.stopping import Stop, close_all, listen_for_signals
 from tests.agent.support.canned import until
 
 
@@ -66,3 +70,36 @@ async def test_engines_are_not_waited_for_where_two_signals_came_before(no_leaks
     stop.ask()
     await close_all([backend], stop)
     assert process.asked
+
+
+@pytest.fixture
+def hangup() -> Iterator[None]:
+    """What SIGHUP does is the same afterwards."""
+    before = signal.getsignal(signal.SIGHUP)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("hangup")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+async def test_a_signal_asks_the_agent_to_stop(number: signal.Signals) -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    asked = asyncio.Event()
+    listen_for_signals(asked.set)
+    try:
+        os.kill(os.getpid(), number)
+        await until(asked.is_set)
+    finally:
+        for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            asyncio.get_running_loop().remove_signal_handler(each)
+
+
+@pytest.mark.usefixtures("hangup")
+async def test_an_agent_that_was_started_by_nohup_outlives_its_terminal() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    listen_for_signals(lambda: None)
+    try:
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        for each in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().remove_signal_handler(each)
