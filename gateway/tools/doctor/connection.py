@@ -1,5 +1,6 @@
 """Checks of a connection to a gateway, from its name to its clock. None of them needs a key."""
 
+import errno
 import ssl
 import time
 from collections.abc import Callable
@@ -26,6 +27,8 @@ WRONG_S = 60.0
 """Beyond, tokens and signed URLs that are valid are refused."""
 
 NO_TLS = "There is no TLS at this URL."
+_NO_NETWORK = (errno.ENETUNREACH, errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
+"""This host has no way to such an address, as to one of IPv6 where it has IPv4 only."""
 _VARIABLES = ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY", "NO_PROXY")
 
 
@@ -97,13 +100,15 @@ class ConnectionChecks:
     def connect(self) -> CheckOutcome:
         if self.way.proxy is not None:
             return skipped("The proxy connects.")
-        reached, failures = [], []
+        reached, failures, without_network = [], [], []
         for address in self.way.addresses():
             began_s = time.monotonic()
             try:
                 connect(address, self.way.timeout_s).close()
             except OSError as error:
                 failures.append(f"{address[1]}: {explain_http_error(self.way.target.url, error)}")
+                if error.errno in _NO_NETWORK:
+                    without_network.append(address[1])
             else:
                 reached.append((address[1], round(time.monotonic() - began_s, 4)))
         port, facts = self.way.target.port, {"reached": dict(reached), "failures": failures}
@@ -115,7 +120,7 @@ class ConnectionChecks:
                 "the address itself is wrong, correct the DNS record.",
                 **facts,
             )
-        if failures:
+        if len(failures) > len(without_network):
             return warned(
                 f"Only {len(reached)} of {len(reached) + len(failures)} addresses take a connection at port "
                 f"{port} ({'; '.join(failures)}).",
@@ -123,7 +128,10 @@ class ConnectionChecks:
                 **facts,
             )
         fastest_ms = min(took_s for _, took_s in reached) * 1000
-        return passed(f"Port {port} takes connections, within {fastest_ms:.1f} ms.", **facts)
+        words = f"Port {port} takes connections, within {fastest_ms:.1f} ms"
+        if without_network:
+            words += f"; this host has no network that leads to {', '.join(without_network)}"
+        return passed(f"{words}.", **facts)
 
     def tls_chain(self) -> CheckOutcome:
         if not self.way.target.secure:
