@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 import structlog
 
 from gateway.storage.errors import StateError
-from shared.process.timers import wait_to_wake
+from shared.process.event_loop import wait_to_wake
 
 _log = structlog.get_logger(__name__)
 

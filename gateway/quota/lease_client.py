@@ -19,7 +19,7 @@ from gateway.quota.stock_pools import LEAST_SHARE, BudgetPool
 from gateway.storage.errors import StateError
 from gateway.storage.leases.rules import EngineAway, EngineForgot, LeaseEngine
 from gateway.storage.usage import DailySpending
-from shared.process.timers import wait_to_wake
+from shared.process.event_loop import wait_to_wake
 
 _log = structlog.get_logger(__name__)
 

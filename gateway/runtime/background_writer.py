@@ -15,7 +15,7 @@ from gateway.quota.usage import UsageLedger
 from gateway.storage.backup import Backup
 from gateway.storage.errors import StateError
 from gateway.storage.usage import Account, Amount
-from shared.process.timers import wait_to_wake
+from shared.process.event_loop import wait_to_wake
 
 _log = structlog.get_logger(__name__)
 

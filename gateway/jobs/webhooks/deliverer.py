@@ -22,7 +22,7 @@ from gateway.jobs.webhooks.sender import ATTEMPT_S
 from gateway.storage.errors import StateError
 from gateway.storage.webhooks.events import host_of
 from gateway.storage.webhooks.outbox import DeliveryClaim, WebhookOutbox
-from shared.process.timers import wait_to_wake
+from shared.process.event_loop import wait_to_wake
 
 _log = structlog.get_logger(__name__)
 
