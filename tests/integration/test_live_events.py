@@ -126,3 +126,22 @@ async def test_who_may_not_look_sees_nothing_and_the_stream_ends_with_the_gatewa
         async with asyncio.timeout(60):
             while await page.response.content.readline():
                 pass
+
+
+@pytest.mark.parametrize("lost", ["key", "role"])
+async def test_the_stream_ends_with_the_key_or_its_role(
+    watched: tuple[Site, aiohttp.ClientSession], lost: str
+) -> None:
+    site, client = watched
+    async with following(client) as page:
+        await page.take()
+        with Store.open(site.gateway.state) as store:
+            if lost == "key":
+                store.keys.revoke("looks", time.time())
+            else:
+                store.keys.change("looks", {"role": None})
+        async with asyncio.timeout(60):
+            while await page.response.content.readline():
+                pass
+    async with client.get("/admin/events") as refused:
+        assert refused.status == (401 if lost == "key" else 403)

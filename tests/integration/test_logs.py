@@ -115,3 +115,21 @@ async def test_lines_of_all_workers_are_told_by_whichever_is_asked(house: House)
             if len(processes) == 2:
                 break
         assert len(processes) == 2
+
+
+async def test_whose_key_was_revoked_reads_the_log_no_longer(house: House) -> None:
+    gateway = await asyncio.to_thread(house.gateway)
+    key, other = _operator(gateway), gateway.key("other")
+    async with following(gateway, key) as (reader, client):
+        await _ask(client, "before")
+        await reader.until(id="before")
+        with Store.open(gateway.state) as store:
+            store.keys.revoke(AdminRole.OPERATOR.value, time.time())
+        async with aiohttp.ClientSession(
+            gateway.url, headers={"authorization": f"Bearer {other}"}
+        ) as somebody_else:
+            await _ask(somebody_else, "after")
+        async with asyncio.timeout(60):
+            while await reader.take():
+                pass
+        assert "after" not in [line.get("id") for line in reader.lines]

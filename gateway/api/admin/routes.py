@@ -4,8 +4,10 @@ JSON only. A request carries its key or token in a header, as everywhere: there 
 authentication, so no page in a browser can make one on somebody's behalf (no CSRF).
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, MutableMapping
+from contextlib import aclosing
 from dataclasses import dataclass, field
+from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl
@@ -27,6 +29,7 @@ from gateway.domain.errors import (
     NameInUse,
     RecordInWrongState,
     RecordNotFound,
+    RequestError,
     StateUnavailable,
     UnsupportedEncoding,
 )
@@ -50,6 +53,10 @@ _NO_STORE = [(b"cache-control", b"no-store")]
 _log = structlog.get_logger("gateway.api.admin.resources")
 
 
+async def _always() -> bool:
+    return True
+
+
 class AdminCall(NamedTuple):
     """One request to this API, whose role was found to be enough."""
 
@@ -57,6 +64,8 @@ class AdminCall(NamedTuple):
     principal: Principal
     names: Mapping[str, str]
     """From the path."""
+    still_allowed: Callable[[], Awaitable[bool]] = _always
+    """Whether the key that was shown would be let in now, with its role."""
 
 
 AdminAction = Callable[[AdminCall], Awaitable[Json | None]]
@@ -106,7 +115,8 @@ class AdminPage:
             raise MethodNotAllowed(f"Here are: {', '.join(allowed)}.", allowed)
         method = self.methods[exchange.method]
         check_role(principal, method.role)
-        call = AdminCall(exchange, principal, scope["path_params"])
+        still_allowed = partial(self._allows, exchange, method.role)
+        call = AdminCall(exchange, principal, scope["path_params"], still_allowed)
         with acting_as(f"key:{principal.key_id}"):
             found = await _run_action(method.action, call)
         if exchange.method != "GET":
@@ -114,6 +124,24 @@ class AdminPage:
             _log.info("admin_act", id=exchange.id, key=principal.key_name, **what)
         if found is not None:
             await exchange.reply.whole(200, JSON, orjson.dumps(found), _NO_STORE)
+
+    async def _allows(self, exchange: HttpExchange, role: AdminRole) -> bool:
+        """While the store cannot be asked, nobody is."""
+        try:
+            check_role(await self.keys.identify(exchange.credential()), role)
+        except (RequestError, StateError):
+            return False
+        return True
+
+
+async def while_allowed(call: AdminCall, pieces: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
+    """``pieces`` of a stream that has no end of its own, for as long as the key may have them: one that is
+    revoked, that ends or that loses its role gets no further one."""
+    async with aclosing(pieces):
+        async for piece in pieces:
+            if not await call.still_allowed():
+                return
+            yield piece
 
 
 def admin_pages(keys: KeyAuthenticator, methods: Iterable[AdminMethod]) -> dict[str, AdminPage]:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from gateway.api.admin.live.feed import EventFeed
-from gateway.api.admin.routes import AdminCall, AdminMethod, read_body, read_query
+from gateway.api.admin.routes import AdminCall, AdminMethod, read_body, read_query, while_allowed
 from gateway.domain.errors import BadRequest
 from gateway.domain.scopes import AdminRole
 
@@ -26,4 +26,4 @@ class EventsAdmin:
         last_id = exchange.fields.get(b"last-event-id", b"").decode("latin-1").strip()
         await read_body(exchange)  # none is wanted, and a client that leaves is seen behind it
         async with exchange.while_here():
-            await exchange.reply.send_events(self.feed.follow(last_id))
+            await exchange.reply.send_events(while_allowed(call, self.feed.follow(last_id)))

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from gateway.api.admin.logs.follow import LogFollowing
 from gateway.api.admin.logs.line_filter import SCHEMAS, BadLineFilter
-from gateway.api.admin.routes import AdminCall, AdminMethod, read_body, read_query
+from gateway.api.admin.routes import AdminCall, AdminMethod, read_body, read_query, while_allowed
 from gateway.domain.errors import BadRequest
 from gateway.domain.scopes import AdminRole
 
@@ -27,7 +27,8 @@ class LogsAdmin:
         await read_body(exchange)  # none is wanted, and a client that leaves is seen behind it
         async with exchange.while_here():
             try:
-                await exchange.reply.send_events(self.following.follow(query, last_id))
+                lines = self.following.follow(query, last_id)
+                await exchange.reply.send_events(while_allowed(call, lines))
             except BadLineFilter as error:
                 said = f"{error.parameter}: {error}."
                 raise BadRequest(said, param=error.parameter, code="invalid_value") from None
