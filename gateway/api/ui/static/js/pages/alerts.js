@@ -53,11 +53,11 @@ export class AlertsPage extends Page {
   }
 
   update(state) {
-    const alerts = alertsOf(state);
+    const alerts = live.frames === 0 ? null : alertsOf(state);
     const mark = JSON.stringify(alerts);
     if (mark === this.mark) return;
     this.mark = mark;
-    if (live.frames === 0) fill(this.list, empty("Waiting for the gateway", ""));
+    if (alerts === null) fill(this.list, empty("Waiting for the gateway", ""));
     else if (alerts.length === 0) fill(this.list, empty("Nothing calls for a look", "All hosts are connected, every model that is asked for has slots, and nobody waits long."));
     else fill(this.list, alerts.map((alert) => alertNode(alert)));
   }
