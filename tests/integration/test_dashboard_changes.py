@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from tests.support.browser import Browser, chromium, missing_browser
+from tests.support.browser import Browser, chromium, frames_taken, missing_browser
 from tests.support.staged_gateway import KEY, StagedGateway, fleet
 
 pytestmark = [
@@ -34,3 +34,27 @@ async def test_the_alerts_of_a_fleet_that_is_well_wait_for_the_gateway_only_unti
     async with StagedGateway(fleet(2)) as stage:
         page = await browser.open(stage.url, KEY, "alerts")
         await page.wait_for_selector("tl-alerts .empty:has-text('Nothing calls for a look')")
+
+
+async def test_a_delta_of_everything_leaves_the_requests_that_run_on_the_page_of_the_flow(
+    browser: Browser,
+) -> None:
+    snapshot = fleet(2)
+    of = {
+        "at": 1.0,
+        "tier": "batch",
+        "model": "llama-3.1-70b",
+        "deployment": next(iter(snapshot["deployments"])),
+    }
+    snapshot["requests"] = [{"id": f"r{number}", "state": "running", **of} for number in range(3)]
+    async with StagedGateway(snapshot) as stage:
+        page = await browser.open(stage.url, KEY, "flow")
+        await page.wait_for_selector(".connection:has-text('Live')")
+        begun = {"id": "r3", "state": "running", "event": "begun", **of}
+        stage.delta(at=2.0, agents={"gpu-001": {"streams": 2}}, models={"m": {"slots": 1}}, requests=[begun])
+        await frames_taken(page, 2)
+        running = "() => [...document.querySelector('tl-flow').scene.running.keys()]"
+        assert await page.evaluate(running) == ["r0", "r1", "r2", "r3"]
+        stage.cut()
+        await frames_taken(page, 3)
+        assert await page.evaluate(running) == ["r0", "r1", "r2"]

@@ -1,5 +1,6 @@
 """A headless Chromium for tests of the dashboard: Debian's, driven by Playwright."""
 
+import asyncio
 import os
 import shutil
 from collections.abc import AsyncIterator
@@ -13,6 +14,23 @@ _NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chr
 """The first draws as the others do, with half of their CPU time."""
 WIDE = {"width": 1280, "height": 800}
 PHONE = {"width": 390, "height": 844}
+
+
+_FRAMES_TAKEN = """async (number) => {
+    const { live } = await import("./js/live.js");
+    await new Promise((taken) => {
+        const look = () => live.frames >= number && (taken(), live.removeEventListener("frame", look));
+        live.addEventListener("frame", look);
+        look();
+    });
+}"""
+
+
+async def frames_taken(page: Any, number: int) -> None:
+    """Return once a page has taken so many snapshots and deltas, since it was loaded. (What Playwright's
+    ``wait_for_function`` is given may not be asynchronous: it takes any promise for true.)"""
+    async with asyncio.timeout(60):
+        await page.evaluate(_FRAMES_TAKEN, number)
 
 
 def chromium_path() -> str | None:

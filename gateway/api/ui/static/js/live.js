@@ -17,8 +17,8 @@ const HAPPENINGS = ["requests", "requests_left_out", "flow", "tokens", "changes"
 
 const empty = () => bare({ at: 0, processes: {}, agents: {}, deployments: {}, models: {}, totals: {}, troubles: {} });
 
-// Events: "change" (at most once for each frame of the screen), "frame" (each delta as it came), "status",
-// "restarted".
+// Events: "change" (at most once for each frame of the screen), "frame" (each snapshot, `whole`, and each delta as it
+// came), "status", "restarted".
 export class Live extends EventTarget {
   constructor() {
     super();
@@ -103,7 +103,7 @@ export class Live extends EventTarget {
     this.requests.clear();
     for (const request of [...(said.requests ?? [])].reverse()) this.noteRequest(request);
     if (said.changes) this.changes = said.changes.slice(-CHANGES);
-    this.passed(said);
+    this.passed(said, true);
   }
 
   takeDelta(said) {
@@ -114,7 +114,7 @@ export class Live extends EventTarget {
     if (passedS > 0 && endedBefore !== undefined) this.endedPerS = (this.state.totals.ended - endedBefore) / passedS;
     for (const request of said.requests ?? []) this.noteRequest(request);
     if (said.changes?.length) this.changes = [...this.changes, ...said.changes].slice(-CHANGES);
-    this.passed(said);
+    this.passed(said, false);
   }
 
   noteRequest(request) {
@@ -124,7 +124,7 @@ export class Live extends EventTarget {
   }
 
   // Kept for the charts of a host and of the fleet, since this page was opened.
-  passed(said) {
+  passed(said, whole) {
     this.frames += 1;
     const { series, state } = this;
     series.push("running", state.totals.running);
@@ -139,7 +139,7 @@ export class Live extends EventTarget {
       }
     }
     if (this.frames % 30 === 0) series.sweep();
-    this.dispatchEvent(new CustomEvent("frame", { detail: said }));
+    this.dispatchEvent(new CustomEvent("frame", { detail: { said, whole } }));
     this.changed();
   }
 

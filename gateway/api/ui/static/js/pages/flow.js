@@ -32,8 +32,8 @@ export class FlowPage extends Page {
     this.scene.snapshot(live.requests.values(), live.state);
   }
 
-  take(said) {
-    if (said.agents && said.models && said.requests && !said.flow) this.scene.snapshot(said.requests, live.state); // a snapshot
+  take({ said, whole }) {
+    if (whole) this.scene.snapshot(said.requests ?? [], live.state);
     else this.scene.take(said, live.state, performance.now());
     this.painter.soon();
     this.mover.soon();
