@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from tests.support.browser import PHONE, Browser, chromium, missing_browser
+from tests.support.browser import PHONE, Browser, chromium, frames_taken, missing_browser
 from tests.support.hostile_answers import (
     HOSTILE,
     hostile_answers,
@@ -196,12 +196,11 @@ async def test_a_thousand_deployments_that_all_change_each_second_cost_little(br
     async with StagedGateway(snapshot) as stage:
         page = await browser.open(stage.url, KEY)
         await page.wait_for_selector("tl-fleet tbody tr")
-        frames = "async () => (await import('./js/live.js')).live.frames"
         before_s, deltas = await browser.renderers_cpu_s(), 20
         for turn in range(deltas):
             figures = {"utilisation": (turn % 10) / 10, "in_flight": turn % 8}
             stage.delta(at=1790000001.0 + turn, deployments=dict.fromkeys(snapshot["deployments"], figures))
-            await page.wait_for_function(f"async () => (await ({frames})()) >= {turn + 2}")
+            await frames_taken(page, turn + 2)
             await page.evaluate(
                 "() => new Promise((drawn) => requestAnimationFrame(() => setTimeout(drawn)))"
             )
@@ -222,9 +221,7 @@ async def test_a_page_that_stays_open_keeps_no_more_than_it_says(browser: Browse
             ]
             change = {"at": 1.0, "of": "agent", "name": "gpu-001", "from": "a", "to": "b"}
             stage.delta(at=1790000001.0 + turn, requests=requests, changes=[change] * 5, flow=[])
-        await page.wait_for_function(
-            "async () => (await import('./js/live.js')).live.frames >= 401",
-        )
+        await frames_taken(page, 401)
         kept = await page.evaluate(
             """async () => {
                 const { live } = await import("./js/live.js");
