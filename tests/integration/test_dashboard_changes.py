@@ -1,7 +1,9 @@
 """The dashboard in a real browser before a staged gateway: what is said, kept and asked again when something
 changes while a page is open."""
 
+import math
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -13,6 +15,9 @@ pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),
     pytest.mark.skipif(missing_browser() is not None, reason=missing_browser() or ""),
 ]
+
+
+_RATE = "async () => (await import('./js/live.js')).live.endedPerS"
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -58,3 +63,29 @@ async def test_a_delta_of_everything_leaves_the_requests_that_run_on_the_page_of
         stage.cut()
         await frames_taken(page, 3)
         assert await page.evaluate(running) == ["r0", "r1", "r2"]
+
+
+async def test_a_rate_is_of_requests_that_the_same_processes_counted(browser: Browser) -> None:
+    """A process that falls silent takes what it counted with it, and brings it back."""
+    async with StagedGateway(fleet(1)) as stage:
+        page = await browser.open(stage.url, KEY)
+        await page.wait_for_selector("tl-fleet tbody tr")
+        steps: list[tuple[int, dict[str, Any]]] = [
+            (140, {}),
+            (40, {"processes": {"w2": {"up": False}}}),
+            (44, {}),
+            (40, {}),
+            (5040, {"processes": {"w2": {"up": True}}}),
+            (5042, {}),
+        ]
+        rates = []
+        for number, (ended, more) in enumerate(steps):
+            stage.delta(at=1790000001.0 + number, totals={"ended": ended}, **more)
+            await frames_taken(page, number + 2)
+            rates.append(await page.evaluate(_RATE))
+        assert [None if math.isnan(rate) else rate for rate in rates] == [50, None, 4, None, None, 2]
+        stage.refused["/admin/events"] = (503, "64 pages are open already.")
+        stage.answers |= {"/admin/models": {"models": []}, "/admin/processes": {"processes": []}}
+        stage.cut()
+        await page.wait_for_selector(".connection:has-text('Polling')")
+        assert math.isnan(await page.evaluate(_RATE))

@@ -99,6 +99,7 @@ export class Live extends EventTarget {
     const same = this.state.process === undefined || this.state.process === said.process;
     if (this.epoch && epoch && epoch !== this.epoch && same) this.dispatchEvent(new Event("restarted"));
     this.epoch = epoch || this.epoch;
+    this.endedPerS = NaN; // there is nothing to compare with
     this.state = merged(empty(), withoutHappenings(said));
     this.requests.clear();
     for (const request of [...(said.requests ?? [])].reverse()) this.noteRequest(request);
@@ -111,7 +112,9 @@ export class Live extends EventTarget {
     const [atBefore, endedBefore] = [before.at, before.totals?.ended];
     this.state = merged(before, withoutHappenings(said));
     const passedS = this.state.at - atBefore;
-    if (passedS > 0 && endedBefore !== undefined) this.endedPerS = (this.state.totals.ended - endedBefore) / passedS;
+    const ended = this.state.totals.ended - endedBefore;
+    const same = !said.processes; // what a process counted comes and goes with it
+    if (passedS > 0) this.endedPerS = same && ended >= 0 ? ended / passedS : NaN;
     for (const request of said.requests ?? []) this.noteRequest(request);
     if (said.changes?.length) this.changes = [...this.changes, ...said.changes].slice(-CHANGES);
     this.passed(said, false);
