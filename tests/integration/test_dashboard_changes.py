@@ -89,3 +89,18 @@ async def test_a_rate_is_of_requests_that_the_same_processes_counted(browser: Br
         stage.cut()
         await page.wait_for_selector(".connection:has-text('Polling')")
         assert math.isnan(await page.evaluate(_RATE))
+
+
+async def test_after_the_lists_the_stream_begins_with_a_snapshot(browser: Browser) -> None:
+    """The deltas since the last event of before would leave out what the lists do not say."""
+    lists = {"/admin/models": {"models": []}, "/admin/processes": {"processes": []}}
+    async with StagedGateway(fleet(1), lists) as stage:
+        page = await browser.open(stage.url, KEY)
+        await page.wait_for_selector(".connection:has-text('Live')")
+        stage.refused["/admin/events"] = (503, "64 pages are open already.")
+        stage.cut()
+        await page.wait_for_selector(".connection:has-text('Polling')")
+        del stage.refused["/admin/events"]
+        stage.refused["/admin/models"] = (500, "The gateway is mending itself.")
+        await page.wait_for_selector(".connection:has-text('Live')")
+        assert stage.last_ids == [None, None]

@@ -83,6 +83,7 @@ export class Live extends EventTarget {
     try {
       for (let turn = 0; turn < 12 && !signal.aborted; turn++) {
         this.takeSnapshot(await asked(signal), "");
+        this.lastId = ""; // no delta belongs to these
         worked = true;
         this.say("polling", `every ${POLL_MS / 1000} s: ${why.message}`);
         await pause(POLL_MS, signal);
