@@ -104,3 +104,25 @@ async def test_after_the_lists_the_stream_begins_with_a_snapshot(browser: Browse
         stage.refused["/admin/models"] = (500, "The gateway is mending itself.")
         await page.wait_for_selector(".connection:has-text('Live')")
         assert stage.last_ids == [None, None]
+
+
+async def test_a_page_that_asks_at_once_gives_up_what_it_asked_before_and_asks_on_once(
+    browser: Browser,
+) -> None:
+    async with StagedGateway(fleet(1)) as stage:
+        page = await browser.open(stage.url, KEY, "alerts")
+        given_up, timers = await page.evaluate(
+            """async () => {
+                const [asked, timers, { setTimeout }] = [[], [], window];
+                window.setTimeout = (doing, ms) => (timers.push(ms), setTimeout(doing, ms));
+                const asking = (signal) => new Promise((answered) => asked.push({ signal, answered }));
+                const now = document.querySelector("tl-alerts").every(4000, asking);
+                const turns = [now(), now()];
+                for (const { answered } of asked) answered();
+                await Promise.all(turns);
+                window.setTimeout = setTimeout;
+                return [asked.map(({ signal }) => signal.aborted), timers.filter((ms) => ms === 4000000)];
+            }"""
+        )
+        assert given_up == [True, True, False]
+        assert len(timers) == 1

@@ -30,32 +30,31 @@ export class Page extends HTMLElement {
   }
 
   // Ask now and then again, while the page is open and can be seen. What goes wrong is shown above the page; what
-  // was known stays.
+  // was known stays. What is returned asks at once: what was asked before and is not answered yet is given up.
   every(seconds, asking) {
-    const { signal } = this.left;
+    let [timer, asked, last] = [null, false, null];
     const turn = async () => {
-      if (!document.hidden || !turn.done) {
+      clearTimeout(timer);
+      last?.abort();
+      last = new AbortController();
+      const signal = AbortSignal.any([this.left.signal, last.signal]);
+      if (!document.hidden || !asked) {
         try {
           await asking(signal);
-          turn.done = true;
-          this.problem.replaceChildren();
+          asked = true;
+          if (!signal.aborted) this.problem.replaceChildren();
         } catch (error) {
-          if (signal.aborted) return;
-          this.problem.replaceChildren(notice(error.words ?? error.message, "bad"));
+          if (!signal.aborted) this.problem.replaceChildren(notice(error.words ?? error.message, "bad"));
         }
       }
-      if (!signal.aborted) turn.timer = setTimeout(turn, seconds * 1000);
+      if (!signal.aborted) timer = setTimeout(turn, seconds * 1000);
     };
-    signal.addEventListener("abort", () => clearTimeout(turn.timer));
-    const now = () => {
-      clearTimeout(turn.timer);
-      return turn();
-    };
-    now();
-    return now;
+    this.left.signal.addEventListener("abort", () => clearTimeout(timer));
+    turn();
+    return turn;
   }
 
-  get(path) {
-    return get(path, this.left.signal);
+  get(path, signal = this.left.signal) {
+    return get(path, signal);
   }
 }

@@ -29,7 +29,7 @@ export class JobsPage extends Page {
       headed("Jobs", segments("Which jobs and batches", WHICH, this.filters.status, (status) => this.choose({ status })),
         h("div", { class: "filters" }, Object.values(this.fields), h("label", { class: "inline small" }, this.lines, "also lines of batches")), this.jobs.node, this.pages.jobs.node),
       headed("Batches", null, this.onlyTenant, this.batches.node, this.pages.batches.node));
-    this.refresh = this.every(3, () => this.load());
+    this.refresh = this.every(3, (signal) => this.load(signal));
   }
 
   choose(changed) {
@@ -40,16 +40,14 @@ export class JobsPage extends Page {
     this.later = setTimeout(() => this.isConnected && this.refresh(), 250);
   }
 
-  async load() {
-    const turn = (this.turn = (this.turn ?? 0) + 1);
+  async load(signal) {
     const { status, tenant } = this.filters;
     const group = this.filters.group || (this.lines.checked ? "" : "none");
     const ofBatches = { status: OF_BATCHES[status] ?? "", tenant };
     const [jobs, batches] = await Promise.all([
-      this.get(`/admin/jobs?${this.asked({ ...this.filters, group }, this.pages.jobs)}`),
-      this.get(`/admin/batches?${this.asked(ofBatches, this.pages.batches)}`),
+      this.get(`/admin/jobs?${this.asked({ ...this.filters, group }, this.pages.jobs)}`, signal),
+      this.get(`/admin/batches?${this.asked(ofBatches, this.pages.batches)}`, signal),
     ]);
-    if (turn !== this.turn) return; // another choice was made meanwhile
     this.jobs.update(jobs.jobs);
     this.batches.update(batches.batches);
     this.pages.jobs.show(jobs.jobs.length, jobs.next);

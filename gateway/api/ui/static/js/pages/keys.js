@@ -21,11 +21,11 @@ export class KeysPage extends Page {
       headed("API keys", tools, this.keys.node),
       headed("Tenants with limits", button("Limit a tenant…", newTenant), this.tenants.node),
       headed("Join tokens", button("New token…", joinToken), this.tokens.node));
-    this.refresh = this.every(15, () => this.load());
+    this.refresh = this.every(15, (signal) => this.load(signal));
   }
 
-  async load() {
-    const [keys, tenants, tokens] = await Promise.all(["keys", "tenants", "tokens"].map((name) => this.get(`/admin/${name}`)));
+  async load(signal) {
+    const [keys, tenants, tokens] = await Promise.all(["keys", "tenants", "tokens"].map((name) => this.get(`/admin/${name}`, signal)));
     this.found = keys.keys;
     this.show();
     this.tenants.update(tenants.tenants);

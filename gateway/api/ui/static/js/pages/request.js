@@ -14,8 +14,8 @@ export class RequestPage extends Page {
     this.id = this.args[0] ?? "";
     this.whole = h("div");
     this.append(h("div", { class: "topline" }, h("h1", { class: "mono" }, this.id)), this.whole);
-    const again = this.every(3, async () => {
-      const record = await this.get(`/admin/requests/${segment(this.id)}`);
+    const again = this.every(3, async (signal) => {
+      const record = await this.get(`/admin/requests/${segment(this.id)}`, signal);
       this.show(record);
     });
     this.refresh = again;

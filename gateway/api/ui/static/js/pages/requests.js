@@ -36,12 +36,10 @@ export class RequestsPage extends Page {
     this.later = setTimeout(() => this.isConnected && this.refresh(), 250);
   }
 
-  async load() {
-    const turn = (this.turn = (this.turn ?? 0) + 1);
+  async load(signal) {
     const query = new URLSearchParams({ kind: this.kind, limit: LIMIT });
     for (const [name, value] of Object.entries(this.filters)) if (value) query.set(name, value);
-    const found = await this.get(`/admin/requests?${query}`);
-    if (turn !== this.turn) return; // another choice was made meanwhile
+    const found = await this.get(`/admin/requests?${query}`, signal);
     this.table.update(found.requests);
     const { recent, slow, failed } = found.kept ?? {};
     const missing = Object.entries(found.why_missing ?? {}).map(([name, why]) => `${name} (${why})`).join(", ") || (found.missing ?? []).join(", ");

@@ -25,7 +25,7 @@ export class UsagePage extends Page {
     const tools = h("span", { class: "inline" }, h("label", { class: "small" }, "Since ", since), segments("Sums by", BY, this.by, (by) => ((this.by = by), this.again())), download);
     this.append(h("div", { class: "topline" }, h("h1", {}, "Usage and cost")), this.tiles.node, headed("Used", tools, this.said, this.place));
     this.makeTable();
-    this.refresh = this.every(30, () => this.load());
+    this.refresh = this.every(30, (signal) => this.load(signal));
   }
 
   again() {
@@ -49,16 +49,15 @@ export class UsagePage extends Page {
     fill(this.place, this.table.node);
   }
 
-  async load() {
+  async load(signal) {
     const { by, since } = this;
     let [rows, after] = [[], null];
     for (let page = 0; page < PAGES && (page === 0 || after !== null); page++) {
       const query = new URLSearchParams({ by, since, ...(after === null ? {} : { after }) });
-      const found = await this.get(`/admin/usage?${query}`);
+      const found = await this.get(`/admin/usage?${query}`, signal);
       rows = rows.concat(found.usage);
       after = found.next;
     }
-    if (by !== this.by || since !== this.since) return;
     this.rows = rows;
     if (this.table.untouched && !rows.some((row) => row.cost > 0)) this.table.sort = this.table.columns.length - 2; // without prices, by GPU time
     this.table.update(rows);
