@@ -1,6 +1,7 @@
 """The dashboard in a real browser before a staged gateway: what is said, kept and asked again when something
 changes while a page is open."""
 
+import asyncio
 import math
 from collections.abc import AsyncIterator
 from typing import Any
@@ -126,3 +127,28 @@ async def test_a_page_that_asks_at_once_gives_up_what_it_asked_before_and_asks_o
         )
         assert given_up == [True, True, False]
         assert len(timers) == 1
+
+
+@pytest.mark.parametrize("answers", [True, False])
+async def test_who_signs_out_while_the_gateway_is_asked_again_stays_signed_out(
+    browser: Browser, answers: bool
+) -> None:
+    async with StagedGateway(fleet(1)) as stage:
+        page = await browser.blank()
+        await page.goto(f"{stage.url}/ui/")
+        stage.refused["/admin/self"] = (503, "The gateway is mending itself.")
+        await page.fill("input[name=key]", KEY)
+        await page.click("button[type=submit]")
+        await page.wait_for_selector(".notice:has-text('The gateway is mending itself.')")
+        stage.held["/admin/self"] = asyncio.Event()
+        async with page.expect_request("**/admin/self"):
+            await page.click("button:has-text('Try now')")
+        await page.click("button:has-text('Sign out')")
+        if answers:
+            del stage.refused["/admin/self"]
+        async with page.expect_response("**/admin/self") as answered:
+            stage.held["/admin/self"].set()
+        await (await answered.value).finished()
+        await page.evaluate("() => new Promise((done) => setTimeout(done))")
+        assert await page.locator("input[name=key]").count() == 1
+        assert await page.evaluate("sessionStorage.length") == 0

@@ -43,6 +43,8 @@ class StagedGateway:
         }
         self.refused: dict[str, tuple[int, str]] = {}
         """Paths that answer with this status and message."""
+        self.held: dict[str, asyncio.Event] = {}
+        """Paths that answer once this is set."""
         self.told: dict[str, list[tuple[str, Json]]] = {}
         """Paths that answer a POST with these events."""
         self.acts: list[tuple[str, str, Any]] = []
@@ -127,6 +129,8 @@ class StagedGateway:
         return StreamingResponse(pieces(), media_type="text/event-stream")
 
     async def _answer(self, request: Request) -> Response:
+        if (held := self.held.get(request.url.path)) is not None:
+            await held.wait()
         problem = self._refusal(request)
         if problem is not None:
             return problem

@@ -26,6 +26,7 @@ export class App extends HTMLElement {
   // --- Sign-in ---
 
   showSignIn(problem = "") {
+    this.entering = null;
     const key = h("input", { type: "password", name: "key", required: true, autocomplete: "off", spellcheck: "false", "aria-describedby": "key-hint", maxlength: 20000 });
     const said = h("p", { class: "problem", role: "alert" }, problem);
     const button = h("button", { class: "primary", type: "submit" }, "Sign in");
@@ -45,11 +46,16 @@ export class App extends HTMLElement {
     key.focus();
   }
 
+  // An answer that comes when somebody has signed out, or has tried again, counts no longer.
   async enter(key) {
+    const entering = (this.entering = {});
     try {
       session.signIn(key, null);
-      session.about = await get("/admin/self");
+      const about = await get("/admin/self");
+      if (this.entering !== entering) return;
+      session.about = about;
     } catch (error) {
+      if (this.entering !== entering) return;
       if (error.status === 0 || error.status >= 500) {
         this.showUnreachable(key, error);
         return;
