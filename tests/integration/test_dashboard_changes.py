@@ -152,3 +152,28 @@ async def test_who_signs_out_while_the_gateway_is_asked_again_stays_signed_out(
         await page.evaluate("() => new Promise((done) => setTimeout(done))")
         assert await page.locator("input[name=key]").count() == 1
         assert await page.evaluate("sessionStorage.length") == 0
+
+
+async def test_a_dialog_that_was_left_when_all_was_sent_tells_what_became_of_it(browser: Browser) -> None:
+    """A secret is told once: a key that was made and is not shown would be lost."""
+    made = {"keys": [], "name": "ci", "key": "sk-tl-made"}
+    answers = {"/admin/keys": made, "/admin/tenants": {"tenants": []}, "/admin/tokens": {"tokens": []}}
+    async with StagedGateway(fleet(1), answers) as stage:
+        page = await browser.open(stage.url, KEY, "keys")
+        for refused in (False, True):
+            if refused:
+                stage.refused["/admin/keys"] = (409, "The name is taken.")
+            await page.click("button:has-text('New key')")
+            await page.fill("dialog input[name=name]", "ci")
+            held = stage.held["/admin/keys"] = asyncio.Event()
+            async with page.expect_request("**/admin/keys"):
+                await page.click("dialog button[type=submit]")
+            await page.keyboard.press("Escape")
+            await page.wait_for_selector("dialog", state="detached")
+            held.set()
+            if refused:
+                await page.wait_for_selector(".toast.bad:has-text('The name is taken.')")
+            else:
+                await page.wait_for_selector("dialog .secret-text:text-is('sk-tl-made')")
+                await page.click("dialog button:has-text('I have stored it')")
+                await page.wait_for_selector("dialog", state="detached")

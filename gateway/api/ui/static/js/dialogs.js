@@ -1,20 +1,20 @@
 // Questions in front of the page.
 
 import { h } from "./dom.js";
+import { toast } from "./parts.js";
 
 // Ask for fields, each { name, label, type, value, hint, required, options, min, max, step }. `submit` gets their
 // values and does what was asked; what it throws is shown and the dialog stays. Resolves to what it returned, or
-// to null if it was left.
+// to null if it was left. Who leaves it when all is sent already learns what became of it all the same.
 export function ask({ title, words, fields = [], action, danger = false, submit }) {
   return new Promise((resolve) => {
     const problem = h("p", { class: "problem", role: "alert" });
     const inputs = new Map(fields.map((field) => [field.name, input(field)]));
     const confirm = h("button", { class: danger ? "danger" : "primary", type: "submit" }, action);
     const cancel = h("button", { type: "button", on: { click: () => dialog.close() } }, "Cancel");
-    let answer = null;
+    let [answer, sent] = [null, null];
 
-    const send = async (event) => {
-      event.preventDefault();
+    const send = async () => {
       confirm.disabled = true;
       problem.textContent = "";
       try {
@@ -22,14 +22,15 @@ export function ask({ title, words, fields = [], action, danger = false, submit 
         dialog.close();
       } catch (error) {
         problem.textContent = error.words ?? error.message;
+        if (!dialog.open) toast(problem.textContent, "bad");
       } finally {
         confirm.disabled = false;
       }
     };
     const labelled = fields.map((field) =>
       h("label", { class: "field" }, field.label, inputs.get(field.name), field.hint && h("span", { class: "hint" }, field.hint)));
-    const form = h("form", { on: { submit: send } }, words && h("p", {}, words), labelled, problem, h("div", { class: "actions" }, cancel, confirm));
-    const dialog = show(title, form, () => resolve(answer));
+    const form = h("form", { on: { submit: (event) => (event.preventDefault(), (sent = send())) } }, words && h("p", {}, words), labelled, problem, h("div", { class: "actions" }, cancel, confirm));
+    const dialog = show(title, form, async () => (await sent, resolve(answer)));
   });
 }
 
