@@ -177,3 +177,16 @@ async def test_a_dialog_that_was_left_when_all_was_sent_tells_what_became_of_it(
                 await page.wait_for_selector("dialog .secret-text:text-is('sk-tl-made')")
                 await page.click("dialog button:has-text('I have stored it')")
                 await page.wait_for_selector("dialog", state="detached")
+
+
+async def test_a_name_with_steps_in_it_leads_to_no_other_record(browser: Browser) -> None:
+    """An operator may name an alias so; an admin who removes it would revoke a host."""
+    name = "../agents/gpu-000"
+    target = {"model": "m", "version": None, "weight": 1.0, "share": 1.0}
+    alias = {"name": name, "targets": [target], "changed_s": 1.0, "mirror": None, "fallback": []}
+    async with StagedGateway(fleet(1), {"/admin/aliases": {"aliases": [alias]}}) as stage:
+        page = await browser.open(stage.url, KEY, "models")
+        await page.click(".alias button:has-text('Remove')")
+        await page.click("dialog button[type=submit]")
+        await page.wait_for_selector("dialog .problem:has-text('No browser can ask for this name')")
+        assert stage.acts == []

@@ -4,6 +4,9 @@ import { session } from "./session.js";
 
 const TIMEOUT_MS = 30000;
 
+// Of "." and "..", also when they are encoded, a browser makes another address. Aliases and models may hold them.
+const UNASKABLE = "No browser can ask for this name, because a part of it is . or .. between slashes: use the trunkline command on the gateway's host.";
+
 // What went wrong, in the gateway's words where it said any. `status` 0: nothing was answered.
 export class ApiError extends Error {
   constructor(status, message, code = "", requestId = "") {
@@ -26,9 +29,11 @@ export const place = (path) => ROOT + path.replace(/^\//, "");
 export async function open(path, { method = "GET", body, key = session.key, signal, headers = {}, timeoutMs = TIMEOUT_MS } = {}) {
   const limit = timeoutMs ? AbortSignal.timeout(timeoutMs) : null;
   const signals = [signal, limit].filter(Boolean);
+  const address = place(path);
+  if (new URL(address, location.href).pathname !== address.split("?")[0]) throw new ApiError(0, UNASKABLE);
   let response;
   try {
-    response = await fetch(place(path), {
+    response = await fetch(address, {
       method,
       credentials: "omit",
       cache: "no-store",
