@@ -10,6 +10,7 @@ import pytest
 import pytest_asyncio
 
 from tests.support.browser import Browser, chromium, frames_taken, missing_browser
+from tests.support.hostile_answers import hostile_answers, hostile_whatif
 from tests.support.staged_gateway import KEY, StagedGateway, fleet
 
 pytestmark = [
@@ -190,3 +191,12 @@ async def test_a_name_with_steps_in_it_leads_to_no_other_record(browser: Browser
         await page.click("dialog button[type=submit]")
         await page.wait_for_selector("dialog .problem:has-text('No browser can ask for this name')")
         assert stage.acts == []
+
+
+async def test_when_replayed_requests_came_is_told_in_one_zone(browser: Browser) -> None:
+    async with StagedGateway(fleet(1), hostile_answers()) as stage:
+        stage.told["/admin/whatif"] = [("result", hostile_whatif())]
+        page = await browser.open(stage.url, KEY, "whatif", zone="Asia/Tokyo")
+        await page.click("tl-whatif button[type=submit]")
+        told = await page.inner_text("tl-whatif .answer .notice")
+        assert "1 request from 2026-09-21 14:13 UTC to 2026-09-21 15:13 UTC" in told

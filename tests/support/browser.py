@@ -64,19 +64,22 @@ class Browser:
         *,
         size: dict[str, int] | None = None,
         dark: bool = False,
+        zone: str | None = None,
     ) -> Any:
         """A page of the dashboard at ``url``, signed in, in a context of its own."""
-        page = await self.blank(size=size, dark=dark)
+        page = await self.blank(size=size, dark=dark, zone=zone)
         await page.goto(f"{url}/ui/#/{route}")
         await page.fill("input[name=key]", key)
         await page.click("button[type=submit]")
         await page.wait_for_selector("nav.pages")
         return page
 
-    async def blank(self, *, size: dict[str, int] | None = None, dark: bool = False) -> Any:
-        """A page of its own context, which takes at most ten seconds for anything."""
+    async def blank(
+        self, *, size: dict[str, int] | None = None, dark: bool = False, zone: str | None = None
+    ) -> Any:
+        """A page of its own context, which takes at most a minute for anything, in a time zone."""
         scheme = "dark" if dark else "light"
-        context = await self._driven.new_context(viewport=size or WIDE, color_scheme=scheme)
+        context = await self._driven.new_context(viewport=size or WIDE, color_scheme=scheme, timezone_id=zone)
         page = await context.new_page()
         page.set_default_timeout(60_000)
         page.on("pageerror", lambda error: self.problems.append(f"exception: {error}"))

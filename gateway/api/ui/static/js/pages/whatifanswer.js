@@ -128,5 +128,5 @@ function headline({ changes, total }) {
 }
 
 function whatWasReplayed({ requests, from, until, source }) {
-  return `${plural(requests, "request")} from ${day(from)} to ${clock(until)}, from ${source}.`;
+  return `${plural(requests, "request")} from ${day(from)} to ${day(until)}, from ${source}.`;
 }
