@@ -200,3 +200,13 @@ async def test_when_replayed_requests_came_is_told_in_one_zone(browser: Browser)
         await page.click("tl-whatif button[type=submit]")
         told = await page.inner_text("tl-whatif .answer .notice")
         assert "1 request from 2026-09-21 14:13 UTC to 2026-09-21 15:13 UTC" in told
+
+
+async def test_a_time_of_another_day_has_its_date(browser: Browser) -> None:
+    async with StagedGateway(fleet(1)) as stage:
+        page = await browser.open(stage.url, KEY, "alerts", zone="Asia/Tokyo")
+        await page.clock.set_fixed_time("2026-11-30T12:00:00Z")
+        clock = "async (at) => (await import('./js/format.js')).clock(Date.parse(at) / 1000)"
+        days = ("2026-11-29T14:30:00Z", "2026-11-29T15:30:00Z", "2026-12-02T00:00:00Z")
+        told = [await page.evaluate(clock, day) for day in days]
+        assert told == ["29 Nov 23:30:00", "00:30:00", "2 Dec 09:00:00"]

@@ -111,7 +111,7 @@ export class Courses {
       context.fillText(this.format(this.top * share), LEFT - 6, y);
     }
     context.textBaseline = "top";
-    const shown = Math.max(2, Math.min(7, Math.floor((width - LEFT - RIGHT) / 90)));
+    const shown = Math.max(2, Math.min(7, Math.floor((width - LEFT - RIGHT) / 115)));
     for (let mark = 0; mark < shown; mark++) {
       const index = Math.round((mark / (shown - 1)) * (this.count - 1));
       context.textAlign = mark === 0 ? "left" : mark === shown - 1 ? "right" : "center";

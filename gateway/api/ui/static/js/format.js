@@ -48,8 +48,12 @@ export function ago(unixS, nowS = Date.now() / 1000) {
   return passed < 0 ? `in ${seconds(-passed)}` : `${seconds(passed)} ago`;
 }
 
+// In the browser's own zone; of another day, with its date.
 export function clock(unixS) {
-  return known(unixS) ? new Date(unixS * 1000).toLocaleTimeString("en-GB") : NONE;
+  if (!known(unixS)) return NONE;
+  const at = new Date(unixS * 1000);
+  const date = at.toDateString() === new Date().toDateString() ? "" : `${at.toLocaleDateString("en-GB", { day: "numeric", month: "short" })} `;
+  return date + at.toLocaleTimeString("en-GB");
 }
 
 export function day(unixS) {
