@@ -210,3 +210,35 @@ async def test_a_time_of_another_day_has_its_date(browser: Browser) -> None:
         days = ("2026-11-29T14:30:00Z", "2026-11-29T15:30:00Z", "2026-12-02T00:00:00Z")
         told = [await page.evaluate(clock, day) for day in days]
         assert told == ["29 Nov 23:30:00", "00:30:00", "2 Dec 09:00:00"]
+
+
+async def test_rows_that_have_not_come_yet_are_neither_missing_nor_those_of_another_choice(
+    browser: Browser,
+) -> None:
+    used = {
+        "requests": 7,
+        "prompt_tokens": 1,
+        "cached_tokens": 0,
+        "completion_tokens": 1,
+        "gpu_s": 1,
+        "cost": 1,
+    }
+    answers = {"/admin/usage": {"usage": [{"tenant": "acme", **used}], "next": None}}
+    async with StagedGateway(fleet(1), answers) as stage:
+        held = stage.held["/admin/usage"] = asyncio.Event()
+        page = await browser.open(stage.url, KEY, "usage")
+        csv, empty = "tl-usage button:text-is('CSV')", page.locator("tl-usage .empty")
+        assert await page.locator(f"{csv}:disabled").count() == 1
+        assert await empty.count() == 0
+        held.set()
+        await page.wait_for_selector("tl-usage td:has-text('acme')")
+        held.clear()
+        await page.click("tl-usage button:text-is('Model')")
+        assert (
+            await page.locator(f"{csv}:disabled").count() == 1
+        )  # those of tenants, under the head of models
+        assert await empty.count() == 0
+        stage.answers["/admin/usage"] = {"usage": [], "next": None}
+        held.set()
+        await page.wait_for_selector(f"{csv}:enabled")
+        assert await empty.count() == 1

@@ -7,10 +7,11 @@ import { empty } from "./parts.js";
 const ROWS = 100;
 const FOCUSABLE = "a, button, input";
 
-// Columns: { title, value(row) for sorting, cell(row) as text or node, number }.
+// Columns: { title, value(row) for sorting, cell(row) as text or node, number }. Until it was told of rows it is not
+// said to have none.
 export class Table {
   constructor({ columns, key, sort = null, descending = false, whenEmpty = ["Nothing here", ""], caption }) {
-    Object.assign(this, { columns, key, sort, descending, whenEmpty, most: ROWS, rows: [], shown: new Map(), untouched: true });
+    Object.assign(this, { columns, key, sort, descending, whenEmpty, most: ROWS, rows: null, shown: new Map(), untouched: true });
     this.heads = columns.map((column, index) => this.head(column, index));
     this.body = h("tbody");
     this.table = h("table", {}, caption && h("caption", { class: "skip" }, caption), h("thead", {}, h("tr", {}, this.heads)), this.body);
@@ -59,14 +60,15 @@ export class Table {
     this.table.hidden = sorted.length === 0;
     this.rest.hidden = sorted.length <= this.most;
     this.more.textContent = `Show more of the ${sorted.length} rows`;
-    fill(this.nothing, sorted.length === 0 && empty(...this.whenEmpty));
+    fill(this.nothing, this.rows?.length === 0 && empty(...this.whenEmpty));
   }
 
   sorted() {
     const column = this.columns[this.sort];
-    if (!column?.value) return this.rows;
+    const rows = this.rows ?? [];
+    if (!column?.value) return rows;
     const sign = this.descending ? -1 : 1;
-    return [...this.rows].sort((a, b) => sign * compared(column.value(a), column.value(b)));
+    return [...rows].sort((a, b) => sign * compared(column.value(a), column.value(b)));
   }
 
   // A row that looks as before stays as it is. Of another, so do the cells that look as before and do nothing: a

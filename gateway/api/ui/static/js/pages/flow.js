@@ -51,7 +51,7 @@ export class FlowPage extends Page {
     this.drawHeads(context, width);
     for (const node of this.scene.nodes.values()) this.drawNode(context, node, width);
     this.drawDots(context, this.painter, this.scene.standing);
-    if (Object.keys(live.state.deployments).length === 0) this.drawEmpty(context, width, height);
+    if (live.frames > 0 && Object.keys(live.state.deployments).length === 0) this.drawEmpty(context, width, height);
   }
 
   drawMoving(context, width, height, nowMs) {

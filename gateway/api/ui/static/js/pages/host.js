@@ -41,7 +41,7 @@ export class HostPage extends Page {
   update(state) {
     const agent = state.agents[this.name];
     fill(this.headline, h("h1", {}, this.name), agent && stateOf(agent), h("span", { class: "grow" }), this.actions(agent));
-    this.deployments.update(Object.entries(state.deployments).filter(([, each]) => each.agent === this.name).map(([key, each]) => ({ key, ...each })));
+    if (live.frames > 0) this.deployments.update(Object.entries(state.deployments).filter(([, each]) => each.agent === this.name).map(([key, each]) => ({ key, ...each })));
     this.showGpus(agent);
     this.showLog();
     if (agent) this.showAbout(agent);

@@ -53,6 +53,7 @@ export class ModelsPage extends Page {
   }
 
   update(state) {
+    if (live.frames === 0) return;
     const wanted = this.filter.trim().toLowerCase();
     const deployments = Map.groupBy(Object.entries(state.deployments), ([, each]) => each.model);
     const rows = Object.entries(state.models).map(([name, model]) => ({ name, ...model, ...lifeOf(deployments.get(name) ?? []) }));

@@ -16,13 +16,12 @@ export class UsagePage extends Page {
   build() {
     this.by = BY.some(([by]) => by === this.query.get("by")) ? this.query.get("by") : "tenant";
     this.since = this.query.get("since") ?? "";
-    this.rows = [];
     this.tiles = new Tiles(["Requests", "Tokens in", "Tokens out", "GPU time", "Cost"]);
     this.said = h("div");
     this.place = h("div");
     const since = h("input", { type: "date", value: this.since, "aria-label": "Since this day, UTC", on: { change: (event) => ((this.since = event.target.value), this.again()) } });
-    const download = h("button", { type: "button", on: { click: () => this.download() } }, "CSV");
-    const tools = h("span", { class: "inline" }, h("label", { class: "small" }, "Since ", since), segments("Sums by", BY, this.by, (by) => ((this.by = by), this.again())), download);
+    this.csv = h("button", { type: "button", on: { click: () => this.download() } }, "CSV");
+    const tools = h("span", { class: "inline" }, h("label", { class: "small" }, "Since ", since), segments("Sums by", BY, this.by, (by) => ((this.by = by), this.again())), this.csv);
     this.append(h("div", { class: "topline" }, h("h1", {}, "Usage and cost")), this.tiles.node, headed("Used", tools, this.said, this.place));
     this.makeTable();
     this.refresh = this.every(30, (signal) => this.load(signal));
@@ -34,7 +33,10 @@ export class UsagePage extends Page {
     this.refresh();
   }
 
+  // A table without rows until they have come; what was known is of another choice.
   makeTable() {
+    this.rows = [];
+    this.csv.disabled = true;
     const most = (name) => Math.max(1e-12, ...this.rows.map((row) => row[name]));
     const number = (title, name, format) => ({ title, number: true, value: (row) => row[name], cell: (row) => format(row[name]) });
     const title = BY.find(([by]) => by === this.by)[1];
@@ -59,6 +61,7 @@ export class UsagePage extends Page {
       after = found.next;
     }
     this.rows = rows;
+    this.csv.disabled = false;
     if (this.table.untouched && !rows.some((row) => row.cost > 0)) this.table.sort = this.table.columns.length - 2; // without prices, by GPU time
     this.table.update(rows);
     const sum = (name) => rows.reduce((total, row) => total + row[name], 0);
