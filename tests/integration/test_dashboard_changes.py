@@ -242,3 +242,14 @@ async def test_rows_that_have_not_come_yet_are_neither_missing_nor_those_of_anot
         held.set()
         await page.wait_for_selector(f"{csv}:enabled")
         assert await empty.count() == 1
+
+
+async def test_a_row_keeps_the_focus_when_one_before_it_goes(browser: Browser) -> None:
+    rows = [{"id": f"r{number}", "at": 1.0, "state": "running"} for number in range(3)]
+    async with StagedGateway(fleet(1), {"/admin/requests": {"requests": rows}}) as stage:
+        page = await browser.open(stage.url, KEY, "requests")
+        await page.focus("tl-requests a[href='#/request/r2']")
+        stage.answers["/admin/requests"] = {"requests": rows[1:]}
+        await page.evaluate("() => document.querySelector('tl-requests').refresh()")
+        assert await page.locator("tl-requests tbody tr").count() == 2
+        assert await page.evaluate("document.activeElement.getAttribute('href')") == "#/request/r2"

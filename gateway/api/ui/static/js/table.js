@@ -45,6 +45,9 @@ export class Table {
     });
     const sorted = this.sorted();
     const visible = sorted.slice(0, this.most);
+    const wanted = new Set(visible.map((row) => String(this.key(row))));
+    // First of all, so that those behind them stay in place, and in focus.
+    for (const [key, line] of this.shown) if (!wanted.has(key)) line.node.remove();
     const kept = new Map();
     let place = this.body.firstChild;
     for (const row of visible) {
@@ -55,7 +58,6 @@ export class Table {
       if (line.node === place) place = place.nextSibling;
       else this.body.insertBefore(line.node, place);
     }
-    for (const [key, line] of this.shown) if (!kept.has(key)) line.node.remove();
     this.shown = kept;
     this.table.hidden = sorted.length === 0;
     this.rest.hidden = sorted.length <= this.most;
