@@ -253,3 +253,28 @@ async def test_a_row_keeps_the_focus_when_one_before_it_goes(browser: Browser) -
         await page.evaluate("() => document.querySelector('tl-requests').refresh()")
         assert await page.locator("tl-requests tbody tr").count() == 2
         assert await page.evaluate("document.activeElement.getAttribute('href')") == "#/request/r2"
+
+
+async def test_whose_key_is_refused_leaves_no_question_and_no_figures_to_who_signs_in_next(
+    browser: Browser,
+) -> None:
+    async with StagedGateway(fleet(1)) as stage:
+        page = await browser.open(stage.url, KEY, "models")
+        await page.wait_for_selector(".connection:has-text('Live')")
+        await page.click("button:has-text('New alias')")
+        stage.refused["/admin/aliases"] = (401, "This key was revoked.")
+        await page.evaluate("() => document.querySelector('tl-models').refresh()")
+        await page.wait_for_selector(".signin .problem:has-text('This key was revoked.')")
+        kept = await page.evaluate(
+            """async () => {
+                const { live } = await import("./js/live.js");
+                return [live.frames, Object.keys(live.state.agents), live.lastId];
+            }"""
+        )
+        assert kept == [0, [], ""]
+        await page.wait_for_selector("dialog", state="detached")
+        await page.fill("input[name=key]", KEY)
+        stage.refused.clear()
+        await page.click("button[type=submit]")
+        await page.wait_for_selector("tl-models td:has-text('llama-3.1-70b')")
+        assert stage.last_ids == [None, None]

@@ -2,7 +2,7 @@
 
 import { get } from "./api.js";
 import { h, fill } from "./dom.js";
-import { show } from "./dialogs.js";
+import { leaveQuestions, show } from "./dialogs.js";
 import { live } from "./live.js";
 import { notice, toast } from "./parts.js";
 import { PAGES, pageOf } from "./pages/index.js";
@@ -82,6 +82,8 @@ export class App extends HTMLElement {
     session.signOut();
     this.main = null;
     this.showSignIn(words);
+    leaveQuestions();
+    live.forget();
   }
 
   // --- Shell ---

@@ -43,6 +43,11 @@ export function show(title, content, onClose = () => {}) {
   return dialog;
 }
 
+// A secret stays until whoever made it has stored it.
+export function leaveQuestions() {
+  for (const dialog of document.querySelectorAll("dialog")) if (!dialog.querySelector(".secret")) dialog.close();
+}
+
 // A secret that the gateway tells this once.
 export function showSecret(title, secret, words) {
   return new Promise((resolve) => {

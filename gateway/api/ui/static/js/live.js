@@ -22,13 +22,19 @@ const empty = () => bare({ at: 0, processes: {}, agents: {}, deployments: {}, mo
 export class Live extends EventTarget {
   constructor() {
     super();
+    this.status = { kind: "connecting", words: "connecting" };
+    this.forget();
+  }
+
+  // Whoever signs in next begins with nothing.
+  forget() {
     this.state = empty();
     this.requests = new Map();
     this.changes = [];
     this.series = new SeriesBook();
-    this.status = { kind: "connecting", words: "connecting" };
     this.frames = 0;
     this.endedPerS = NaN;
+    this.lastId = this.epoch = "";
   }
 
   start() {
