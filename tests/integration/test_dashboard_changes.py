@@ -278,3 +278,41 @@ async def test_whose_key_is_refused_leaves_no_question_and_no_figures_to_who_sig
         await page.click("button[type=submit]")
         await page.wait_for_selector("tl-models td:has-text('llama-3.1-70b')")
         assert stage.last_ids == [None, None]
+
+
+async def test_the_lists_tell_deployments_of_one_model_apart_and_which_can_be_loaded(
+    browser: Browser,
+) -> None:
+    at = {"version": "", "running": 1, "waiting": 0, "kv_use": None, "reason": "", "load_progress": None}
+    loaded = [
+        {**at, "id": f"e{n}/m", "model": "m", "status": "loaded", "slots": 4, "managed": True} for n in (0, 1)
+    ]
+    out = {**at, "id": "on/n", "model": "n", "status": "loadable", "slots": 0, "running": 0, "managed": True}
+    agent = {
+        "name": "gpu-1",
+        "connected": True,
+        "status": "READY",
+        "deployments": [*loaded, out],
+        "labels": {},
+    }
+    serving = [
+        {"agent": "gpu-1", "deployment": f"gpu-1/e{n}/m", "slots": 4, "in_flight": n, "healthy": True}
+        for n in (0, 1)
+    ]
+    counts = {"waiting": 0, "slots": 0, "in_flight": 0}
+    models = [
+        {**counts, "id": "m", "slots": 8, "in_flight": 1, "deployments": serving},
+        {**counts, "id": "n", "deployments": []},
+    ]
+    lists: dict[str, Any] = {
+        "/admin/agents": {"agents": [agent]},
+        "/admin/models": {"models": models},
+        "/admin/processes": {"processes": [{"process": "gateway", "up": True}]},
+    }
+    async with StagedGateway(fleet(0), lists) as stage:
+        stage.refused["/admin/events"] = (503, "64 pages are open already.")
+        page = await browser.open(stage.url, KEY)
+        await page.wait_for_selector("tl-fleet tbody tr:has-text('gpu-1'):has-text('1/8')")
+        await page.evaluate("location.hash = '#/models'")
+        await page.wait_for_selector("tl-models tr:has-text('not loaded') button:has-text('Load')")
+        await page.wait_for_selector("tl-models tr:has-text('ready at 2') button:has-text('Evict')")

@@ -218,7 +218,10 @@ def usable_answers(answers: SiblingAnswers, read: Callable[[Json], object]) -> S
     return SiblingAnswers(found, missing, reasons)
 
 
-_REPORTED = ("model", "version", "status", "slots", "running", "waiting", "kv_use", "reason")
+_REPORTED = (
+    *("id", "model", "version", "status", "slots", "running", "waiting", "kv_use", "reason"),
+    *("managed", "load_progress"),
+)
 """What an agent reports of a deployment."""
 
 
@@ -241,5 +244,7 @@ def _served(record: ModelRecord | None) -> Json:
         "slots": sum(each.slots for each in serving),
         "in_flight": sum(each.in_flight for each in serving),
         "loadable": 0 if record is None else len(record.loadable),
-        "deployments": [facts_of(each, names) | {"healthy": each.healthy} for each in serving],
+        "deployments": [
+            {"deployment": each.key, **facts_of(each, names), "healthy": each.healthy} for each in serving
+        ],
     }

@@ -49,9 +49,9 @@ def _agent(known: list[Json]) -> Json:
 
 
 def _model(known: list[Json]) -> Json:
-    deployments: dict[tuple[str, str | None], Json] = {}
+    deployments: dict[object, Json] = {}
     for each in (deployment for model in known for deployment in model["deployments"]):
-        place = each["agent"], each["version"]
+        place = each.get("deployment") or (each["agent"], each["version"])  # earlier processes tell no key
         same = deployments.get(place)
         deployments[place] = each if same is None else _deployment(same, each)
     return known[0] | {

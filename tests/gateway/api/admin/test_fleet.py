@@ -33,6 +33,7 @@ async def test_agents_are_shown_connected_or_not(house: House) -> None:
     one, two = found["agents"]
     assert (one["name"], one["connected"], one["status"], one["draining"]) == ("gpu-1", True, "READY", False)
     assert (one["may_serve"], one["deployments"][0]["model"]) == (["llama-*"], "m")
+    assert (one["deployments"][0]["id"], one["deployments"][0]["managed"]) == ("d-m", False)
     assert (two["name"], two["connected"], two["labels"]) == ("gpu-2", False, {"region": "eu"})
 
 
@@ -105,6 +106,7 @@ async def test_models_and_the_queue_are_shown(house: House) -> None:
     (model,) = found["models"]
     assert (model["id"], model["ready"], model["slots"], model["waiting"]) == ("m", True, 2, 3)
     assert model["deployments"][0]["agent"] == "gpu-1"
+    assert model["deployments"][0]["deployment"] == "gpu-1/d-m"
     _, queue, _ = await house.ask("GET", "/admin/queue", AdminRole.VIEWER)
     assert queue == {"waiting": 4, "models": {"m": 3, "n": 1}}
 

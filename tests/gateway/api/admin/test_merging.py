@@ -46,6 +46,15 @@ def test_slots_that_an_agent_lends_to_each_add_up() -> None:
     assert other["id"] == "n"
 
 
+def test_two_deployments_of_a_model_at_one_agent_stay_two() -> None:
+    one, two = ({"deployment": f"a/{engine}/m"} | deployment("a", 2, 1) for engine in ("e", "f"))
+    (merged,) = merge_models([{"models": [model("m", one, two)]}, {"models": [model("m", one, two)]}])[
+        "models"
+    ]
+    both = {"slots": 4, "in_flight": 2}
+    assert merged["deployments"] == [one | both, two | both]
+
+
 def test_what_waits_adds_up() -> None:
     pages = [{"waiting": 3, "models": {"n": 1, "m": 2}}, {"waiting": 1, "models": {"m": 1}}]
     assert merge_queue(pages) == {"waiting": 4, "models": {"m": 3, "n": 1}}

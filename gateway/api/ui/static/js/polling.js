@@ -9,15 +9,14 @@ export async function asked(signal) {
   for (const agent of agents.agents) {
     snapshot.agents[agent.name] = agentOf(agent);
     for (const each of agent.deployments ?? []) {
-      const key = [agent.name, each.model, each.version].filter(Boolean).join("/");
-      snapshot.deployments[key] = { ...each, agent: agent.name, in_flight: each.running, ...heatOf(agent), usable: each.status === "loaded" };
+      snapshot.deployments[`${agent.name}/${each.id}`] = { ...each, agent: agent.name, in_flight: each.running, ...heatOf(agent), usable: each.status === "loaded" };
     }
   }
   for (const model of models.models) {
     const { id, waiting, slots, in_flight, deployments } = model;
     snapshot.models[id] = { waiting, slots, in_flight, deployments: deployments.length, tiers: {} };
     for (const each of deployments) {
-      const found = snapshot.deployments[[each.agent, id, each.version].filter(Boolean).join("/")];
+      const found = snapshot.deployments[each.deployment];
       if (found) Object.assign(found, { in_flight: each.in_flight, slots: each.slots, health: each.healthy ? 1 : 0 });
     }
   }
