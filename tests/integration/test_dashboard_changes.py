@@ -316,3 +316,19 @@ async def test_the_lists_tell_deployments_of_one_model_apart_and_which_can_be_lo
         await page.evaluate("location.hash = '#/models'")
         await page.wait_for_selector("tl-models tr:has-text('not loaded') button:has-text('Load')")
         await page.wait_for_selector("tl-models tr:has-text('ready at 2') button:has-text('Evict')")
+
+
+async def test_the_page_of_a_host_that_comes_and_goes_lets_go_of_charts_that_were_replaced(
+    browser: Browser,
+) -> None:
+    async with StagedGateway(fleet(2)) as stage:
+        page = await browser.open(stage.url, KEY, "host/gpu-001")
+        await page.wait_for_selector("tl-host figure canvas")
+        await page.evaluate("() => { window.first = document.querySelector('tl-host').charts.get('use 0') }")
+        gpu = stage.snapshot["agents"]["gpu-001"]["gpus"]["0"]
+        stage.delta(at=1790000001.0, agents={"gpu-001": {"gpus": {"0": None}}})
+        await page.wait_for_selector("tl-host .empty:has-text('No GPU is reported')")
+        stage.delta(at=1790000002.0, agents={"gpu-001": {"gpus": {"0": gpu}}})
+        await page.wait_for_selector("tl-host figure canvas")
+        shown = "document.querySelector('tl-host').charts.get('use 0').painter.signal.aborted"
+        assert await page.evaluate(f"[window.first.painter.signal.aborted, {shown}]") == [True, False]

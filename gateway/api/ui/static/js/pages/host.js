@@ -104,6 +104,8 @@ export class HostPage extends Page {
     const names = gpus.map(([index, gpu]) => `${index} ${gpu.name}`).join();
     if (names !== this.drawn) {
       this.drawn = names;
+      this.replaced?.abort(); // or charts that are gone would be kept until the page is left
+      this.replaced = new AbortController();
       this.charts.clear();
       fill(this.gpus, gpus.length === 0 && empty("No GPU is reported", "The host has none that its driver tells of."), gpus.map(([index, gpu]) => this.gpu(index, gpu)));
     }
@@ -113,9 +115,10 @@ export class HostPage extends Page {
   }
 
   gpu(index, gpu) {
+    const signal = AbortSignal.any([this.left.signal, this.replaced.signal]);
     const shown = FIGURES.filter(([figure]) => figure !== "power" || gpu.power_w !== undefined);
     const charts = shown.map(([figure, title, format, most]) => {
-      const chart = new Chart(title, { format, most, signal: this.left.signal });
+      const chart = new Chart(title, { format, most, signal });
       this.charts.set(`${figure} ${index}`, chart);
       return chart.node;
     });
