@@ -332,3 +332,17 @@ async def test_the_page_of_a_host_that_comes_and_goes_lets_go_of_charts_that_wer
         await page.wait_for_selector("tl-host figure canvas")
         shown = "document.querySelector('tl-host').charts.get('use 0').painter.signal.aborted"
         assert await page.evaluate(f"[window.first.painter.signal.aborted, {shown}]") == [True, False]
+
+
+async def test_the_command_for_a_host_names_the_path_that_the_gateway_is_below(browser: Browser) -> None:
+    made = {"tokens": [], "token": "tl-join", "uses_allowed": 1, "expires_s": 1.0}
+    answers = {"/admin/keys": {"keys": []}, "/admin/tenants": {"tenants": []}, "/admin/tokens": made}
+    async with StagedGateway(fleet(0), answers, below="/gpu") as stage:
+        page = await browser.open(stage.url, KEY)
+        command = f"trunkline agent --gateway {stage.url} --join TOKEN"
+        assert stage.url.endswith("/gpu")
+        await page.wait_for_selector(f"tl-fleet pre:text-is({command!r})")
+        await page.evaluate("location.hash = '#/keys'")
+        await page.click("button:has-text('New token')")
+        await page.click("dialog button[type=submit]")
+        await page.wait_for_selector(f"dialog:has(.secret-text):has-text({command!r})")

@@ -14,6 +14,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from gateway.api.ui.files import HEADERS, read_files
 
@@ -30,9 +31,12 @@ class StagedGateway:
         answers: Mapping[str, Json] | None = None,
         role: str = "admin",
         port: int = 0,
+        below: str = "",
     ) -> None:
-        """``answers`` are those of further paths, by path; ``port`` 0 is any."""
+        """``answers`` are those of further paths, by path; ``port`` 0 is any; ``below`` is the path that a
+        proxy would have the gateway at."""
         self._port = port
+        self._below = below
         self.snapshot = snapshot
         self.role = role
         self.epoch = "a1"
@@ -57,13 +61,14 @@ class StagedGateway:
 
     async def __aenter__(self) -> Self:
         self._listener = socket.create_server(("127.0.0.1", self._port))
-        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}{self._below}"
         routes = [
             Route("/ui/{file:path}", self._file),
             Route("/admin/events", self._events),
             Route("/{path:path}", self._answer, methods=["GET", "POST", "PUT", "PATCH", "DELETE"]),
         ]
-        config = uvicorn.Config(Starlette(routes=routes), lifespan="off", log_config=None, ws="none")
+        self._app = Starlette(routes=routes)
+        config = uvicorn.Config(self._receive, interface="asgi3", lifespan="off", log_config=None, ws="none")
         self._server = uvicorn.Server(config)
         self._serving = asyncio.create_task(self._server._serve([self._listener]))
         return self
@@ -102,6 +107,10 @@ class StagedGateway:
             event.encode(),
             orjson.dumps(data),
         )
+
+    async def _receive(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """As a proxy passes it on."""
+        await self._app({**scope, "path": scope["path"].removeprefix(self._below)}, receive, send)
 
     async def _file(self, request: Request) -> Response:
         found = self._files.get(request.path_params["file"] or "index.html")

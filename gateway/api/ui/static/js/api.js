@@ -24,6 +24,9 @@ export class ApiError extends Error {
 // The gateway's root, from where this page lies: a proxy may have it below a path of its own.
 const ROOT = new URL("../", document.baseURI).pathname;
 
+// Where agents dial.
+export const gatewayUrl = (location.origin + ROOT).replace(/\/$/, "");
+
 export const place = (path) => ROOT + path.replace(/^\//, "");
 
 export async function open(path, { method = "GET", body, key = session.key, signal, headers = {}, timeoutMs = TIMEOUT_MS } = {}) {

@@ -1,5 +1,6 @@
 // The fleet at one look: every deployment as a cell, every host as a row.
 
+import { gatewayUrl } from "../api.js";
 import { fill, h, link } from "../dom.js";
 import { celsius, compareNames, count, percent, plural, rate, seconds } from "../format.js";
 import { HeatMap, legend } from "../heatmap.js";
@@ -105,7 +106,7 @@ export class FleetPage extends Page {
 
   words(state) {
     if (live.frames === 0) return empty("Waiting for the gateway", "The first figures come with the first event.");
-    const command = `trunkline agent --gateway ${location.origin} --join TOKEN`;
+    const command = `trunkline agent --gateway ${gatewayUrl} --join TOKEN`;
     return h("div", { class: "panel" }, empty("No host has joined yet", "Make a join token (trunkline token create, or the page Keys), then run on the GPU host:"), h("pre", {}, command));
   }
 

@@ -1,6 +1,6 @@
 // The questions behind the buttons of the page of keys.
 
-import { patch, post, remove, segment } from "../api.js";
+import { gatewayUrl, patch, post, remove, segment } from "../api.js";
 import { ask, names, showSecret } from "../dialogs.js";
 import { count, day } from "../format.js";
 import { toast } from "../parts.js";
@@ -113,7 +113,7 @@ export async function joinToken(again) {
   });
   if (!made) return;
   again();
-  await showSecret("Join token", made.token, `For ${count(made.uses_allowed)} host(s), until ${day(made.expires_s)}. On the GPU host: trunkline agent --gateway ${location.origin} --join TOKEN`);
+  await showSecret("Join token", made.token, `For ${count(made.uses_allowed)} host(s), until ${day(made.expires_s)}. On the GPU host: trunkline agent --gateway ${gatewayUrl} --join TOKEN`);
 }
 
 export async function revokeToken(row, again) {
