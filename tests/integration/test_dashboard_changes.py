@@ -346,3 +346,17 @@ async def test_the_command_for_a_host_names_the_path_that_the_gateway_is_below(b
         await page.click("button:has-text('New token')")
         await page.click("dialog button[type=submit]")
         await page.wait_for_selector(f"dialog:has(.secret-text):has-text({command!r})")
+
+
+async def test_a_button_that_is_pressed_while_its_row_changes_does_what_it_says(browser: Browser) -> None:
+    snapshot = fleet(2)
+    for each in snapshot["deployments"].values():
+        each["managed"] = True
+    async with StagedGateway(snapshot) as stage:
+        page = await browser.open(stage.url, KEY, "models")
+        await page.hover("tl-models tr:has-text('llama-3.1-70b') button:has-text('Evict')")
+        await page.mouse.down()
+        stage.delta(at=1790000001.0, models={"llama-3.1-70b": {"waiting": 77}})
+        await page.wait_for_selector("tl-models tr:has-text('llama-3.1-70b') td:text-is('77')")
+        await page.mouse.up()
+        await page.wait_for_selector("dialog h2:text-is('Evict llama-3.1-70b?')")

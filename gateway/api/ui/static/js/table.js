@@ -74,7 +74,7 @@ export class Table {
   }
 
   // A row that looks as before stays as it is. Of another, so do the cells that look as before and do nothing: a
-  // button's listener knows the row it was made with.
+  // button's listener knows the row it was made with. One that is being pressed is replaced the next time.
   line(key, row) {
     const cells = this.columns.map((column) => column.cell(row) ?? "–");
     const marks = cells.map((cell) => (cell instanceof Node ? markOf(cell) : String(cell)));
@@ -82,6 +82,10 @@ export class Table {
     if (marks.every((mark, index) => mark === line.marks[index])) return line;
     cells.forEach((cell, index) => {
       const place = line.node.children[index];
+      if (place.matches(":active") && place.querySelector("button, input")) {
+        marks[index] = null;
+        return;
+      }
       if (line.marks[index] === marks[index] && !place.querySelector("button, input")) return;
       const focused = place.contains(document.activeElement) ? [...place.querySelectorAll(FOCUSABLE)].indexOf(document.activeElement) : -1;
       fill(place, cell);
