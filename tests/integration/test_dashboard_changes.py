@@ -360,3 +360,20 @@ async def test_a_button_that_is_pressed_while_its_row_changes_does_what_it_says(
         await page.wait_for_selector("tl-models tr:has-text('llama-3.1-70b') td:text-is('77')")
         await page.mouse.up()
         await page.wait_for_selector("dialog h2:text-is('Evict llama-3.1-70b?')")
+
+
+async def test_what_changes_each_second_leaves_links_and_buttons_in_focus(browser: Browser) -> None:
+    async with StagedGateway(fleet(6, 1, load=1.0)) as stage:
+        page = await browser.open(stage.url, KEY, "alerts")
+        await page.focus("tl-alerts a:has-text('Requests wait for mistral-small')")
+        stage.delta(at=1790000001.0, models={"mistral-small": {"oldest_s": 15.0}})
+        await page.wait_for_selector("tl-alerts p:has-text('the first for 15.0 s')")
+        assert await page.evaluate("document.activeElement.textContent") == "Requests wait for mistral-small"
+        await page.evaluate("location.hash = '#/host/gpu-001'")
+        await page.focus("tl-host button:text-is('Drain')")
+        stage.delta(at=1790000002.0, agents={"gpu-001": {"streams": 77}})
+        await page.wait_for_selector("tl-host dd:text-is('77')")
+        assert await page.evaluate("document.activeElement.textContent") == "Drain"
+        stage.delta(at=1790000003.0, agents={"gpu-001": {"draining": True}})
+        await page.wait_for_selector("tl-host button:text-is('Give it work again')")
+        assert await page.evaluate("document.activeElement.textContent") == "Give it work again"

@@ -1,6 +1,6 @@
 // What calls for a look now, by what this page knows, with what to do about it.
 
-import { h, link, fill } from "../dom.js";
+import { h, link, fill, setText } from "../dom.js";
 import { count, plural, seconds } from "../format.js";
 import { live } from "../live.js";
 import { Page } from "../page.js";
@@ -54,8 +54,11 @@ export class AlertsPage extends Page {
 
   update(state) {
     const alerts = live.frames === 0 ? null : alertsOf(state);
-    const mark = JSON.stringify(alerts);
-    if (mark === this.mark) return;
+    const mark = JSON.stringify(alerts, (name, value) => (name === "words" ? undefined : value));
+    if (mark === this.mark) {
+      alerts?.forEach(({ words }, index) => setText(this.list.children[index].querySelector(".words"), words));
+      return;
+    }
     this.mark = mark;
     if (alerts === null) fill(this.list, empty("Waiting for the gateway", ""));
     else if (alerts.length === 0) fill(this.list, empty("Nothing calls for a look", "All hosts are connected, every model that is asked for has slots, and nobody waits long."));
@@ -65,5 +68,5 @@ export class AlertsPage extends Page {
 
 function alertNode({ level, title, words, section, route }) {
   return h("div", { class: "alert" }, h("span", { class: `dot ${level}`, title: level === "bad" ? "failure" : "warning" }),
-    h("div", {}, h("strong", {}, route ? link(route, title) : title), h("p", {}, words), h("p", { class: "small dim" }, `What to do: docs/runbook.md, ${section}`)));
+    h("div", {}, h("strong", {}, route ? link(route, title) : title), h("p", { class: "words" }, words), h("p", { class: "small dim" }, `What to do: docs/runbook.md, ${section}`)));
 }

@@ -23,7 +23,10 @@ const FIGURES = [
 export class HostPage extends Page {
   build() {
     this.name = this.args[0] ?? "";
-    this.headline = h("div", { class: "topline" });
+    this.state = h("span");
+    this.actions = h("span", { class: "inline" });
+    this.headline = h("div", { class: "topline" }, h("h1", {}, this.name), this.state, h("span", { class: "grow" }), this.actions);
+    this.showActions(undefined);
     this.about = h("div");
     this.gpus = h("div");
     this.charts = new Map();
@@ -40,20 +43,21 @@ export class HostPage extends Page {
 
   update(state) {
     const agent = state.agents[this.name];
-    fill(this.headline, h("h1", {}, this.name), agent && stateOf(agent), h("span", { class: "grow" }), this.actions(agent));
+    fill(this.state, agent && stateOf(agent));
+    if (this.drains !== agent?.draining) this.showActions(agent?.draining);
     if (live.frames > 0) this.deployments.update(Object.entries(state.deployments).filter(([, each]) => each.agent === this.name).map(([key, each]) => ({ key, ...each })));
     this.showGpus(agent);
     this.showLog();
     if (agent) this.showAbout(agent);
   }
 
-  actions(agent) {
-    if (this.buttons && this.drains === agent?.draining) return this.buttons;
-    this.drains = agent?.draining;
+  showActions(drains) {
+    const focused = this.actions.contains(document.activeElement);
+    this.drains = drains;
     const drain = h("button", { type: "button", on: { click: () => this.drain(drain, !this.drains) } }, this.drains ? "Give it work again" : "Drain");
     const revoke = h("button", { type: "button", class: "danger", on: { click: () => this.revoke() } }, "Revoke…");
-    this.buttons = h("span", { class: "inline" }, session.may("operator") && drain, session.may("admin") && revoke);
-    return this.buttons;
+    fill(this.actions, session.may("operator") && drain, session.may("admin") && revoke);
+    if (focused) this.actions.querySelector("button")?.focus();
   }
 
   async drain(button, held) {
