@@ -38,6 +38,8 @@ export function seconds(value) {
 export const percent = (share) => (known(share) ? `${share > 0 && share < 0.0995 ? (share * 100).toFixed(1) : Math.round(share * 100)}${NB}%` : NONE);
 export const celsius = (value) => (known(value) ? `${Math.round(value)}${NB}°C` : NONE);
 export const watts = (value) => (known(value) ? `${Math.round(value)}${NB}W` : NONE);
+// As somebody has set it, with all its digits.
+export const exact = (value) => value.toLocaleString("en", { maximumFractionDigits: 6 });
 export const rate = (value, unit) => (known(value) ? `${value < 10 ? value.toFixed(1) : count(value)}${NB}${unit}` : NONE);
 export const money = (value) => (known(value) ? value.toLocaleString("en", { minimumFractionDigits: 2, maximumFractionDigits: value < 1 ? 6 : 2 }) : NONE);
 

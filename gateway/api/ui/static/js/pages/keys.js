@@ -1,7 +1,7 @@
 // API keys, tenants' limits, and join tokens for hosts.
 
 import { h } from "../dom.js";
-import { ago, count, day, list, money } from "../format.js";
+import { ago, count, day, exact, list } from "../format.js";
 import { Page } from "../page.js";
 import { badge, headed, search } from "../parts.js";
 import { Table } from "../table.js";
@@ -38,12 +38,12 @@ export class KeysPage extends Page {
   }
 }
 
-const limit = (name, words) => (row) => (row[name] === null || row[name] === undefined ? null : `${count(row[name])} ${words}`);
-const spend = (name, words) => (row) => (row[name] === null || row[name] === undefined ? null : `costs of ${money(row[name])} ${words}`);
+const limit = (name, words) => (row) => (row[name] === null || row[name] === undefined ? null : `${exact(row[name])} ${words}`);
+const spend = (name, words) => (row) => (row[name] === null || row[name] === undefined ? null : `costs of ${exact(row[name])} ${words}`);
 const RATES = [limit("rpm", "requests/min"), limit("tpm", "tokens/min"), limit("concurrency", "at once")];
 const BUDGETS = [
   limit("tokens_per_day", "tokens/day"), limit("tokens_per_month", "tokens/month"), limit("gpu_seconds_per_day", "GPU s/day"), limit("gpu_seconds_per_month", "GPU s/month"),
-  spend("money_per_day", "a day"), spend("money_per_month", "a month"), (row) => (row.queue_share ? `${row.queue_share * 100} % of the queue` : null), (row) => (row.weight ? `weight ${row.weight}` : null),
+  spend("money_per_day", "a day"), spend("money_per_month", "a month"), (row) => (row.queue_share ? `${exact(row.queue_share * 100)} % of the queue` : null), (row) => (row.weight ? `weight ${exact(row.weight)}` : null),
 ];
 const limits = (row, of) => of.map((one) => one(row)).filter(Boolean).join(", ") || "none";
 
