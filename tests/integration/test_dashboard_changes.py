@@ -95,7 +95,7 @@ async def test_a_rate_is_of_requests_that_the_same_processes_counted(browser: Br
 
 async def test_after_the_lists_the_stream_begins_with_a_snapshot(browser: Browser) -> None:
     """The deltas since the last event of before would leave out what the lists do not say."""
-    lists = {"/admin/models": {"models": []}, "/admin/processes": {"processes": []}}
+    lists: dict[str, Any] = {"/admin/models": {"models": []}, "/admin/processes": {"processes": []}}
     async with StagedGateway(fleet(1), lists) as stage:
         page = await browser.open(stage.url, KEY)
         await page.wait_for_selector(".connection:has-text('Live')")
@@ -158,7 +158,11 @@ async def test_who_signs_out_while_the_gateway_is_asked_again_stays_signed_out(
 async def test_a_dialog_that_was_left_when_all_was_sent_tells_what_became_of_it(browser: Browser) -> None:
     """A secret is told once: a key that was made and is not shown would be lost."""
     made = {"keys": [], "name": "ci", "key": "sk-tl-made"}
-    answers = {"/admin/keys": made, "/admin/tenants": {"tenants": []}, "/admin/tokens": {"tokens": []}}
+    answers: dict[str, Any] = {
+        "/admin/keys": made,
+        "/admin/tenants": {"tenants": []},
+        "/admin/tokens": {"tokens": []},
+    }
     async with StagedGateway(fleet(1), answers) as stage:
         page = await browser.open(stage.url, KEY, "keys")
         for refused in (False, True):
@@ -223,7 +227,7 @@ async def test_rows_that_have_not_come_yet_are_neither_missing_nor_those_of_anot
         "gpu_s": 1,
         "cost": 1,
     }
-    answers = {"/admin/usage": {"usage": [{"tenant": "acme", **used}], "next": None}}
+    answers: dict[str, Any] = {"/admin/usage": {"usage": [{"tenant": "acme", **used}], "next": None}}
     async with StagedGateway(fleet(1), answers) as stage:
         held = stage.held["/admin/usage"] = asyncio.Event()
         page = await browser.open(stage.url, KEY, "usage")
@@ -336,7 +340,11 @@ async def test_the_page_of_a_host_that_comes_and_goes_lets_go_of_charts_that_wer
 
 async def test_the_command_for_a_host_names_the_path_that_the_gateway_is_below(browser: Browser) -> None:
     made = {"tokens": [], "token": "tl-join", "uses_allowed": 1, "expires_s": 1.0}
-    answers = {"/admin/keys": {"keys": []}, "/admin/tenants": {"tenants": []}, "/admin/tokens": made}
+    answers: dict[str, Any] = {
+        "/admin/keys": {"keys": []},
+        "/admin/tenants": {"tenants": []},
+        "/admin/tokens": made,
+    }
     async with StagedGateway(fleet(0), answers, below="/gpu") as stage:
         page = await browser.open(stage.url, KEY)
         command = f"trunkline agent --gateway {stage.url} --join TOKEN"
