@@ -48,3 +48,19 @@ async def test_limits_are_told_as_they_were_set(browser: Browser) -> None:
         assert told == (
             "123,456 tokens/min, 0.4 GPU s/day, costs of 1.125 a day, 7 % of the queue, weight 1.5"
         )
+
+
+async def test_an_answer_that_is_none_is_told_in_words_and_signs_nobody_out(browser: Browser) -> None:
+    """A proxy that answers with a page of its own, say while the gateway behind it is put in place."""
+    async with StagedGateway(fleet(1)) as stage:
+        page = await browser.open(stage.url, KEY, "models")
+        await page.wait_for_selector(".connection:has-text('Live')")
+        html = "<!doctype html><p>One moment"
+        await page.route("**/admin/**", lambda route: route.fulfill(body=html, content_type="text/html"))
+        await page.evaluate("() => document.querySelector('tl-models').refresh()")
+        await page.wait_for_selector("tl-models .notice.bad:has-text('none of a gateway')")
+        await page.reload()
+        await page.wait_for_selector(".signin .notice:has-text('none of a gateway')")
+        await page.unroute("**/admin/**")
+        await page.click("button:has-text('Try now')")
+        await page.wait_for_selector("tl-models td:has-text('llama-3.1-70b')")

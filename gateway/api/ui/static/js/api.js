@@ -66,12 +66,20 @@ async function failure(response) {
   return error;
 }
 
-export async function call(path, options) {
-  return (await open(path, options)).json();
+// What is answered, by `read`; it may break off, or a proxy in front may have answered with a page of its own.
+async function whole(path, options, read) {
+  const response = await open(path, options);
+  try {
+    return await read(response);
+  } catch (error) {
+    if (options.signal?.aborted) throw error;
+    throw new ApiError(0, "The answer broke off, or it is none of a gateway's.");
+  }
 }
 
+export const call = (path, options) => whole(path, options, (response) => response.json());
 export const get = (path, signal) => call(path, { signal });
-export const text = async (path, signal) => (await open(path, { signal })).text();
+export const text = (path, signal) => whole(path, { signal }, (response) => response.text());
 export const post = (path, body = {}) => call(path, { method: "POST", body });
 export const put = (path, body = {}) => call(path, { method: "PUT", body });
 export const patch = (path, body = {}) => call(path, { method: "PATCH", body });
