@@ -64,3 +64,18 @@ async def test_an_answer_that_is_none_is_told_in_words_and_signs_nobody_out(brow
         await page.unroute("**/admin/**")
         await page.click("button:has-text('Try now')")
         await page.wait_for_selector("tl-models td:has-text('llama-3.1-70b')")
+
+
+async def test_the_map_opens_the_host_that_was_told_of_when_others_join(browser: Browser) -> None:
+    async with StagedGateway(fleet(3)) as stage:
+        page = await browser.open(stage.url, KEY)
+        await page.focus("tl-fleet .heat canvas")
+        await page.keyboard.press("ArrowRight")
+        await page.keyboard.press("ArrowRight")
+        tip = "tl-fleet .heat .tip"
+        assert "gpu-001" in await page.inner_text(tip)
+        stage.delta(at=1790000001.0, agents={"a-first": {"status": "ready", "draining": False}})
+        await page.wait_for_selector("tl-fleet td:has-text('a-first')")
+        assert "gpu-001" in await page.inner_text(tip)
+        await page.keyboard.press("Enter")
+        await page.wait_for_selector("tl-host h1:text-is('gpu-001')")

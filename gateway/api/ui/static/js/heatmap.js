@@ -34,11 +34,12 @@ export class HeatMap {
 
   // Cells: { key, group, share (0 to 1, or null), text, tone, words }, those of one group together.
   update(cells) {
+    const key = this.cells[this.at]?.key;
     const alike = cells.length === this.cells.length && cells.every((cell, index) => cell.group === this.cells[index].group);
     this.cells = cells;
     if (alike && this.places.length === cells.length) this.painter.soon();
     else this.arrange();
-    if (this.at >= 0) this.point(Math.min(this.at, cells.length - 1), false);
+    if (this.at >= 0) this.point(cells.findIndex((cell) => cell.key === key), false);
   }
 
   arrange() {
