@@ -60,7 +60,7 @@ async def test_a_delta_of_everything_leaves_the_requests_that_run_on_the_page_of
         begun = {"id": "r3", "state": "running", "event": "begun", **of}
         stage.delta(at=2.0, agents={"gpu-001": {"streams": 2}}, models={"m": {"slots": 1}}, requests=[begun])
         await frames_taken(page, 2)
-        running = "() => [...document.querySelector('tl-flow').scene.running.keys()]"
+        running = "() => [...document.querySelector('tl-flow').scene.running.keys()].sort()"
         assert await page.evaluate(running) == ["r0", "r1", "r2", "r3"]
         stage.cut()
         await frames_taken(page, 3)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from tests.support.browser import Browser, chromium, missing_browser
+from tests.support.browser import Browser, chromium, frames_taken, missing_browser
 from tests.support.staged_gateway import KEY, StagedGateway, fleet
 
 pytestmark = [
@@ -79,3 +79,25 @@ async def test_the_map_opens_the_host_that_was_told_of_when_others_join(browser:
         assert "gpu-001" in await page.inner_text(tip)
         await page.keyboard.press("Enter")
         await page.wait_for_selector("tl-host h1:text-is('gpu-001')")
+
+
+async def test_requests_whose_end_was_left_out_stand_on_the_page_of_the_flow_no_longer(
+    browser: Browser,
+) -> None:
+    snapshot = fleet(1)
+    (deployment,) = snapshot["deployments"]
+    snapshot["deployments"][deployment]["in_flight"] = 4
+    of = {"at": 1.0, "tier": "batch", "model": "llama-3.1-70b", "deployment": deployment, "state": "running"}
+    snapshot["requests"] = [{"id": f"r{number}", **of} for number in range(4)]  # the latest first
+    async with StagedGateway(snapshot) as stage:
+        page = await browser.open(stage.url, KEY, "flow")
+        await page.wait_for_selector(".connection:has-text('Live')")
+        begun = {**of, "id": "r4", "event": "begun"}
+        now = {deployment: {"in_flight": 2}}
+        stage.delta(at=1790000001.0, deployments=now, requests=[begun], requests_left_out=3)
+        await frames_taken(page, 2)
+        running = "() => [...document.querySelector('tl-flow').scene.running.keys()]"
+        assert await page.evaluate(running) == ["r0", "r4"]
+        await page.evaluate("location.hash = '#/alerts'")
+        await page.evaluate("location.hash = '#/flow'")
+        assert await page.evaluate(running) == ["r0", "r4"]

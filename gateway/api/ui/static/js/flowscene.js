@@ -51,7 +51,10 @@ export class FlowScene {
   take(said, state, nowMs) {
     this.arrange(state);
     for (const request of said.requests ?? []) this.happened(request, nowMs + Math.random() * 800);
-    this.lost += said.requests_left_out ?? 0;
+    if (said.requests_left_out) {
+      this.lost += said.requests_left_out;
+      this.prune(state);
+    }
     this.standing = this.dots();
   }
 
@@ -59,6 +62,15 @@ export class FlowScene {
     this.running.clear();
     for (const request of requests) if (request.state === "running") this.note(request);
     this.arrange(state);
+  }
+
+  // Of more requests than their deployment has, the oldest are over: the ends of some were not told.
+  prune(state) {
+    const found = new Map();
+    for (const [id, { deployment }] of [...this.running].reverse()) {
+      found.set(deployment, (found.get(deployment) ?? 0) + 1);
+      if (found.get(deployment) > (state.deployments[deployment]?.in_flight ?? 0)) this.running.delete(id);
+    }
   }
 
   note(request) {

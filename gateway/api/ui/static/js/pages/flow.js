@@ -30,10 +30,11 @@ export class FlowPage extends Page {
     this.append(h("div", { class: "topline" }, h("h1", {}, "Flow")), panel(null, h("div", { class: "flow" }, this.ground, this.canvas)), this.said,
       h("p", { class: "small dim" }, "A dot is a request: blue while it runs, then green if it was answered, orange if its client left, red if it failed. A click on one opens its decision record."));
     this.scene.snapshot(live.requests.values(), live.state);
+    this.scene.prune(live.state);
   }
 
   take({ said, whole }) {
-    if (whole) this.scene.snapshot(said.requests ?? [], live.state);
+    if (whole) this.scene.snapshot(live.requests.values(), live.state);
     else this.scene.take(said, live.state, performance.now());
     this.painter.soon();
     this.mover.soon();
