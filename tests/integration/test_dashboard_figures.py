@@ -101,3 +101,20 @@ async def test_requests_whose_end_was_left_out_stand_on_the_page_of_the_flow_no_
         await page.evaluate("location.hash = '#/alerts'")
         await page.evaluate("location.hash = '#/flow'")
         assert await page.evaluate(running) == ["r0", "r4"]
+
+
+async def test_a_page_of_the_flow_that_cannot_be_seen_loses_no_requests(browser: Browser) -> None:
+    async with StagedGateway(fleet(1)) as stage:
+        page = await browser.open(stage.url, KEY, "alerts")
+        lost = await page.evaluate(
+            """async () => {
+                const { FlowScene } = await import("./js/flowscene.js");
+                const [scene, state] = [new FlowScene(), { models: { m: {} }, deployments: { d: {} } }];
+                scene.arrange(state, { width: 800, height: 400 });
+                const ended = { event: "ended", state: "answered", model: "m", deployment: "d" };
+                const requests = Array.from({ length: 50 }, (_, number) => ({ id: `r${number}`, ...ended }));
+                for (let second = 0; second < 60; second++) scene.take({ requests }, state, second * 1000);
+                return scene.lost;
+            }"""
+        )
+        assert lost == 0

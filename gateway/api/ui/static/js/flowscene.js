@@ -49,6 +49,7 @@ export class FlowScene {
 
   // Take up what happened in one delta, which `state` knows of already.
   take(said, state, nowMs) {
+    this.at(nowMs); // nothing is drawn while the page cannot be seen, and what has arrived meanwhile takes no room
     this.arrange(state);
     for (const request of said.requests ?? []) this.happened(request, nowMs + Math.random() * 800);
     if (said.requests_left_out) {
