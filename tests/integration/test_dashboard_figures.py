@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from gateway.domain.aliases import read_targets
 from tests.support.browser import Browser, chromium, frames_taken, missing_browser
 from tests.support.staged_gateway import KEY, StagedGateway, fleet
 
@@ -118,3 +119,21 @@ async def test_a_page_of_the_flow_that_cannot_be_seen_loses_no_requests(browser:
             }"""
         )
         assert lost == 0
+
+
+async def test_a_slider_leaves_targets_the_models_that_they_are(browser: Browser) -> None:
+    targets = [
+        {"model": "lab@site/llama", "version": None, "share": 0.9},
+        {"model": "lab@site/llama", "version": "v@2", "share": 0.1},
+    ]
+    alias = {"name": "stable", "targets": targets, "changed_s": 1.0, "mirror": None, "fallback": []}
+    answers = {"/admin/aliases": {"aliases": [alias]}, "/admin/aliases/stable": alias}
+    async with StagedGateway(fleet(1), answers) as stage:
+        page = await browser.open(stage.url, KEY, "models")
+        await page.locator(".alias input[type=range]").first.focus()
+        await page.keyboard.press("ArrowLeft")
+        await page.click(".alias button:has-text('Switch')")
+        await page.wait_for_selector(".toast:has-text('stable stands for')")
+    ((_, _, body),) = stage.acts
+    read = [(each.model, each.version, each.weight) for each in read_targets(body["targets"])]
+    assert read == [("lab@site/llama", None, 89), ("lab@site/llama", "v@2", 11)]

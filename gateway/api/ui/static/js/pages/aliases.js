@@ -9,7 +9,11 @@ import { session } from "../session.js";
 
 const WHOLE = 100;
 
-export const targetName = ({ model, version }) => (version === null || version === undefined ? model : `${model}@${version}`);
+// As the command line and the admin API have it: what follows the first @ that is not doubled is the version.
+export function targetName({ model, version }) {
+  const name = model.replaceAll("@", "@@");
+  return version === null || version === undefined ? name : `${name}@${version}`;
+}
 
 // The weights to send for what the sliders say, as texts that the admin API takes.
 export const targetTexts = (targets, weights) => targets.map((target, index) => `${targetName(target)}=${weights[index]}`);
