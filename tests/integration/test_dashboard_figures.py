@@ -137,3 +137,16 @@ async def test_a_slider_leaves_targets_the_models_that_they_are(browser: Browser
     ((_, _, body),) = stage.acts
     read = [(each.model, each.version, each.weight) for each in read_targets(body["targets"])]
     assert read == [("lab@site/llama", None, 89), ("lab@site/llama", "v@2", 11)]
+
+
+async def test_a_new_alias_replaces_none_that_is_there(browser: Browser) -> None:
+    target = {"model": "m", "version": None, "share": 1.0}
+    alias = {"name": "stable", "targets": [target], "changed_s": 1.0, "mirror": None, "fallback": []}
+    async with StagedGateway(fleet(1), {"/admin/aliases": {"aliases": [alias]}}) as stage:
+        page = await browser.open(stage.url, KEY, "models")
+        await page.click("button:has-text('New alias')")
+        await page.fill("dialog input[name=name]", "stable")
+        await page.fill("dialog input[name=targets]", "other")
+        await page.click("dialog button[type=submit]")
+        await page.wait_for_selector("dialog .problem:has-text('stable is an alias already')")
+    assert stage.acts == []

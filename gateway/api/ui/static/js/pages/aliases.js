@@ -111,7 +111,11 @@ export async function editNewAlias(again) {
       { name: "targets", label: "Stands for", required: true, placeholder: "llama@v1=95, llama@v2=5", hint: "MODEL, or MODEL@VERSION; several with weights." },
     ],
     action: "Make it",
-    submit: ({ name, targets }) => put(`/admin/aliases/${segments(name)}`, { targets: names(targets) ?? [] }),
+    submit: async ({ name, targets }) => {
+      const { aliases } = await get("/admin/aliases");
+      if (aliases.some((alias) => alias.name === name)) throw new Error(`${name} is an alias already. It stays as it is.`);
+      return put(`/admin/aliases/${segments(name)}`, { targets: names(targets) ?? [] });
+    },
   });
   if (answer) again();
 }
