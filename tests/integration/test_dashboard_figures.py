@@ -1,6 +1,7 @@
 """The dashboard in a real browser before a staged gateway: the figures that it shows, and what it makes of
 answers that are none."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -150,3 +151,23 @@ async def test_a_new_alias_replaces_none_that_is_there(browser: Browser) -> None
         await page.click("dialog button[type=submit]")
         await page.wait_for_selector("dialog .problem:has-text('stable is an alias already')")
     assert stage.acts == []
+
+
+async def test_where_a_proxy_holds_the_stream_back_the_lists_are_asked(browser: Browser) -> None:
+    lists: dict[str, Any] = {
+        "/admin/agents": {"agents": [{"name": "gpu-1", "connected": True, "status": "READY"}]},
+        "/admin/models": {"models": []},
+        "/admin/processes": {"processes": [{"process": "gateway", "up": True}]},
+    }
+    async with StagedGateway(fleet(0), lists) as stage:
+        held = stage.held["/admin/events"] = asyncio.Event()
+        page = await browser.blank()
+        await page.clock.install()
+        await page.goto(f"{stage.url}/ui/")
+        await page.fill("input[name=key]", KEY)
+        async with page.expect_request("**/admin/events"):
+            await page.click("button[type=submit]")
+        await page.clock.fast_forward(16_000)
+        await page.wait_for_selector(".connection:has-text('Polling')")
+        await page.wait_for_selector("tl-fleet td:has-text('gpu-1')")
+        held.set()

@@ -124,6 +124,8 @@ class StagedGateway:
         if problem is not None:
             return problem
         self.last_ids.append(request.headers.get("last-event-id"))
+        if (held := self.held.get(request.url.path)) is not None:
+            await held.wait()
         stream: asyncio.Queue[bytes | None] = asyncio.Queue()
         stream.put_nowait(self._frame("snapshot", self.snapshot))
         self._streams.add(stream)

@@ -5,7 +5,7 @@ import { ApiError } from "./api.js";
 import { bare, merged } from "./merge.js";
 import { asked } from "./polling.js";
 import { SeriesBook } from "./series.js";
-import { events } from "./sse.js";
+import { Silence, events } from "./sse.js";
 
 const SILENCE_MS = 15000;
 const FIRST_WAIT_MS = 500;
@@ -64,7 +64,8 @@ export class Live extends EventTarget {
         this.say("refused", error.words);
         return;
       }
-      if (error instanceof ApiError && [404, 503].includes(error.status) && (await this.poll(signal, error))) continue;
+      const none = error instanceof ApiError ? [404, 503].includes(error.status) : error instanceof Silence && this.frames === before;
+      if (none && (await this.poll(signal, error))) continue;
       if (this.frames > before) waitMs = FIRST_WAIT_MS;
       const pauseMs = waitMs * (0.5 + Math.random() / 2); // pages that lost one gateway do not come back at once
       this.say("retrying", `${error?.message ?? "The stream ended."} Next try in ${Math.max(1, Math.round(pauseMs / 1000))} s.`);

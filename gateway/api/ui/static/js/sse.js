@@ -35,27 +35,32 @@ function readEvent(block) {
   return event;
 }
 
-// Yields events until the stream ends. Throws when nothing comes for `silenceMs`.
+// Nothing came for too long.
+export class Silence extends Error {}
+
+// Yields events until the stream ends. Throws Silence when nothing comes for `silenceMs`, no head either.
 export async function* events(path, { lastId, signal, silenceMs, method, body }) {
   const headers = { accept: "text/event-stream", ...(lastId ? { "last-event-id": lastId } : {}) };
-  const response = await open(path, { method, body, headers, signal, timeoutMs: 0 });
-  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  const ended = new AbortController();
+  const options = { method, body, headers, signal: AbortSignal.any([signal, ended.signal]), timeoutMs: 0 };
   const parser = new EventParser();
   try {
+    const response = await within(open(path, options), silenceMs);
+    const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
     for (;;) {
       const { done, value } = await within(reader.read(), silenceMs);
       if (done) return;
       yield* parser.feed(value);
     }
   } finally {
-    reader.cancel().catch(() => {});
+    ended.abort();
   }
 }
 
 function within(promise, limitMs) {
   let timer;
   const late = new Promise((_, reject) => {
-    timer = setTimeout(() => reject(new Error("nothing came for too long")), limitMs);
+    timer = setTimeout(() => reject(new Silence("Nothing came for too long.")), limitMs);
   });
   return Promise.race([promise, late]).finally(() => clearTimeout(timer));
 }
