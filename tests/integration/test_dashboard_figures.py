@@ -171,3 +171,22 @@ async def test_where_a_proxy_holds_the_stream_back_the_lists_are_asked(browser: 
         await page.wait_for_selector(".connection:has-text('Polling')")
         await page.wait_for_selector("tl-fleet td:has-text('gpu-1')")
         held.set()
+
+
+async def test_a_browser_that_keeps_nothing_signs_in_and_changes_the_theme(browser: Browser) -> None:
+    async with StagedGateway(fleet(1)) as stage:
+        page = await browser.blank()
+        await page.add_init_script(
+            """for (const name of ["localStorage", "sessionStorage"]) {
+                const get = () => { throw new DOMException("off", "SecurityError"); };
+                Object.defineProperty(window, name, { get });
+            }"""
+        )
+        await page.goto(f"{stage.url}/ui/")
+        await page.fill("input[name=key]", KEY)
+        await page.click("button[type=submit]")
+        for theme in ("light", "dark", "system"):
+            await page.click("button:has-text('Theme: ')")
+            await page.wait_for_selector(f"button:has-text('Theme: {theme}')")
+        await page.click("button:has-text('Sign out')")
+        await page.wait_for_selector("input[name=key]")

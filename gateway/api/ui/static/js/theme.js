@@ -2,12 +2,13 @@
 
 const CHOICE = "trunkline.theme";
 const system = matchMedia("(prefers-color-scheme: dark)");
+let unkept = "system"; // of this visit, where storage is turned off
 
 function choice() {
   try {
     return localStorage.getItem(CHOICE) ?? "system";
   } catch {
-    return "system";
+    return unkept;
   }
 }
 
@@ -24,7 +25,7 @@ export function nextTheme() {
   try {
     localStorage.setItem(CHOICE, next);
   } catch {
-    document.documentElement.dataset.theme = next; // for this visit
+    unkept = next;
   }
   applyTheme();
 }
