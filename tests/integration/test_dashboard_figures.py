@@ -10,6 +10,7 @@ import pytest_asyncio
 
 from gateway.domain.aliases import read_targets
 from tests.support.browser import Browser, chromium, frames_taken, missing_browser
+from tests.support.processes import until
 from tests.support.staged_gateway import KEY, StagedGateway, fleet
 
 pytestmark = [
@@ -190,3 +191,32 @@ async def test_a_browser_that_keeps_nothing_signs_in_and_changes_the_theme(brows
             await page.wait_for_selector(f"button:has-text('Theme: {theme}')")
         await page.click("button:has-text('Sign out')")
         await page.wait_for_selector("input[name=key]")
+
+
+async def test_a_page_that_cannot_be_seen_lets_go_of_its_stream_until_it_is_seen(browser: Browser) -> None:
+    """A browser opens six connections to one gateway: with six tabs in the background a seventh had none."""
+    async with StagedGateway(fleet(1)) as stage:
+        page = await browser.blank()
+        await page.clock.install()
+        await page.goto(f"{stage.url}/ui/")
+        await page.fill("input[name=key]", KEY)
+        await page.click("button[type=submit]")
+        await page.wait_for_selector(".connection:has-text('Live')")
+        sight = """(hidden) => {
+            Object.defineProperty(document, "hidden", { get: () => hidden, configurable: true });
+            document.dispatchEvent(new Event("visibilitychange"));
+        }"""
+        await page.evaluate(sight, True)
+        await page.clock.fast_forward(61_000)
+        await page.wait_for_selector(".connection:has-text('Paused')")
+        await asyncio.to_thread(until, "the stream is let go of", lambda: stage.streams == 0)
+        await page.evaluate(sight, False)
+        await page.wait_for_selector(".connection:has-text('Live')")
+        assert (stage.streams, stage.last_ids) == (1, [None, "a1-1"])
+        gaps = await page.evaluate(
+            """async () => {
+                const { live } = await import("./js/live.js");
+                return [...live.series.get("running")].map(Number.isNaN);
+            }"""
+        )
+        assert gaps == [False, True, False]

@@ -123,8 +123,8 @@ export class App extends HTMLElement {
   showStatus() {
     if (!this.main) return;
     const { kind, words } = live.status;
-    const tone = { live: "good", polling: "info", connecting: "warn", retrying: "warn", refused: "bad" }[kind];
-    fill(this.status, h("span", { class: `dot ${tone}`, "aria-hidden": "true" }), { live: "Live", polling: "Polling", connecting: "Connecting", retrying: "Not connected", refused: "Refused" }[kind]);
+    const tone = { live: "good", polling: "info", connecting: "warn", paused: "warn", retrying: "warn", refused: "bad" }[kind];
+    fill(this.status, h("span", { class: `dot ${tone}`, "aria-hidden": "true" }), { live: "Live", polling: "Polling", connecting: "Connecting", paused: "Paused", retrying: "Not connected", refused: "Refused" }[kind]);
     this.status.title = words;
     this.classList.toggle("stale", kind === "retrying" || kind === "refused");
     if (!this.stale) return;

@@ -11,6 +11,7 @@ const SILENCE_MS = 15000;
 const FIRST_WAIT_MS = 500;
 const LONGEST_WAIT_MS = 30000;
 const POLL_MS = 5000;
+const HIDDEN_MS = 60000;
 const REQUESTS = 500;
 const CHANGES = 300;
 const HAPPENINGS = ["requests", "requests_left_out", "flow", "tokens", "changes"];
@@ -24,6 +25,7 @@ export class Live extends EventTarget {
     super();
     this.status = { kind: "connecting", words: "connecting" };
     this.forget();
+    document.addEventListener("visibilitychange", () => this.onSight());
   }
 
   // Whoever signs in next begins with nothing.
@@ -39,13 +41,31 @@ export class Live extends EventTarget {
 
   start() {
     this.stop();
+    this.wanted = true;
     this.stopper = new AbortController();
     this.run(this.stopper.signal);
+    this.onSight();
   }
 
   stop() {
+    this.wanted = false;
+    clearTimeout(this.hiding);
     this.stopper?.abort();
     this.stopper = null;
+  }
+
+  // A tab that nobody sees lets go of its stream: of all tabs together, a browser has six connections to a gateway.
+  onSight() {
+    clearTimeout(this.hiding);
+    if (!this.wanted) return;
+    if (document.hidden) this.hiding = setTimeout(() => this.pause(), HIDDEN_MS);
+    else if (!this.stopper) this.start();
+  }
+
+  pause() {
+    this.stopper?.abort();
+    this.stopper = null;
+    this.say("paused", "The page could not be seen.");
   }
 
   async run(signal) {
@@ -108,6 +128,7 @@ export class Live extends EventTarget {
     if (this.epoch && epoch && epoch !== this.epoch && same) this.dispatchEvent(new Event("restarted"));
     this.epoch = epoch || this.epoch;
     this.endedPerS = NaN; // there is nothing to compare with
+    if (id) this.series.gap();
     this.state = merged(empty(), withoutHappenings(said));
     this.requests.clear();
     for (const request of [...(said.requests ?? [])].reverse()) this.noteRequest(request);

@@ -44,6 +44,11 @@ export class SeriesBook {
     this.written.add(name);
   }
 
+  // Of some time nothing is known.
+  gap() {
+    for (const series of this.found.values()) series.push(NaN);
+  }
+
   sweep() {
     for (const name of this.found.keys()) if (!this.written.has(name)) this.found.delete(name);
     this.written.clear();
