@@ -220,3 +220,27 @@ async def test_a_page_that_cannot_be_seen_lets_go_of_its_stream_until_it_is_seen
             }"""
         )
         assert gaps == [False, True, False]
+
+
+async def test_two_clicks_on_older_lead_one_page_further(browser: Browser) -> None:
+    job = {"status": "failed", "model": "m", "tenant": "acme", "key": "app", "created_at": 1.0, "attempts": 1}
+    answers = {
+        "/admin/jobs": {"jobs": [{"id": "job-1", **job}], "next": "job-1"},
+        "/admin/batches": {"batches": [], "next": None},
+    }
+    async with StagedGateway(fleet(1), answers) as stage:
+        page = await browser.open(stage.url, KEY, "jobs")
+        await page.wait_for_selector("tl-jobs td:has-text('job-1')")
+        held = stage.held["/admin/jobs"] = asyncio.Event()
+        before = await page.evaluate(
+            """() => {
+                const { older, before } = document.querySelector("tl-jobs").pages.jobs;
+                older.click();
+                older.click();
+                return before;
+            }"""
+        )
+        assert before == ["job-1"]
+        held.set()
+        await page.click("tl-jobs button:text-is('Newer')")
+        await page.wait_for_selector("tl-jobs button:text-is('Newer')", state="hidden")

@@ -121,7 +121,13 @@ export class JobsPage extends Page {
 class Pager {
   constructor(what, again) {
     Object.assign(this, { what, before: [], next: null });
-    const button = (words, go) => h("button", { type: "button", on: { click: () => (go(), again()) } }, words);
+    const turn = (go) => {
+      if (this.turning) return;
+      this.turning = true; // until the page that was asked for has come
+      go();
+      again();
+    };
+    const button = (words, go) => h("button", { type: "button", on: { click: () => turn(go) } }, words);
     this.newer = button("Newer", () => this.before.pop());
     this.older = button("Older", () => this.before.push(this.next));
     this.said = h("span");
@@ -139,6 +145,7 @@ class Pager {
 
   show(number, next) {
     this.next = next;
+    this.turning = false;
     this.newer.hidden = this.before.length === 0;
     this.older.hidden = !next;
     this.node.hidden = number === 0 && this.before.length === 0;
