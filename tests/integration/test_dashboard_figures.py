@@ -244,3 +244,12 @@ async def test_two_clicks_on_older_lead_one_page_further(browser: Browser) -> No
         held.set()
         await page.click("tl-jobs button:text-is('Newer')")
         await page.wait_for_selector("tl-jobs button:text-is('Newer')", state="hidden")
+
+
+async def test_how_bad_an_alert_is_is_told_to_who_hears_the_page(browser: Browser) -> None:
+    async with StagedGateway(fleet(6, 1, load=1.0)) as stage:
+        stage.snapshot["agents"]["gpu-001"]["status"] = "away"
+        page = await browser.open(stage.url, KEY, "alerts")
+        for level, title in (("failure", "gpu-001 is away"), ("warning", "Requests wait for mistral-small")):
+            alert = page.locator(".alert", has_text=title)
+            await alert.get_by_role("img", name=level).wait_for()

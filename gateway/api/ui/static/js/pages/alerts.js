@@ -67,6 +67,6 @@ export class AlertsPage extends Page {
 }
 
 function alertNode({ level, title, words, section, route }) {
-  return h("div", { class: "alert" }, h("span", { class: `dot ${level}`, title: level === "bad" ? "failure" : "warning" }),
+  return h("div", { class: "alert" }, h("span", { class: `dot ${level}`, role: "img", "aria-label": level === "bad" ? "failure" : "warning" }),
     h("div", {}, h("strong", {}, route ? link(route, title) : title), h("p", { class: "words" }, words), h("p", { class: "small dim" }, `What to do: docs/runbook.md, ${section}`)));
 }
