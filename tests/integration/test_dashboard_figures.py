@@ -129,7 +129,7 @@ async def test_a_slider_leaves_targets_the_models_that_they_are(browser: Browser
         {"model": "lab@site/llama", "version": "v@2", "share": 0.1},
     ]
     alias = {"name": "stable", "targets": targets, "changed_s": 1.0, "mirror": None, "fallback": []}
-    answers = {"/admin/aliases": {"aliases": [alias]}, "/admin/aliases/stable": alias}
+    answers: dict[str, Any] = {"/admin/aliases": {"aliases": [alias]}, "/admin/aliases/stable": alias}
     async with StagedGateway(fleet(1), answers) as stage:
         page = await browser.open(stage.url, KEY, "models")
         await page.locator(".alias input[type=range]").first.focus()
@@ -224,7 +224,7 @@ async def test_a_page_that_cannot_be_seen_lets_go_of_its_stream_until_it_is_seen
 
 async def test_two_clicks_on_older_lead_one_page_further(browser: Browser) -> None:
     job = {"status": "failed", "model": "m", "tenant": "acme", "key": "app", "created_at": 1.0, "attempts": 1}
-    answers = {
+    answers: dict[str, Any] = {
         "/admin/jobs": {"jobs": [{"id": "job-1", **job}], "next": "job-1"},
         "/admin/batches": {"batches": [], "next": None},
     }
