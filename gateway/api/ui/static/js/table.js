@@ -48,6 +48,7 @@ export class Table {
     const wanted = new Set(visible.map((row) => String(this.key(row))));
     // First of all, so that those behind them stay in place, and in focus.
     for (const [key, line] of this.shown) if (!wanted.has(key)) line.node.remove();
+    this.pressed = this.body.querySelector("button:active, input:active")?.closest("td");
     const kept = new Map();
     let place = this.body.firstChild;
     for (const row of visible) {
@@ -82,7 +83,7 @@ export class Table {
     if (marks.every((mark, index) => mark === line.marks[index])) return line;
     cells.forEach((cell, index) => {
       const place = line.node.children[index];
-      if (place.matches(":active") && place.querySelector("button, input")) {
+      if (place === this.pressed) {
         marks[index] = null;
         return;
       }
