@@ -43,6 +43,7 @@ from shared.process.tracing.settings import check_installed
 from shared.process.watchdog import watched_loop
 from shared.protocol.errors import TrunklineError
 from shared.protocol.peers import PROGRESS
+from shared.speedups import collapse_pages
 
 log = structlog.get_logger("agent")
 
@@ -359,6 +360,7 @@ async def _failure_of(gateway: GatewayProcesses) -> TrunklineError | None:
 async def serve(config: AgentConfig) -> None:
     """Run an agent until a signal ends it. Raises what :meth:`Agent.run` raises."""
     raise_file_limit()
+    collapse_pages()
     stop = Stop()
     listen_for_signals(stop.ask)
     await Agent(config, stop).run()

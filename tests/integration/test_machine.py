@@ -15,6 +15,7 @@ import pytest
 
 from tests.integration.asking import CHAT, chat
 from tests.integration.conftest import Site, build_site, leave
+from tests.support.huge_pages import can_collapse, heap_in_huge_pages_kib
 from tests.support.leaks import descriptor_count
 from tests.support.logged_events import logged_events
 from tests.support.processes import answer_to, until
@@ -127,6 +128,18 @@ async def test_it_stands_still_for_a_while(own_site: Site, client: aiohttp.Clien
     lines = said(own_site, "process_stood_still")
     assert any(line["for_s"] > STILL_S - 0.5 for line in lines)
     assert said(own_site, "agent_suspended", "agent_lost") == []
+
+
+@pytest.mark.skipif(not can_collapse(), reason="no native functions, or no collapsing here")
+def test_gateway_and_agent_have_what_they_began_with_in_huge_pages(site: Site) -> None:
+    pids = {child.name: child.pid for child in site.house.children if child.name in ("gateway", "agent")}
+    assert len(pids) == 2
+    for name, pid in pids.items():
+
+        def collapsed(pid: int = pid) -> bool:
+            return heap_in_huge_pages_kib(pid) >= 4 << 10
+
+        until(f"the {name}'s heap is in huge pages", collapsed)
 
 
 def text_of(stream: bytes) -> str:

@@ -3,14 +3,11 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-from shared.speedups import NATIVE, huge_pages
-
-ENABLED = Path("/sys/kernel/mm/transparent_hugepage/enabled")
-THERE = sys.platform == "linux" and NATIVE
+from shared.speedups import huge_pages
+from tests.support.huge_pages import ENABLED, THERE, can_collapse
 
 BEGINNING = """
 import gc, mmap, re
@@ -42,14 +39,6 @@ def run(program: str, **environment: str) -> str:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
-
-
-def can_collapse() -> bool:
-    """Linux 6.1, and programs may have huge pages."""
-    if not (THERE and ENABLED.exists()) or "[never]" in ENABLED.read_text():
-        return False
-    major, minor = os.uname().release.split(".")[:2]
-    return (int(major), int(minor)) >= (6, 1)
 
 
 def test_in_python_nothing_changes() -> None:
