@@ -47,7 +47,7 @@ from gateway.storage.leases.rules import (
     LeaseStatement,
     SharedLimit,
 )
-from gateway.storage.sqlite.wal import enter_wal
+from gateway.storage.sqlite.wal import TURN_MS, begin_writing, enter_wal
 
 STATEMENT_S = 5.0
 """How long one statement may wait for others in PostgreSQL: longer than whoever asked, so that a host that is
@@ -223,8 +223,9 @@ def _on_connect(connection: Any, _record: Any) -> None:
     connection.isolation_level = None
     enter_wal(connection, BUSY_S)
     connection.execute("PRAGMA synchronous = OFF")
+    connection.execute(f"PRAGMA busy_timeout = {TURN_MS}")
 
 
 def _on_begin(connection: Connection) -> None:
     """Take the write lock first: no transaction finds out in its middle that it must begin again."""
-    connection.exec_driver_sql("BEGIN IMMEDIATE")
+    begin_writing(connection.connection.driver_connection, BUSY_S)  # type: ignore[arg-type]

@@ -10,7 +10,7 @@ import os
 import shutil
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ from gateway.storage.locks import running_gateway
 from gateway.storage.migrations import create_schema, refuse_too_new, upgrade_schema, write_version
 from gateway.storage.schema import SCHEMA_VERSION, metadata
 from gateway.storage.sqlite.copies import backup_path, make_backup
-from gateway.storage.sqlite.wal import enter_wal
+from gateway.storage.sqlite.wal import TURN_MS, begin_writing, enter_wal
 from gateway.storage.statements import sharing_statements
 
 READERS = 8
@@ -80,8 +80,9 @@ class SqliteDatabase(Database):
         self._administrative: tuple[Any, ...] = ()
         """What ``_ADMINISTRATIVE`` gave at that version of the data."""
         _prepare_file(path)
-        self._reader = _engine(path, READERS, "BEGIN")
-        self._writer = _engine(path, 1, "BEGIN IMMEDIATE")
+        self._reader = _engine(path, READERS, _begin_reading)
+        self._writer = _engine(path, 1, _begin_writing)
+        event.listen(self._writer, "connect", _take_turns)
         with self._errors():
             self._watch = _connect(path)
             self._watch.isolation_level = None
@@ -283,8 +284,8 @@ def _make_indexes_partial() -> None:
                 index.dialect_options["sqlite"]["where"] = index.info["where"]
 
 
-def _engine(path: Path, connections: int, begin: str) -> Engine:
-    """A pool of connections whose transactions open with the statement ``begin``."""
+def _engine(path: Path, connections: int, begin: Callable[[Connection], None]) -> Engine:
+    """A pool of connections whose transactions open with ``begin``."""
     engine = create_engine(
         "sqlite://",
         creator=lambda: _connect(path),
@@ -294,8 +295,20 @@ def _engine(path: Path, connections: int, begin: str) -> Engine:
         pool_timeout=BUSY_TIMEOUT_S,
     )
     event.listen(engine, "connect", _configure)
-    event.listen(engine, "begin", lambda connection: connection.exec_driver_sql(begin))
+    event.listen(engine, "begin", begin)
     return sharing_statements(engine)
+
+
+def _begin_reading(connection: Connection) -> None:
+    connection.exec_driver_sql("BEGIN")
+
+
+def _begin_writing(connection: Connection) -> None:
+    begin_writing(connection.connection.driver_connection, BUSY_TIMEOUT_S)  # type: ignore[arg-type]
+
+
+def _take_turns(connection: Any, _record: object) -> None:
+    connection.execute(f"PRAGMA busy_timeout = {TURN_MS}")
 
 
 def _connect(path: Path) -> sqlite3.Connection:
