@@ -18,6 +18,7 @@ from gateway.domain.scopes import AdminRole, limited
 from gateway.domain.state_dir import DATABASE_NAME
 from gateway.observability.audit import append_pending_acts
 from gateway.storage import Account, Amount, Store
+from gateway.storage.sqlite import database
 from tests.gateway.api.admin.house import NEW_KEY, NOW_S, House, enrol, note_failed_delivery
 from tests.gateway.api.calls import Call
 from tests.gateway.fleet.fleet import deployment
@@ -199,10 +200,12 @@ async def test_an_agent_is_renamed_and_told_what_it_may_serve(house: House) -> N
 
 @contextlib.contextmanager
 def held_database(store: Store) -> Iterator[None]:
-    """While inside, another process writes and does not end."""
-    with store._database.write() as connection:
-        connection.exec_driver_sql("PRAGMA busy_timeout = 10")
-    with contextlib.closing(sqlite3.connect(store.state_dir / DATABASE_NAME)) as other:
+    """While inside, another process writes and does not end, and nobody waits long for it."""
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        contextlib.closing(sqlite3.connect(store.state_dir / DATABASE_NAME)) as other,
+    ):
+        patch.setattr(database, "BUSY_TIMEOUT_S", 0.01)
         other.execute("BEGIN IMMEDIATE")
         yield
 
