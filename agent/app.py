@@ -25,9 +25,7 @@ from agent.engines.managed import Durations
 from agent.engines.speaking import BACKENDS
 from agent.requests.runner import RequestRunner
 from agent.requests.tracing import EngineTracing
-from agent.stopping import Stop as Stop
-from agent.stopping import close_all, first_of
-from agent.stopping import listen_for_signals as listen_for_signals
+from agent.stopping import Stop, close_all, first_of, listen_for_signals
 from shared.link.command_fence import CommandFence
 from shared.link.dialer import Dial, Rejected, dial_with
 from shared.link.membership import Membership, MembershipError, default_name

@@ -11,9 +11,9 @@ import pytest
 import structlog
 from aiohttp import web
 
-from agent.app import BLOCKED_QUIET_S, BLOCKED_S, Agent, BlockedLoopLog, Stop
+from agent.app import BLOCKED_QUIET_S, BLOCKED_S, Agent, BlockedLoopLog
 from agent.config.sources import load
-from agent.stopping import close_all
+from agent.stopping import Stop, close_all
 from shared.link.dialer import Rejected
 from shared.process.settings import ConfigError
 from shared.process.stand_stills import BEAT_S

@@ -12,7 +12,9 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+import pytest_asyncio
 
+from tests.support.browser import Browser, chromium
 from tests.support.forks import use_forks
 from tests.support.leaks import descriptor_count
 from tests.support.processes import Engine, Gateway, House, until
@@ -213,3 +215,18 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
         for house in _HOUSES:
             report.sections.extend((f"log of {name}", text) for name, text in house.logs().items())
     return report
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def opened_browser() -> AsyncIterator[Browser]:
+    """The one of a module, in whose pages nothing may go wrong."""
+    async with chromium() as opened:
+        yield opened
+        assert opened.problems == []
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def browser(opened_browser: Browser) -> AsyncIterator[Browser]:
+    """The same, without the pages of other tests."""
+    yield opened_browser
+    await opened_browser.close_pages()

@@ -3,36 +3,18 @@ changes while a page is open."""
 
 import asyncio
 import math
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
-from tests.support.browser import Browser, chromium, frames_taken, missing_browser
+from tests.support.browser import IN_BROWSER, Browser, frames_taken
 from tests.support.hostile_answers import hostile_answers, hostile_whatif
 from tests.support.staged_gateway import KEY, StagedGateway, fleet
 
-pytestmark = [
-    pytest.mark.asyncio(loop_scope="module"),
-    pytest.mark.skipif(missing_browser() is not None, reason=missing_browser() or ""),
-]
+pytestmark = IN_BROWSER
 
 
 _RATE = "async () => (await import('./js/live.js')).live.endedPerS"
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def opened() -> AsyncIterator[Browser]:
-    async with chromium() as opened:
-        yield opened
-        assert opened.problems == []
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def browser(opened: Browser) -> AsyncIterator[Browser]:
-    yield opened
-    await opened.close_pages()
 
 
 async def test_the_alerts_of_a_fleet_that_is_well_wait_for_the_gateway_only_until_it_speaks(

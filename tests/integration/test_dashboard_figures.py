@@ -2,34 +2,14 @@
 answers that are none."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
-import pytest
-import pytest_asyncio
-
 from gateway.domain.aliases import read_targets
-from tests.support.browser import Browser, chromium, frames_taken, missing_browser
+from tests.support.browser import IN_BROWSER, Browser, frames_taken
 from tests.support.processes import until
 from tests.support.staged_gateway import KEY, StagedGateway, fleet
 
-pytestmark = [
-    pytest.mark.asyncio(loop_scope="module"),
-    pytest.mark.skipif(missing_browser() is not None, reason=missing_browser() or ""),
-]
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def opened() -> AsyncIterator[Browser]:
-    async with chromium() as opened:
-        yield opened
-        assert opened.problems == []
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def browser(opened: Browser) -> AsyncIterator[Browser]:
-    yield opened
-    await opened.close_pages()
+pytestmark = IN_BROWSER
 
 
 async def test_limits_are_told_as_they_were_set(browser: Browser) -> None:

@@ -3,39 +3,20 @@ The last needs a real gateway, which has served requests; the others have a stag
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any
-
-import pytest
-import pytest_asyncio
 
 from gateway.domain.scopes import AdminRole
 from gateway.storage import Store
 from tests.integration.asking import ask_at_once, logged_answers
 from tests.integration.conftest import MODEL, Site
-from tests.support.browser import Browser, chromium, missing_browser
+from tests.support.browser import IN_BROWSER, Browser
 from tests.support.processes import until
 from tests.support.staged_gateway import KEY, StagedGateway, fleet
 
-pytestmark = [
-    pytest.mark.asyncio(loop_scope="module"),
-    pytest.mark.skipif(missing_browser() is not None, reason=missing_browser() or ""),
-]
+pytestmark = IN_BROWSER
 
 REQUESTS = 16
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def opened() -> AsyncIterator[Browser]:
-    async with chromium() as opened:
-        yield opened
-        assert opened.problems == []
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def browser(opened: Browser) -> AsyncIterator[Browser]:
-    yield opened
-    await opened.close_pages()
 
 
 class Clicks:

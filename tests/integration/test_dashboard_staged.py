@@ -1,13 +1,11 @@
 """The dashboard in a real browser before a staged gateway: hostile names, lost streams, many deployments."""
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
-from tests.support.browser import PHONE, Browser, chromium, frames_taken, missing_browser
+from tests.support.browser import IN_BROWSER, PHONE, Browser, frames_taken
 from tests.support.hostile_answers import (
     HOSTILE,
     hostile_answers,
@@ -17,25 +15,9 @@ from tests.support.hostile_answers import (
 )
 from tests.support.staged_gateway import KEY, StagedGateway, fleet
 
-pytestmark = [
-    pytest.mark.asyncio(loop_scope="module"),
-    pytest.mark.skipif(missing_browser() is not None, reason=missing_browser() or ""),
-]
+pytestmark = IN_BROWSER
 
 _MODULES = Path(__file__).with_name("dashboard_modules.js")
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def opened() -> AsyncIterator[Browser]:
-    async with chromium() as opened:
-        yield opened
-        assert opened.problems == []
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def browser(opened: Browser) -> AsyncIterator[Browser]:
-    yield opened
-    await opened.close_pages()
 
 
 async def test_no_text_from_outside_becomes_markup_or_runs(browser: Browser) -> None:

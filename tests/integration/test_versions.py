@@ -13,8 +13,9 @@ import httpx
 import typer
 from typer.testing import CliRunner
 
-from agent.app import Agent, Stop
+from agent.app import Agent
 from agent.config.sources import load as load_agent
+from agent.stopping import Stop
 from gateway.app.app import Gateway
 from gateway.cli.resources import register
 from gateway.runtime.config import load

@@ -48,6 +48,13 @@ def missing_browser() -> str | None:
     return None
 
 
+IN_BROWSER = [
+    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.skipif(missing_browser() is not None, reason=missing_browser() or ""),
+]
+"""Of modules whose tests share one browser."""
+
+
 class Browser:
     """Opens pages and notes what went wrong in any of them."""
 

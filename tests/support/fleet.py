@@ -13,8 +13,9 @@ import asyncio
 import sys
 from pathlib import Path
 
-from agent.app import Agent, Stop, listen_for_signals
+from agent.app import Agent
 from agent.config.sources import load
+from agent.stopping import Stop, listen_for_signals
 from shared.process.logs import configure_logs
 from shared.process.startup import raise_file_limit
 
